@@ -41,7 +41,7 @@ def failure(url: str, seconds: float = 60.0, max_bytes: int = 1_000_000, **optio
     return caught.value
 
 
-def test_a_plain_answer_and_what_was_sent() -> None:
+def test_get_returns_the_body_and_sends_query_and_token() -> None:
     with ScriptedServer(answer("hello")) as server:
         assert get(f"{server.url}/x", params={"query": 'up{a="b"}', "start": 1}, access=bearer(TOKEN)) == b"hello"
         assert get(f"{server.url}/x") == b"hello"
@@ -93,7 +93,7 @@ def test_gzip_and_chunked_answers(body: bytes) -> None:
         assert get(f"{server.url}/chunked") == body
 
 
-def test_what_is_closed_keeps_no_connection_whoever_used_it() -> None:
+def test_transport_close_ends_connections_of_all_threads() -> None:
     with ScriptedServer(answer("hello")) as server:
         thread = threading.Thread(target=get, args=(server.url,))
         thread.start()
@@ -133,7 +133,7 @@ def test_an_interim_answer_is_not_the_answer(status: int) -> None:
     assert len(set(ports)) == 1
 
 
-def test_a_connection_that_switched_protocols_serves_no_other_request() -> None:
+def test_connection_that_switched_protocols_is_not_reused() -> None:
     ports = []
 
     def switch(exchange: httpserver.Exchange) -> None:
@@ -172,7 +172,7 @@ def test_all_headers_of_a_name_are_one() -> None:
         assert "it has expired" in str(failure(server.url))
 
 
-def test_a_server_that_does_not_read_meets_the_deadline_and_not_the_connect_timeout() -> None:
+def test_server_that_does_not_read_times_out_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         held: list[socket.socket] = []
 
@@ -216,7 +216,7 @@ def test_connection_errors_may_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "no url", "http://", "http://a b/", "ftp://host/x"])
-def test_a_wrong_url_is_an_error(url: str) -> None:
+def test_invalid_url_is_an_error_without_retry(url: str) -> None:
     error = failure(url)
     assert (error.reason, error.retryable) == ("connection_failed", False)
 
@@ -239,7 +239,7 @@ def test_a_wrong_url_is_an_error(url: str) -> None:
         (504, "http_error", True),
     ],
 )
-def test_which_statuses_may_be_tried_again(status: int, reason: str, retryable: bool) -> None:
+def test_http_status_determines_whether_the_error_is_retryable(status: int, reason: str, retryable: bool) -> None:
     body = b"" if status == 204 else b"sorry\x1b[31m\n about that"
     with ScriptedServer(answer(body, status, Location="http://127.0.0.1:1/", Retry_After="7")) as server:
         error = failure(f"{server.url}/path?query=secret")
@@ -300,13 +300,13 @@ def test_an_endless_redirect_is_not_read() -> None:
     assert len(sent) < 100
 
 
-def test_a_server_that_repeats_the_token_does_not_get_it_into_messages() -> None:
+def test_token_echoed_by_the_server_is_masked_in_the_error() -> None:
     with ScriptedServer(answer(f"you sent {TOKEN}, go away", 403)) as server:
         error = failure(server.url, access=bearer(TOKEN))
     assert str(error).endswith("you sent ***, go away")
 
 
-def test_a_body_in_pieces_is_sent_with_its_length() -> None:
+def test_body_in_pieces_is_sent_with_its_content_length() -> None:
     class Pieces:
         def __len__(self) -> int:
             return 300
@@ -335,6 +335,6 @@ def test_an_alias_leads_to_another_server_under_the_same_name() -> None:
     assert server.requests[0].headers["Host"] == "prometheus.test:9090"
 
 
-def test_a_wrong_alias_is_refused() -> None:
+def test_invalid_alias_is_refused() -> None:
     with pytest.raises(ValueError, match="not <address>:<port>"):
         access.set_aliases({"prometheus:9090": "127.0.0.1"})

@@ -103,7 +103,7 @@ def test_the_deadline_counts_for_compressed_bytes_that_are_there_already() -> No
     assert caught.value.reason == "timeout"
 
 
-def test_a_server_that_keeps_openssl_busy_meets_the_deadline(tmp_path: Path) -> None:
+def test_endless_tls_tickets_time_out_at_the_deadline(tmp_path: Path) -> None:
     certificate = TestCa(tmp_path).issue("127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=tickets, args=(listener, certificate, tmp_path / "secrets"))
@@ -117,7 +117,7 @@ def test_a_server_that_keeps_openssl_busy_meets_the_deadline(tmp_path: Path) -> 
         server.join()
 
 
-def test_a_name_server_that_does_not_answer_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_name_server_times_out_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: over.wait(300))
     started = time.monotonic()
@@ -167,7 +167,7 @@ def _name_server(monkeypatch: pytest.MonkeyPatch, look_up: Callable[..., object]
     monkeypatch.setattr("socket.getaddrinfo", either)
 
 
-def test_a_name_that_stands_for_a_refused_address_is_refused_at_each_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_address_is_checked_at_each_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [[(2, 1, 6, "", ("127.0.0.1", 9))], [(2, 1, 6, "", ("169.254.169.254", 80))]]
     _name_server(monkeypatch, lambda *_, **__: answers.pop(0))
     ask = partial(http.get, "http://rebinding.test:9/", max_bytes=100)

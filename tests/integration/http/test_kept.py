@@ -36,7 +36,7 @@ def _ask(url: str, body: bytes | None) -> bytes:
 
 
 @pytest.mark.parametrize("body", [None, b"{}"], ids=["get", "post"])
-def test_a_forgotten_connection_that_is_reset_costs_no_cycle(body: bytes | None) -> None:
+def test_reset_idle_connection_is_replaced_without_an_error(body: bytes | None) -> None:
     with ScriptedServer(answer("hello")) as server, ForgetfulRelay(server.port, _FORGETS, resets=True) as relay:
         for _ in range(3):
             assert _ask(relay.url, body) == b"hello"
@@ -44,7 +44,7 @@ def test_a_forgotten_connection_that_is_reset_costs_no_cycle(body: bytes | None)
     assert (relay.forgotten, relay.connections) == (2, 3)
 
 
-def test_a_repeated_request_does_not_take_the_next_dead_connection() -> None:
+def test_repeated_request_opens_a_new_connection() -> None:
     gate = threading.Barrier(4)
 
     def ask_at_once(url: str) -> bytes:
@@ -67,7 +67,7 @@ def test_a_repeated_request_does_not_take_the_next_dead_connection() -> None:
         list(pool.map(close, range(4)))
 
 
-def test_a_connection_that_was_idle_for_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_is_not_reused_after_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "IDLE_SECONDS", _FORGETS / 2)
     with ScriptedServer(answer("hello")) as server, ForgetfulRelay(server.port, _FORGETS, resets=False) as relay:
         for _ in range(3):
@@ -76,7 +76,7 @@ def test_a_connection_that_was_idle_for_too_long_is_not_used_again(monkeypatch: 
     assert (relay.forgotten, relay.connections) == (0, 3)
 
 
-def test_a_new_connection_that_fails_is_not_repeated() -> None:
+def test_failure_of_a_new_connection_is_not_repeated() -> None:
     with ScriptedServer(httpserver.close_early) as server:
         with pytest.raises(HttpError) as caught:
             _ask(server.url, b"{}")
@@ -84,7 +84,7 @@ def test_a_new_connection_that_fails_is_not_repeated() -> None:
         assert server.connections == 1
 
 
-def test_a_failure_is_repeated_once() -> None:
+def test_failure_of_a_kept_connection_is_repeated_once() -> None:
     def answer_once_then_close(exchange: httpserver.Exchange) -> None:
         if exchange.http.path == "/good":
             exchange.send(b"hello")
@@ -98,7 +98,7 @@ def test_a_failure_is_repeated_once() -> None:
         assert [request.path for request in server.requests] == ["/good", "/bad", "/bad"]
 
 
-def test_a_failure_after_a_part_of_the_answer_is_not_repeated() -> None:
+def test_failure_after_a_part_of_the_response_is_not_repeated() -> None:
     def half(exchange: httpserver.Exchange) -> None:
         if exchange.http.path == "/good":
             exchange.send(b"hello")

@@ -154,7 +154,9 @@ def test_https_goes_through_a_tunnel_that_hides_the_token(
     assert "Proxy-Authorization" not in server.requests[0].headers
 
 
-def test_what_goes_straight_to_its_server(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_local_names_and_aliases_bypass_the_proxy(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [(2, 1, 6, "", ("127.0.0.1", server.port))]
     with Proxy() as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.address)
@@ -186,7 +188,7 @@ def test_metadata_addresses_are_refused_before_the_proxy_is_asked(
         assert proxy.asked == []
 
 
-def test_a_name_that_stands_for_a_metadata_address_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_of_a_metadata_address_is_refused_before_the_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(2, 1, 6, "", ("10.0.0.1", 80)), (2, 1, 6, "", ("169.254.169.254", 80))]
     with Proxy() as proxy:
         monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
@@ -196,7 +198,7 @@ def test_a_name_that_stands_for_a_metadata_address_here_is_refused(monkeypatch: 
         assert proxy.asked == []
 
 
-def test_a_proxy_that_refuses_or_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusing_or_unreachable_proxy_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy(refuse=403) as proxy:
         monkeypatch.setenv("https_proxy", f"http://somebody:opensesame@{proxy.address}")
         with pytest.raises(HttpError) as caught:
@@ -216,7 +218,7 @@ def test_a_proxy_that_refuses_or_is_away_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("drop", [b"", b"X: y\r\n"], ids=["silent", "drips"])
-def test_a_proxy_that_never_answers_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch, drop: bytes) -> None:
+def test_silent_proxy_times_out_at_the_deadline(monkeypatch: pytest.MonkeyPatch, drop: bytes) -> None:
     def serve() -> None:
         with suppress(OSError), silent.accept()[0] as connection:
             connection.sendall(b"HTTP/1.1 200 OK\r\n" if drop else b"")
@@ -240,7 +242,7 @@ def test_a_proxy_that_never_answers_is_given_up_at_the_deadline(monkeypatch: pyt
     assert caught.value.reason == "timeout"
 
 
-def test_a_proxy_that_is_named_for_a_server_and_none(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_a_server_overrides_the_environment(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(2, 1, 6, "", ("127.0.0.1", server.port))]
     url = f"http://scorer.test:{server.port}/config"
     with Proxy() as other, Proxy() as named:

@@ -74,7 +74,7 @@ def in_time(ask: Callable[[str], bytes], url: str, *, refused: bool = False) -> 
 
 
 @pytest.mark.parametrize("ask", [by_agent, by_hub])
-def test_a_private_ca_is_trusted_while_it_is_in_the_folder(
+def test_private_ca_is_trusted_while_its_file_is_in_the_folder(
     ca: TestCa, server: int, folder: Path, ask: Callable[[str], bytes]
 ) -> None:
     url = f"https://localhost:{server}/healthz"
@@ -120,7 +120,7 @@ def test_the_hubs_health_check_says_whose_ca_counts_for_it(ca: TestCa, server: i
         ("CA_BUNDLE_FILE_PATH", "{folder}/private.crt"),
     ],
 )
-def test_a_ca_that_only_the_environment_names_is_trusted(
+def test_private_ca_named_by_the_environment_is_trusted(
     ca: TestCa,
     server: int,
     folder: Path,
@@ -142,7 +142,7 @@ def test_a_ca_that_only_the_environment_names_is_trusted(
         by_agent(url)
 
 
-def test_a_ca_that_is_mounted_into_the_systems_store_is_trusted(
+def test_private_ca_in_the_system_store_is_trusted(
     ca: TestCa, server: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "README").write_text("not PEM")
@@ -151,7 +151,7 @@ def test_a_ca_that_is_mounted_into_the_systems_store_is_trusted(
     assert by_agent(f"https://localhost:{server}/") == b"ok"
 
 
-def test_a_folder_that_is_of_no_use_is_refused_at_the_start(ca: TestCa, folder: Path, tmp_path: Path) -> None:
+def test_unusable_ca_folder_is_refused_at_the_start(ca: TestCa, folder: Path, tmp_path: Path) -> None:
     (folder / "a.crt").write_text(ca.cert.read_text())
     trust.use_folder(folder)
     (folder / "b.crt").write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
@@ -179,7 +179,9 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.join()
 
 
-def test_a_handshake_may_take_longer_than_to_connect(ca: TestCa, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_handshake_may_exceed_the_connect_timeout(
+    ca: TestCa, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.5)
     (folder / "ca.crt").write_text(ca.cert.read_text())
     trust.use_folder(folder)
@@ -198,7 +200,7 @@ def test_a_handshake_may_take_longer_than_to_connect(ca: TestCa, folder: Path, m
         assert by_agent(url) == b"ok"
 
 
-def test_a_handshake_that_goes_on_meets_the_deadline() -> None:
+def test_endless_tls_handshake_times_out_at_the_deadline() -> None:
     def serve(connection: socket.socket) -> None:
         connection.sendall(b"\x16\x03\x03\x3f\xff")
         while True:
@@ -272,7 +274,7 @@ class _Owner:
     deadline: float
 
 
-def test_a_handshake_is_cut_with_what_it_is_for() -> None:
+def test_tls_handshake_is_cut_with_its_owner() -> None:
     owner = _Owner(time.monotonic() + 600)
     accepted = threading.Event()
 
@@ -299,7 +301,7 @@ def test_a_handshake_is_cut_with_what_it_is_for() -> None:
     assert caught.value.reason == "timeout"
 
 
-def test_a_new_connection_reads_no_ca_again(
+def test_new_connection_does_not_reload_the_ca(
     ca: TestCa, server: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "ca.crt").write_text(ca.cert.read_text())

@@ -27,7 +27,7 @@ def authentication(**spec: Any) -> dict[str, Any]:
     }
 
 
-def test_it_comes_changes_and_goes(running: World, api: ScriptedServer) -> None:
+def test_authentication_is_applied_updated_and_removed(running: World, api: ScriptedServer) -> None:
     world = running
     world.scorer("cpu", api, mode="None", source=SOURCE, scoring=SCORING)
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")

@@ -20,7 +20,7 @@ def told(world: World) -> list[tuple[str, str]]:
     return [(one["reason"], one["message"]) for one in events if one["reason"] in words]
 
 
-def test_a_change_becomes_an_event_of_its_scorer(running: World) -> None:
+def test_user_action_becomes_an_event_of_its_scorer(running: World) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
     record(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["a"], note="power work"))
     running.until(lambda: len(told(running)) == 1)
@@ -38,7 +38,7 @@ def test_a_change_becomes_an_event_of_its_scorer(running: World) -> None:
     assert {name for name, reason, _ in running.events() if reason in ("Paused", "Rescored")} == {"cpu-scorer"}
 
 
-def test_what_happened_while_no_hub_ran_is_told_once_and_old_things_never(running: World) -> None:
+def test_user_actions_during_an_outage_of_the_hub_become_events_once(running: World) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
     first = record(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer"))
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == first)

@@ -18,7 +18,7 @@ from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import RedisServer
 
 
-def test_a_restart_keeps_statuses_and_postpones_no_run(running: World, api: ScriptedServer) -> None:
+def test_hub_restart_keeps_statuses_and_due_times(running: World, api: ScriptedServer) -> None:
     running.until(lambda: running.condition("cpu-scorer", "Distributed")[0] == "True")
     running.succeed("a", "cpu-scorer", time.time())
     running.until(lambda: running.status("cpu-scorer")["clusters"]["succeeding"] == 1)
@@ -46,7 +46,7 @@ def test_a_restart_keeps_statuses_and_postpones_no_run(running: World, api: Scri
     running.until(lambda: running.status("cpu-scorer")["healthStatus"] == "Inactive")
 
 
-def test_what_was_deleted_while_the_hub_was_away_is_removed(running: World) -> None:
+def test_objects_deleted_while_the_hub_is_down_are_removed(running: World) -> None:
     running.stop()
     running.remove("clusters/b.yaml")
     running.start()
@@ -61,7 +61,7 @@ def test_what_was_deleted_while_the_hub_was_away_is_removed(running: World) -> N
     running.until(lambda: not list((running.out / "dynamicscorers").glob("*.yaml")))
 
 
-def test_what_somebody_left_in_redis_is_removed_at_the_next_look(running: World) -> None:
+def test_foreign_redis_records_are_removed_at_the_next_resync(running: World) -> None:
     entry = running.entries()["a/cpu-scorer"]
     record, cluster = running.record("cpu-scorer"), running.cluster_record("a")
     assert record is not None
@@ -138,9 +138,7 @@ def test_redis_away_stops_neither_health_nor_distribution(
     assert sum(line["event"] == "reachable again" for line in said) == 1
 
 
-def test_a_redis_that_hangs_holds_up_deliveries_for_one_time_out_not_for_one_each(
-    frail: World, own_redis: RedisServer
-) -> None:
+def test_hanging_redis_delays_deliveries_by_a_single_timeout(frail: World, own_redis: RedisServer) -> None:
     # So many that two workers, each waiting for each of them, would need longer than is waited for.
     clusters = [f"new-{number}" for number in range(60)]
     patience = 2 * frail.settings.redis_socket_timeout

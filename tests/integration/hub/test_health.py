@@ -22,9 +22,7 @@ def one(world: World, api: ScriptedServer) -> World:
     return world
 
 
-def test_a_scoring_api_that_lets_nobody_in_without_a_password_has_its_health_elsewhere(
-    one: World, api: ScriptedServer
-) -> None:
+def test_scoring_api_with_password_is_checked_at_a_separate_config_url(one: World, api: ScriptedServer) -> None:
     basic = {"username": {"value": "u"}, "password": {"name": "s", "key": "k"}}
     scoring = {"params": {"name": "cpu", "interval": 30}, "auth": {"basic": basic}}
     with ScriptedServer(answer("who are you?", 401)) as guarded:
@@ -62,7 +60,7 @@ def test_inactive_keeps_entries_and_comes_back(running: World, api: ScriptedServ
     running.until(lambda: running.told("a") == ["cpu-scorer"])
 
 
-def test_a_bad_config_leaves_the_last_good_one_in_force(running: World, api: ScriptedServer) -> None:
+def test_invalid_config_leaves_the_last_valid_config_in_force(running: World, api: ScriptedServer) -> None:
     api.script(answer('{"scoring": {"params": {"interval": "soon"}}}'), path="/config")
     running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[:2] == ("False", "ConfigInvalid"))
     message = running.condition("cpu-scorer", "ConfigSynced")[2]
@@ -80,7 +78,7 @@ def test_a_bad_config_leaves_the_last_good_one_in_force(running: World, api: Scr
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 9
 
 
-def test_a_changed_url_is_checked_at_once_and_decides_at_once(world: World, api: ScriptedServer) -> None:
+def test_changed_config_url_is_checked_and_applied_at_once(world: World, api: ScriptedServer) -> None:
     world.settings = world.settings.model_copy(update={"health_interval": 600.0})
     world.config()
     world.cluster("a")
@@ -95,7 +93,7 @@ def test_a_changed_url_is_checked_at_once_and_decides_at_once(world: World, api:
     world.until(lambda: not world.entries()["a/cpu-scorer"].runnable)
 
 
-def test_a_removed_scorer_is_checked_no_more(running: World, api: ScriptedServer) -> None:
+def test_removed_scorer_is_no_longer_checked(running: World, api: ScriptedServer) -> None:
     running.remove("scorers/cpu-scorer.yaml")
     running.until(lambda: running.pairs() == [])
     running.until(lambda: running.record("cpu-scorer") is None)

@@ -37,7 +37,7 @@ def test_an_interval_set_by_hand_is_in_the_status_at_once(running: World) -> Non
     running.until(lambda: _shown(running) == (6, 30, 1))
 
 
-def test_what_a_person_paused_is_in_the_status_until_it_ends(running: World) -> None:
+def test_user_pause_is_in_the_status_until_it_ends(running: World) -> None:
     running.resync = 600.0
     running.restart()
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "NoCyclesYet")

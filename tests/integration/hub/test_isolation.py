@@ -158,7 +158,9 @@ def test_errors_with_some_clusters_stop_no_other(
         running.until(lambda: {f"{name}/mem-scorer" for name in bad} <= set(running.pairs()))
 
 
-def test_a_notification_that_fails_is_not_the_last(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_notification_does_not_stop_later_notifications(
+    running: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _break(monkeypatch, "dsf.hub.hub:Hub._refresh_statuses", lambda *given: given[1] == {"broken"})
     running.tell("broken")
     running.until(lambda: not running.client.exists("dsf:hub:changed"))
@@ -182,7 +184,7 @@ def test_an_address_that_looks_like_one_is_refused_and_freezes_nothing(running: 
         assert "with-auth" not in (running.told("a") or [])
 
 
-def test_a_check_that_fails_in_an_unexpected_way_is_a_failed_check(
+def test_unexpected_exception_counts_as_failed_health_check(
     running: World, monkeypatch: pytest.MonkeyPatch, api: ScriptedServer
 ) -> None:
     monkeypatch.setattr("dsf.http.probe", lambda *_, **__: {}["surprise"])
@@ -194,7 +196,7 @@ def test_a_check_that_fails_in_an_unexpected_way_is_a_failed_check(
     running.until(lambda: running.condition("cpu-scorer", "Healthy")[0] == "True")
 
 
-def test_a_scorer_of_another_namespace_does_not_count_unless_it_is_listed(running: World) -> None:
+def test_scorer_of_an_unlisted_namespace_is_ignored(running: World) -> None:
     with scoring_api("theirs") as theirs:
         running.scorer("theirs", theirs, metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"})
         running.until(lambda: running.condition("team_theirs", "Scoring")[:2] == ("False", "OtherNamespace"))

@@ -8,7 +8,7 @@ from dsf.process.launch import FAILED
 from tests.integration.hub.world import World, hub_process
 
 
-def test_what_is_edited_or_removed_in_the_out_folder_is_put_right(running: World) -> None:
+def test_edited_or_deleted_output_files_are_repaired(running: World) -> None:
     work = running.out / "clusters/a/manifestwork-dynamic-scoring-config-manifestwork.yaml"
     delivered = running.out / "clusters/b/dynamic-scoring-config.yaml"
     text = work.read_text()
@@ -21,7 +21,7 @@ def test_what_is_edited_or_removed_in_the_out_folder_is_put_right(running: World
     running.until(work.exists)
 
 
-def test_a_second_hub_on_the_folder_is_refused(running: World, tmp_path: Path) -> None:
+def test_second_hub_on_the_same_folder_is_refused(running: World, tmp_path: Path) -> None:
     process = hub_process(running, tmp_path / "log")
     try:
         assert process.wait(60) == FAILED
@@ -30,7 +30,7 @@ def test_a_second_hub_on_the_folder_is_refused(running: World, tmp_path: Path) -
         process.kill()
 
 
-def test_a_redis_that_lost_everything_is_filled_again_whatever_lies_beside_the_scores(running: World) -> None:
+def test_emptied_redis_is_refilled_despite_stray_score_files(running: World) -> None:
     strays = {"a/addonplacementscores/cpu copy.yaml": b"a: b\n", "a copy/addonplacementscores/cpu.yaml": b"a: b\n"}
     unreadable = {"a/addonplacementscores/old.yaml": b"note: caf\xe9\n"}
     for name, content in (strays | unreadable).items():

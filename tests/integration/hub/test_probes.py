@@ -31,9 +31,7 @@ def page(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-def test_a_process_is_probed_ends_cleanly_and_comes_back_after_kill(
-    world: World, api: ScriptedServer, tmp_path: Path
-) -> None:
+def test_hub_process_answers_probes_and_recovers_from_kill(world: World, api: ScriptedServer, tmp_path: Path) -> None:
     port = free_port()
     world.config()
     world.cluster("a")
@@ -63,7 +61,7 @@ def test_a_process_is_probed_ends_cleanly_and_comes_back_after_kill(
         process.kill()
 
 
-def test_a_port_that_is_taken_is_said(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_occupied_probe_port_is_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:
         update = {"target": "controller", "listen_host": "0.0.0.0", "probe_port": taken.getsockname()[1]}
         assert run(world.settings.model_copy(update=update)) == USAGE

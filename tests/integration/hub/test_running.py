@@ -21,7 +21,7 @@ from tests.integration.hub.world import World, scoring_api
 from tests.support.httpserver import ScriptedServer
 
 
-def test_a_manifest_becomes_a_config_map_an_entry_and_a_status(running: World) -> None:
+def test_manifest_produces_a_config_map_an_entry_and_a_status(running: World) -> None:
     world = running
     assert world.told("a") == world.told("b") == ["cpu-scorer"]
     [summary] = world.summaries("a") or []
@@ -276,7 +276,7 @@ def test_cycles_show_in_the_status_and_a_good_one_clears_the_failure(running: Wo
     assert running.status("cpu-scorer")["failures"] == []
 
 
-def test_nothing_is_written_while_nothing_changes(running: World) -> None:
+def test_unchanged_objects_are_not_written(running: World) -> None:
 
     def is_distributed() -> bool:
         """To both clusters: one alone is said first."""
@@ -300,7 +300,7 @@ def test_nothing_is_written_while_nothing_changes(running: World) -> None:
     assert stamps() == before
 
 
-def test_another_configuration_is_ignored_and_told_so(running: World) -> None:
+def test_additional_configuration_is_marked_as_ignored(running: World) -> None:
     masks = [{"clusterName": "*", "scoreName": "*"}]
     other = {"apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1", "kind": "DynamicScoringConfig"}
     name, namespace = {"name": "mine"}, {"name": "dynamic-scoring-config", "namespace": "elsewhere"}
@@ -315,7 +315,7 @@ def test_another_configuration_is_ignored_and_told_so(running: World) -> None:
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
 
 
-def test_what_every_agent_gets_follows_its_file(world: World, tmp_path: Path) -> None:
+def test_agent_sentinel_password_follows_its_file(world: World, tmp_path: Path) -> None:
     file = tmp_path / "sentinel-password"
     file.write_text("first\n")
     world.settings = world.settings.model_copy(update={"agent_sentinel_password_file": file})

@@ -12,7 +12,7 @@ from tests.integration.schedule.support import Bench, pushed
 from tests.support.httpserver import ScriptedServer, answer
 
 
-def test_a_scorer_that_gets_no_ticks_says_why_until_it_gets_one(running: World) -> None:
+def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: World) -> None:
     running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
     bench = Bench(running.client, queue_limit=1, now=time.time())
     for cluster in "ab":
@@ -41,7 +41,7 @@ def test_a_scorer_that_gets_no_ticks_says_why_until_it_gets_one(running: World) 
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[:2] == ("True", "CyclesSucceed"))
 
 
-def test_a_scoring_api_that_is_down_is_said_to_be_down_and_not_paused(running: World, api: ScriptedServer) -> None:
+def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(running: World, api: ScriptedServer) -> None:
     api.script(answer("", 500), path="/healthz")
     running.until(lambda: all(not entry.runnable for entry in running.entries().values()))
     bench = Bench(running.client, now=time.time())

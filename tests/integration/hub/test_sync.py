@@ -39,7 +39,7 @@ def status(result: Result) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_change_is_read_now_and_the_time_of_the_read_is_shown(slow: World, api: ScriptedServer) -> None:
+def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, api: ScriptedServer) -> None:
     slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
     first = status(dsf("status", "cpu-scorer"))["configRead"]
     assert first is not None
@@ -80,7 +80,7 @@ def test_without_a_hub_the_command_ends_with_what_to_check(slow: World) -> None:
     assert dsf("sync", "nobody").exit_code == 1
 
 
-def test_a_configuration_that_is_not_read_is_no_success(slow: World, api: ScriptedServer) -> None:
+def test_sync_of_an_unread_configuration_fails(slow: World, api: ScriptedServer) -> None:
     scoring = {"params": {"name": "cpu", "interval": 30}}
     slow.scorer("cpu-scorer", api, mode="None", scoring=scoring)
     slow.until(lambda: "not read" in (_read(slow).problem))

@@ -84,7 +84,7 @@ def _renewed(session: Session, namespace: str) -> float:
     return datetime.fromisoformat(_lease(session, namespace)["renewTime"]).timestamp() - time.time() + time.monotonic()
 
 
-def test_another_process_takes_over_whatever_the_clocks_say(
+def test_leader_election_takes_over_despite_clock_differences(
     control_plane: ControlPlane, session: Session, candidates: Callable[..., Candidate]
 ) -> None:
     namespace = control_plane.namespace()
@@ -114,7 +114,7 @@ def test_another_process_takes_over_whatever_the_clocks_say(
     assert _lease(session, namespace)["holderIdentity"] == "behind"
 
 
-def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
+def test_leader_without_an_api_server_resigns_before_its_lease_lapses(
     control_plane: ControlPlane, session: Session, candidates: Callable[..., Candidate]
 ) -> None:
     def seconds() -> float:
@@ -137,7 +137,7 @@ def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
     assert took < Times().lease
 
 
-def test_a_leader_has_time_to_end_its_work_before_others_may_begin() -> None:
+def test_leader_times_leave_room_between_resignation_and_takeover() -> None:
     times = Times()
     assert times.renew_deadline + 2 < times.lease
     assert times.lease + times.retry * 1.1 < 14, "a standby takes over within 15 s"
@@ -165,7 +165,7 @@ class _Elector(LeaderElector):
 
 
 @pytest.mark.parametrize("program", ["kube-apiserver", "etcd"])
-def test_a_stalled_server_is_noticed_in_time_and_a_late_answer_changes_nothing(
+def test_stalled_server_ends_leadership_in_time_despite_a_late_response(
     control_plane: ControlPlane, program: str
 ) -> None:
     # Up to three times where the machine was busy with something else: then it is late, or lost before the stall.
@@ -205,7 +205,7 @@ def _seconds_to_loss(plane: ControlPlane, program: str) -> float:
     return took
 
 
-def test_a_renewal_is_one_request(
+def test_lease_renewal_is_one_request(
     control_plane: ControlPlane, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace, made = control_plane.namespace(), []
@@ -228,7 +228,7 @@ def test_a_renewal_is_one_request(
     assert session.get(LEASES.path(namespace, LEASE_NAME))["metadata"]["annotations"] == {"note": "mine"}
 
 
-def test_of_many_one_leads_at_a_time(control_plane: ControlPlane) -> None:
+def test_leader_is_unique_among_many_candidates(control_plane: ControlPlane) -> None:
     namespace, lost = control_plane.namespace(), threading.Event()
     started: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -252,7 +252,7 @@ def test_of_many_one_leads_at_a_time(control_plane: ControlPlane) -> None:
         assert not lost.is_set()
 
 
-def test_a_lease_that_another_one_took_is_lost(control_plane: ControlPlane, session: Session) -> None:
+def test_lease_taken_by_a_thief_is_lost_and_not_released(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     with _campaigning(session, namespace, "first") as first:
         wait_for(lambda: first.leading)
@@ -261,7 +261,7 @@ def test_a_lease_that_another_one_took_is_lost(control_plane: ControlPlane, sess
     assert _lease(session, namespace)["holderIdentity"] == "thief", "what is not ours is not released"
 
 
-def test_a_deleted_or_emptied_lease_is_taken_again(control_plane: ControlPlane, session: Session) -> None:
+def test_deleted_or_emptied_lease_is_acquired_again(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     with _campaigning(session, namespace, "first") as first:
         wait_for(lambda: first.leading)
@@ -273,7 +273,7 @@ def test_a_deleted_or_emptied_lease_is_taken_again(control_plane: ControlPlane, 
     assert _holder(session, namespace) == "", "it is released"
 
 
-def test_a_missing_right_is_said_and_campaigning_goes_on(control_plane: ControlPlane) -> None:
+def test_missing_lease_permission_is_logged_and_campaigning_continues(control_plane: ControlPlane) -> None:
     namespace = control_plane.namespace()
     limited = control_plane.service_account(namespace, "limited", [])
     rule = {"apiGroups": [LEASES.group], "resources": [LEASES.plural], "verbs": ["get", "create", "update"]}

@@ -25,7 +25,7 @@ def _create(session: Session, namespace: str, name: str, **labels: str) -> dict[
     return session.create(CONFIG_MAPS.path(namespace), body)
 
 
-def test_a_list_of_many_pages_is_complete(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_many_pages_is_complete(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     namespace = control_plane.namespace()
     with contextlib.closing(control_plane.session()) as session:
         for number in range(23):
@@ -99,7 +99,7 @@ def test_an_answer_is_observed_before_the_watch_brings_it(control_plane: Control
         assert reflector.store.get(key) is None, "an answer does not bring back what was deleted"
 
 
-def test_a_missing_right_is_named(control_plane: ControlPlane) -> None:
+def test_reflector_names_a_missing_permission(control_plane: ControlPlane) -> None:
     namespace, recorder = control_plane.namespace(), Recorder()
     limited = control_plane.service_account(namespace, "limited", [])
     list_only = {"apiGroups": [DYNAMIC_SCORERS.group], "resources": [DYNAMIC_SCORERS.plural], "verbs": ["list"]}
@@ -126,7 +126,7 @@ def test_an_unknown_kind_is_an_error_and_deletes_nothing(control_plane: ControlP
         assert not reflector.synced.is_set()
 
 
-def test_it_survives_an_api_server_that_is_killed_under_load(control_plane: ControlPlane) -> None:
+def test_reflector_survives_an_api_server_killed_under_load(control_plane: ControlPlane) -> None:
     plane, recorder = control_plane, Recorder()
     namespace = plane.namespace()
     session, writer = plane.session(), plane.session()
@@ -163,7 +163,7 @@ def test_it_survives_an_api_server_that_is_killed_under_load(control_plane: Cont
         assert reflector.error is None
 
 
-def test_what_was_deleted_during_an_outage_is_reported(control_plane: ControlPlane, session: Session) -> None:
+def test_objects_deleted_during_an_outage_are_reported(control_plane: ControlPlane, session: Session) -> None:
     recorder, namespace = Recorder(), control_plane.namespace()
     for name in ("a", "b", "c"):
         _create(session, namespace, name)

@@ -62,7 +62,7 @@ def serving(script: Script) -> Iterator[Session]:
         yield session
 
 
-def test_a_410_in_mid_stream_lists_again_and_reports_what_vanished() -> None:
+def test_status_410_in_mid_stream_lists_again_and_reports_vanished_objects() -> None:
     class Expiring(Script):
         def list(self, number: int, exchange: Exchange) -> None:
             if number == 1:
@@ -91,7 +91,7 @@ def test_a_410_in_mid_stream_lists_again_and_reports_what_vanished() -> None:
     assert script.watches == ["10", "30"], "each watch begins where its list ended"
 
 
-def test_a_silent_watch_is_opened_again_where_it_was() -> None:
+def test_silent_watch_is_reopened_at_its_last_version() -> None:
     class Silent(Script):
         #: What the reflector said when the second watch began.
         error: tuple[str | None, ...] = ()
@@ -120,7 +120,7 @@ def test_a_silent_watch_is_opened_again_where_it_was() -> None:
     assert recorder.names("changed") == []
 
 
-def test_a_server_that_accepts_no_watch_is_away_long_before_a_quiet_watch_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_watch_request_is_detected_before_a_quiet_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "_TIMEOUT", (5.0, 1.0))
 
     class Hanging(Script):
@@ -192,7 +192,7 @@ def test_retry_after_is_honoured() -> None:
         wait_for(lambda: reflector.error is None)
 
 
-def test_a_429_on_the_watch_does_not_list_again() -> None:
+def test_status_429_on_the_watch_does_not_list_again() -> None:
     class Busy(Script):
         def first_watch(self, exchange: Exchange) -> None:
             exchange.answer({"code": 429, "message": "busy"}, 429, retry_after="1")
@@ -205,7 +205,7 @@ def test_a_429_on_the_watch_does_not_list_again() -> None:
 
 
 @pytest.mark.parametrize("way", ["refused", "ends at once", "drops at once"])
-def test_a_watch_that_never_works_is_not_asked_in_a_tight_loop(way: str) -> None:
+def test_failing_watch_is_retried_with_back_off(way: str) -> None:
     class Useless(Script):
         def watch(self, number: int, exchange: Exchange) -> None:
             if way == "refused":
@@ -252,7 +252,7 @@ def test_an_event_that_cannot_be_read_does_not_end_the_copy() -> None:
     assert recorder.reports == [("added", ("default", "a")), ("added", ("default", "b"))]
 
 
-def test_a_change_that_cannot_be_handled_keeps_no_other_from_being_watched() -> None:
+def test_failing_change_handler_does_not_stop_the_watch() -> None:
     class Changing(Script):
         def first_watch(self, exchange: Exchange) -> None:
             exchange.begin()
@@ -276,7 +276,7 @@ def test_a_change_that_cannot_be_handled_keeps_no_other_from_being_watched() -> 
     assert script.lists == 1
 
 
-def test_a_server_that_went_back_to_a_backup_is_believed() -> None:
+def test_server_restored_from_a_backup_replaces_newer_objects() -> None:
     class Restored(Script):
         def list(self, number: int, exchange: Exchange) -> None:
             exchange.answer(listing(100, config_map("a", 90)) if number == 1 else listing(20, config_map("a", 15)))

@@ -50,7 +50,7 @@ def test_each_refusal_has_its_error(control_plane: ControlPlane, session: Sessio
     assert caught.value.status == 422
 
 
-def test_a_token_that_is_not_valid_is_said(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_invalid_token_is_reported_without_being_shown(control_plane: ControlPlane, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(control_plane.kubeconfig.read_text().replace("admin-token", "stale-token"))
     with (
@@ -69,7 +69,7 @@ def test_without_any_configuration_it_says_what_to_set(tmp_path: Path, monkeypat
         Session.load(tmp_path / "missing")
 
 
-def test_a_pod_uses_its_account_and_takes_a_rotated_token(
+def test_pod_session_uses_its_account_and_a_rotated_token(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = urlsplit(control_plane.url)
@@ -130,7 +130,7 @@ def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_p
             assert time.monotonic() - began < PATIENCE
 
 
-def test_a_missing_right_is_named(control_plane: ControlPlane) -> None:
+def test_session_names_a_missing_permission(control_plane: ControlPlane) -> None:
     namespace = control_plane.namespace()
     limited = control_plane.service_account(namespace, "limited", [])
     words = f'cannot delete resource "configmaps" in API group "" in the namespace "{namespace}"'

@@ -91,9 +91,7 @@ def world(
     made.close()
 
 
-def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_there(
-    world: World, session: Session
-) -> None:
+def test_returning_cluster_gets_new_credentials_while_its_old_work_still_exists(world: World, session: Session) -> None:
     credentials = world.credentials()
     credentials.ensure(world.cluster, "uid1")
     assert world.lets_in(1)
@@ -117,7 +115,7 @@ def test_a_cluster_that_comes_back_gets_others_although_the_old_ones_are_still_t
     session.merge(world.path, {"metadata": {"finalizers": None}})
 
 
-def test_a_cluster_that_was_made_again_while_no_hub_ran_has_none_of_its_predecessors(
+def test_recreated_cluster_gets_new_credentials_after_an_outage_of_the_hub(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.credentials().ensure(world.cluster, "uid1")
@@ -145,7 +143,7 @@ def test_a_cluster_that_was_made_again_while_no_hub_ran_has_none_of_its_predeces
         assert delivered.valid == (2,)
 
 
-def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_revocation_leaves_no_old_credential_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     dying = world.credentials()
     dying.ensure(world.cluster, "uid1")
     AgentKeys(world.client).ask(world.cluster, "revoke")
@@ -167,7 +165,7 @@ def test_a_hub_that_dies_in_a_revocation_leaves_nothing_valid(world: World, monk
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
 
 
-def test_a_pull_secret_is_delivered_follows_its_file_and_goes(
+def test_pull_secret_is_delivered_updated_and_removed(
     world: World, session: Session, tmp_path: Path, settings_factory: Callable[..., Settings], redis_url: str
 ) -> None:
     """The Secret that the chart mounts; the kubelet puts another one there when it changes, and none when it goes."""

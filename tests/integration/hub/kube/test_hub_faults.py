@@ -16,7 +16,7 @@ from tests.support.httpserver import ScriptedServer
 from tests.support.redisserver import free_port
 
 
-def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer) -> None:
+def test_standby_hub_takes_over_the_lease(world: HubWorld, api: ScriptedServer) -> None:
     [first] = world.setup(api.url, "one")
     leader = world.hub()
     world.until(lambda: world.told(first) == ["cpu-scorer"], 20)
@@ -59,7 +59,7 @@ def test_standby_with_all_services_takes_over_from_a_killed_process(world: HubWo
     world.until(lambda: world.told(second) == ["cpu-scorer"], 30)
 
 
-def test_a_cluster_that_cannot_be_written_delays_no_other(world: HubWorld, api: ScriptedServer) -> None:
+def test_unwritable_cluster_does_not_delay_other_clusters(world: HubWorld, api: ScriptedServer) -> None:
     world.setup(api.url)
     hub = world.hub()
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)

@@ -63,7 +63,7 @@ def _lease(world: HubWorld) -> dict[str, Any]:
     return spec
 
 
-def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, api: ScriptedServer) -> None:
+def test_slow_etcd_delays_updates_without_errors(world: HubWorld, api: ScriptedServer) -> None:
     clusters = world.setup(api.url, *["slow"] * 5)
     leader = world.hub()
     world.until(lambda: len(world.pairs()) == 5, 20)
@@ -125,7 +125,7 @@ def test_clocks_that_are_off_change_no_scores(world: HubWorld, api: ScriptedServ
     assert not any("Traceback" in process.log.read_text() for process in (hub, results))
 
 
-def test_a_storm_of_other_writers_passes(world: HubWorld, api: ScriptedServer) -> None:
+def test_conflicting_writers_are_overwritten(world: HubWorld, api: ScriptedServer) -> None:
     storm, masked = world.setup(api.url, "storm", "masked")
     hub, results = world.hub(hub_resync=1), world.results()
     world.until(lambda: len(world.pairs()) == 2, 20)
@@ -165,7 +165,7 @@ def test_a_storm_of_other_writers_passes(world: HubWorld, api: ScriptedServer) -
     assert not any("Traceback" in process.log.read_text() for process in (hub, results))
 
 
-def test_a_result_whose_cluster_is_deleted_meanwhile_leaves_nothing(world: HubWorld, api: ScriptedServer) -> None:
+def test_result_of_a_cluster_deleted_meanwhile_leaves_nothing(world: HubWorld, api: ScriptedServer) -> None:
     gone, other = world.setup(api.url, "gone", "other")
     world.hub()
     results = world.results()

@@ -40,7 +40,7 @@ def _cluster(world: HubWorld) -> str:
     return name
 
 
-def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWorld) -> None:
+def test_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWorld) -> None:
     made = time.monotonic()
     first = running.plane.cluster()
     running.until(lambda: running.told(first) == ["cpu-scorer"], 30)
@@ -60,7 +60,9 @@ def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: Hub
     running.until(lambda: ((running.config() or {}).get("status") or {}).get("clusters") == 1, 30)
 
 
-def test_what_only_the_hub_finds_wrong_is_said(running: HubWorld, settings_factory: Callable[..., Settings]) -> None:
+def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
+    running: HubWorld, settings_factory: Callable[..., Settings]
+) -> None:
     cluster = _cluster(running)
     path = DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer")
     # The API server tells names apart by their case, HTTP does not.
@@ -154,7 +156,7 @@ def test_clusters_come_and_go_and_edited_works_are_repaired_at_once(running: Hub
     running.until(lambda: running.work(other) is None, 30)
 
 
-def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, api: ScriptedServer) -> None:
+def test_renamed_scorer_replaces_its_predecessor(running: HubWorld, api: ScriptedServer) -> None:
     name = _cluster(running)
     running.results()
     assert running.send(name, 42.0) == "ok"
@@ -180,7 +182,7 @@ def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, api:
     running.until(is_the_new_ones, 10)
 
 
-def test_only_clusters_with_the_add_on_get_ticks_and_one_that_flaps_loses_nothing(
+def test_ticks_go_to_clusters_with_the_add_on_and_a_flapping_add_on_keeps_its_data(
     world: HubWorld, api: ScriptedServer
 ) -> None:
     name, other = world.setup(api.url, "flapping", "without")

@@ -9,7 +9,7 @@ from tests.integration.hub.kube.rights import HUB, RESULTS, without
 from tests.support.httpserver import ScriptedServer
 
 
-def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, api: ScriptedServer) -> None:
+def test_missing_read_permission_is_named_and_its_grant_is_detected(world: HubWorld, api: ScriptedServer) -> None:
     [cluster] = world.setup(api.url, "one")
     plane = world.plane
     limited = plane.service_account(world.namespace, "hub", without(HUB, "scores"))
@@ -26,7 +26,7 @@ def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, api:
     world.until(lambda: world.told(cluster) == ["cpu-scorer"], 5)
 
 
-def test_a_right_to_write_that_is_missing_is_named_in_the_status(world: HubWorld, api: ScriptedServer) -> None:
+def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: ScriptedServer) -> None:
     [cluster] = world.setup(api.url, "one")
     limited = world.plane.service_account(world.namespace, "hub", without(HUB, "works", verbs="get list watch"))
     hub = world.hub(kubeconfig=limited)

@@ -60,7 +60,7 @@ def _deployment(session: Session, namespace: str, name: str) -> None:
     session.create(DEPLOYMENTS.path(namespace), body)
 
 
-def test_what_was_delivered_goes_and_nothing_else(
+def test_leave_deletes_deliveries_of_the_hub_only(
     session: Session, control_plane: ControlPlane, settings_factory: Callable[..., object]
 ) -> None:
     hub, near, away = (control_plane.namespace(name) for name in ("hub", "near", "away"))
@@ -143,7 +143,7 @@ def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_what_the_last_round_deleted_is_not_pending() -> None:
+def test_leave_returns_nothing_pending_after_the_last_round() -> None:
     assert leaving.leave(cast("Session", Server()), "hub", patience=0) == []
 
 
@@ -158,21 +158,21 @@ def test_what_the_last_round_deleted_is_not_pending() -> None:
         UnreachableError("x"),
     ],
 )
-def test_a_failure_within_the_patience_is_not_the_end(failure: BackendError, at: int) -> None:
+def test_leave_retries_a_failure_within_its_patience(failure: BackendError, at: int) -> None:
     server = Server(failure, at)
     assert leaving.leave(cast("Session", server), "hub", patience=60) == []
     assert server.works == []
 
 
 @pytest.mark.usefixtures("hurried")
-def test_what_fails_for_longer_than_the_patience_is_raised() -> None:
+def test_leave_raises_a_failure_that_outlasts_its_patience() -> None:
     with pytest.raises(UnreachableError):
         leaving.leave(cast("Session", Server(UnreachableError("x"))), "hub", patience=0.1)
 
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("failure", [ApiServerError("a webhook failed", 500), ForbiddenError("a webhook refuses", 403)])
-def test_one_that_cannot_be_deleted_keeps_no_other(failure: BackendError) -> None:
+def test_leave_deletes_other_objects_if_one_deletion_fails(failure: BackendError) -> None:
     class Refusing(Server):
         def delete(self, path: str, *, uid: str) -> None:
             if uid == "uid-c0":
@@ -186,7 +186,7 @@ def test_one_that_cannot_be_deleted_keeps_no_other(failure: BackendError) -> Non
 
 
 @pytest.mark.usefixtures("hurried")
-def test_a_server_that_has_no_time_is_not_asked_for_each() -> None:
+def test_leave_stops_deleting_while_the_server_is_busy() -> None:
     class Busy(Server):
         deletions = 0
 

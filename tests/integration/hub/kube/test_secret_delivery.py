@@ -19,7 +19,7 @@ SOURCE = {
 }
 
 
-def test_it_is_delivered_follows_its_changes_and_goes(world: HubWorld, api: ScriptedServer) -> None:
+def test_secret_is_delivered_updated_and_removed(world: HubWorld, api: ScriptedServer) -> None:
     [cluster] = world.setup(api.url, "one")
     namespace = world.namespace
     rights = [*HUB.values(), {"apiGroups": [""], "resources": ["secrets"], "verbs": ["list", "watch"]}]
