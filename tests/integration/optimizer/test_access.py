@@ -90,7 +90,7 @@ def test_rescoring_takes_the_right_to_change_scorers(bed: Bed) -> None:
         access.authorize(may_not, GuardedAction.RESCORE, None)
 
 
-def test_a_static_token_that_changes(bed: Bed, tmp_path: Path) -> None:
+def test_static_token_follows_its_file(bed: Bed, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("the-first-token-of-all\n")
     http = client(bed, TokenAccess(file), "optimizer.test")
@@ -164,7 +164,7 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
     assert PERFORMANCE in names
 
 
-def test_a_hub_that_is_away(bed: Bed, tmp_path: Path) -> None:
+def test_unreachable_hub_is_reported_with_status_502(bed: Bed, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(bed.plane.url, f"https://127.0.0.1:{free_port()}"))
     service = bed.service(ManifestClient(bed.plane.session(kubeconfig)), access=OpenAccess())

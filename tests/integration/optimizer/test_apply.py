@@ -40,7 +40,7 @@ class Failing(ManifestClient):
         super().delete(resource, namespace, name, **options)
 
 
-def test_what_is_written(bed: Bed) -> None:
+def test_applied_plan_writes_placements_and_bindings(bed: Bed) -> None:
     report = bed.service().apply(bed.params())
     assert (report.status, report.objective_value, report.gap, report.applied) == ("Optimal", 115, 0, True)
     assert {change.change for change in report.changes} == {"created"}
@@ -84,7 +84,7 @@ def test_what_is_written(bed: Bed) -> None:
     ]
 
 
-def test_a_dry_run_writes_nothing(bed: Bed) -> None:
+def test_dry_run_writes_nothing(bed: Bed) -> None:
     report = bed.service().propose(bed.params(dryRun=True))
     assert (report.applied, report.objective_value) == (False, 115)
     assert [change.change for change in report.changes] == ["created"] * 6
@@ -111,7 +111,7 @@ def test_the_same_plan_again_changes_nothing_and_another_replaces_it(bed: Bed) -
     assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
 
 
-def test_a_smaller_plan_leaves_nothing_over(bed: Bed) -> None:
+def test_smaller_plan_deletes_the_objects_of_the_larger_plan(bed: Bed) -> None:
     service = bed.service()
     service.apply(bed.params())
     report = service.apply(bed.params(targetWorkloads=[{"name": "mwrs-app02"}]))
@@ -137,7 +137,7 @@ def test_reset_takes_everything_away_and_nothing_else(bed: Bed) -> None:
     assert service.reset(bed.namespace).deleted == []
 
 
-def test_a_reset_is_of_one_namespace_and_can_be_tried(bed: Bed) -> None:
+def test_reset_is_limited_to_one_namespace_and_supports_dry_run(bed: Bed) -> None:
     service = bed.service()
     service.apply(bed.params())
     versions = bed.versions()
@@ -148,7 +148,7 @@ def test_a_reset_is_of_one_namespace_and_can_be_tried(bed: Bed) -> None:
     assert bed.versions() == versions
 
 
-def test_a_write_that_fails_undoes_those_before_it(bed: Bed) -> None:
+def test_failed_apply_undoes_its_earlier_writes(bed: Bed) -> None:
     for after in range(6):
         with pytest.raises(ApplyError, match="the plan was not applied, everything is as it was before: Placement"):
             bed.service(Failing(bed, after)).apply(bed.params())
@@ -164,7 +164,7 @@ def test_a_write_that_fails_undoes_those_before_it(bed: Bed) -> None:
     assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
 
 
-def test_a_reset_that_fails_brings_everything_back(bed: Bed) -> None:
+def test_failed_reset_restores_all_objects(bed: Bed) -> None:
     bed.service().apply(bed.params())
     before = bed.objects()
     for after in range(6):
@@ -174,7 +174,7 @@ def test_a_reset_that_fails_brings_everything_back(bed: Bed) -> None:
     assert len(bed.service().reset(bed.namespace).deleted) == 6
 
 
-def test_what_cannot_be_undone_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_rollback_names_the_remaining_objects(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsf.optimizer.writer._UNDO_WAITS", (0.01,))
     with pytest.raises(ApplyError, match=r"The rollback is incomplete: .*\. Apply a plan again") as caught:
         bed.service(Failing(bed, 2, failures=1000)).apply(bed.params())

@@ -19,7 +19,7 @@ from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 
-def test_a_proposal_is_shown_beside_what_is_in_force(
+def test_proposal_is_stored_beside_the_applied_plan(
     bed: Bed, redis_server: RedisServer, redis_client: redis.Redis
 ) -> None:
     settings = Settings(redis_url=redis_server.url)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def test_a_proposal_is_shown_beside_what_is_in_force(
     assert [one.action for one in read(redis_client).changes] == ["plan-reset", "plan-applied"]
 
 
-def test_a_redis_that_is_away_stops_no_plan(bed: Bed, redis_server: RedisServer) -> None:
+def test_unreachable_redis_does_not_prevent_a_plan(bed: Bed, redis_server: RedisServer) -> None:
     settings = Settings(redis_url="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
     service = bed.service(hub=HubRedis.of(settings))
     assert service.apply(bed.params()).applied
@@ -58,7 +58,7 @@ def plan(namespace: str = "n", **more: Any) -> PlanComparison:
     return PlanComparison.model_validate({**values, "score_now": 0, "score_proposed": 0, **more})
 
 
-def test_what_cannot_be_read_is_left_out_and_too_many_are_not_kept(redis_client: redis.Redis) -> None:
+def test_unreadable_plans_are_left_out_and_the_number_of_plans_is_limited(redis_client: redis.Redis) -> None:
     redis_client.hset(keys.PLANS, "a", "{")
     assert remember(redis_client, plan("b"))
     assert [one.namespace for one in read_plans(redis_client)] == ["b"]
@@ -79,7 +79,7 @@ class SlowOnce(HubRedis):
 
 
 @pytest.mark.parametrize("action", ["apply", "propose"])
-def test_a_plan_that_is_written_late_is_not_shown_after_its_reset(
+def test_late_plan_is_not_shown_after_its_reset(
     bed: Bed, redis_server: RedisServer, redis_client: redis.Redis, action: str
 ) -> None:
     slow = SlowOnce(Settings(redis_url=redis_server.url))  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_a_plan_that_is_written_late_is_not_shown_after_its_reset(
     assert read_plans(redis_client) == []
 
 
-def test_a_plan_that_is_too_large_is_stored_cut_and_never_hidden_by_an_older_one(redis_client: redis.Redis) -> None:
+def test_oversized_plan_is_truncated_and_replaces_the_older_plan(redis_client: redis.Redis) -> None:
     assert remember(redis_client, plan(plan_id="old"))
     block = {"workload": "w" * 200, "replicas": 1, "score": 1.0, "share": 0.1}
 

@@ -56,7 +56,7 @@ def is_problem(answer: requests.Response, status: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_body_that_is_too_large(url: str, path: str) -> None:
+def test_oversized_body_is_refused(url: str, path: str) -> None:
     for body in (b" " * (MAX_BODY + 1), pieces(MAX_BODY // 65536 + 1)):
         found = is_problem(requests.post(url + path, data=body, headers=HEADERS, timeout=300), 413)
         assert str(MAX_BODY) in found["detail"]
@@ -69,7 +69,7 @@ def test_content_length_beyond_the_limit_is_refused_unread(url: str) -> None:
         is_problem(session.send(prepared, timeout=300), 413)
 
 
-def test_a_body_of_the_greatest_length_is_read(url: str) -> None:
+def test_body_of_the_maximum_length_is_read(url: str) -> None:
     body = json.dumps(BODY | {"namespace": "No"}).encode()
     for sent in (body.ljust(MAX_BODY), iter([body, b" " * (MAX_BODY - len(body))])):
         found = is_problem(requests.post(f"{url}/optimize", data=sent, headers=HEADERS, timeout=300), 422)
@@ -123,7 +123,7 @@ def test_rules_of_the_whole_request_are_said_in_plain_words(url: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_key_that_is_there_twice_is_refused(url: str, path: str) -> None:
+def test_duplicate_key_in_a_body_is_refused(url: str, path: str) -> None:
     """One of its values would be lost, such as that of `dryRun`."""
     body = json.dumps(BODY | {"more": [{"dryRun": True}]}).replace('"dryRun": true', '"dryRun": true, "dryRun": false')
     for sent in (body.encode(), iter([body[:9].encode(), body[9:].encode()])):

@@ -34,7 +34,7 @@ def busy(times: int, **headers: str) -> Iterator[tuple[ManifestClient, list[floa
         yield made, asked
 
 
-def test_it_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_server_is_retried_after_its_retry_after_header(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -49,7 +49,7 @@ def test_it_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked[1] - asked[0] >= 1
 
 
-def test_it_is_asked_again_when_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_server_without_retry_after_header_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "_PAUSE", 0.01)
     with busy(3) as (hub, asked):
         assert hub.objects(PLACEMENTS, "default") == []

@@ -15,7 +15,7 @@ from tests.integration.optimizer.bed import LABEL, PERFORMANCE, POWER, Bed
 from tests.unit.optimizer import upstream
 
 
-def test_a_cluster_that_cannot_be_selected(bed: Bed) -> None:
+def test_cluster_without_a_unique_label_is_reported(bed: Bed) -> None:
     first, second = bed.clusters
     bed.label(first, LABEL, None)
     report = bed.service().propose(bed.params())
@@ -61,7 +61,7 @@ def test_selection_by_claim_and_by_name(bed: Bed) -> None:
     }
 
 
-def test_a_plan_is_applied_only_if_it_still_is_the_one(bed: Bed) -> None:
+def test_plan_is_applied_only_if_its_id_still_matches(bed: Bed) -> None:
     service = bed.service()
     shown = service.propose(bed.params())
     with pytest.raises(PlanConflictError, match=f"the plan is not {shown.plan_id} any more"):
@@ -70,7 +70,7 @@ def test_a_plan_is_applied_only_if_it_still_is_the_one(bed: Bed) -> None:
     assert service.apply(bed.params(planId=shown.plan_id)).applied
 
 
-def test_a_scorer_that_fails_evicts_nobody(bed: Bed) -> None:
+def test_expired_scores_evict_no_workload(bed: Bed) -> None:
     service = bed.service()
     bed.score(PERFORMANCE, upstream.PERFORMANCE, valid=-1)
     report = service.apply(bed.params())
@@ -92,7 +92,7 @@ def test_a_scorer_that_fails_evicts_nobody(bed: Bed) -> None:
     assert service.apply(bed.params(POWER)).objective_value == 170
 
 
-def test_what_is_missing_is_named_at_once(bed: Bed) -> None:
+def test_missing_objects_are_named_all_at_once(bed: Bed) -> None:
     body = bed.body(
         targetWorkloads=[{"name": "mwrs-app01"}, {"name": "nobody"}],
         clusters=[{"name": "nowhere", "availablePolicies": [{"name": "nothing"}]}],
@@ -118,7 +118,7 @@ def test_staying_is_worth_something(bed: Bed) -> None:
     assert {one.device for one in moved.plan.assignments} == {"2g.24gb"}
 
 
-def test_a_mix_of_scores(bed: Bed) -> None:
+def test_weighted_mix_of_scores_selects_the_plan(bed: Bed) -> None:
     body = bed.body()
     del body["preference"]
     body["preferences"] = [
@@ -143,7 +143,7 @@ def test_plans_are_read_from_their_objects(bed: Bed) -> None:
     assert plan.complete is False
 
 
-def test_a_cluster_outside_of_the_bound_sets(bed: Bed) -> None:
+def test_cluster_outside_of_the_bound_sets_is_refused(bed: Bed) -> None:
     path = (
         f"/apis/cluster.open-cluster-management.io/v1beta2/namespaces/{bed.namespace}/managedclustersetbindings/global"
     )

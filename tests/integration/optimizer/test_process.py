@@ -60,7 +60,7 @@ def _solver_of(child: Child) -> int:
     return next((one.pid for one in children if any("spawn_main" in part for part in one.cmdline())), 0)
 
 
-def test_a_plan_waits_its_time_and_the_end_waits_for_no_search(bed: Bed, tmp_path: Path) -> None:
+def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed: Bed, tmp_path: Path) -> None:
     with served(bed, tmp_path, optimizer_time_limit=1) as (child, url), ThreadPoolExecutor(2) as threads:
         # The search does not end by itself.
         os.kill(wait_for(lambda: _solver_of(child), 30, "the solver"), signal.SIGSTOP)

@@ -37,7 +37,7 @@ def pid_of(process: SolverProcess) -> int:
     return process._process.pid
 
 
-def test_it_answers_as_solve_does(solver: SolverProcess) -> None:
+def test_solver_process_returns_the_same_as_solve(solver: SolverProcess) -> None:
     problem = instance(10, 5, 3)
     first, again = (solver.solve(problem, SearchLimits(time_limit=20)) for _ in range(2))
     assert first == again == solve(problem, SearchLimits(time_limit=20))
@@ -50,7 +50,7 @@ def test_mistakes_come_back_as_they_are(solver: SolverProcess) -> None:
     assert solver.solve(instance(2, 2, 2), SearchLimits()).status
 
 
-def test_nothing_reaches_standard_output(solver: SolverProcess, capfd: pytest.CaptureFixture[str]) -> None:
+def test_solver_writes_nothing_to_standard_output(solver: SolverProcess, capfd: pytest.CaptureFixture[str]) -> None:
     solver.solve(instance(60, 20, 3), SearchLimits(time_limit=0.05))
     assert capfd.readouterr().out == ""
 
@@ -70,7 +70,7 @@ class Deadly:
         return getattr(self._connection, name)
 
 
-def test_a_process_that_dies_is_replaced(process: SolverProcess) -> None:
+def test_dead_solver_process_is_replaced(process: SolverProcess) -> None:
     process.warm_up()
     assert process._connection is not None
     process._connection = cast("Connection", Deadly(process._connection, pid_of(process)))
@@ -79,7 +79,7 @@ def test_a_process_that_dies_is_replaced(process: SolverProcess) -> None:
     assert process.solve(instance(2, 2, 2), SearchLimits()).status
 
 
-def test_a_process_that_does_not_end_in_time_is_ended(process: SolverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overdue_solver_process_is_killed_and_replaced(process: SolverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsf.optimizer.solver._END", 0.2)
     process.warm_up()
     process.solve(instance(2, 2, 2), SearchLimits())
@@ -93,7 +93,7 @@ def test_a_process_that_does_not_end_in_time_is_ended(process: SolverProcess, mo
     assert pid_of(process) != pid
 
 
-def test_who_waits_too_long_is_told(process: SolverProcess) -> None:
+def test_busy_solver_raises_an_error_after_the_waiting_time(process: SolverProcess) -> None:
     process.warm_up()
     pid = pid_of(process)
     # The plan before it does not end until somebody was told.

@@ -31,7 +31,7 @@ def says(child: Child, text: str) -> None:
     wait_for(lambda: text in child.tail(), 10, f"the watcher says {text!r}")
 
 
-def test_a_missing_claim_is_created_and_follows_the_policies(cluster: ManagedCluster) -> None:
+def test_missing_claim_is_created_and_follows_the_policies(cluster: ManagedCluster) -> None:
     with cluster.watcher(stable=2):
         cluster.wait_claim("empty")
         cluster.policy("one", None)
@@ -49,7 +49,7 @@ def test_a_missing_claim_is_created_and_follows_the_policies(cluster: ManagedClu
         cluster.wait_claim("empty")
 
 
-def test_a_claim_that_somebody_deletes_or_changes_is_set_right(cluster: ManagedCluster) -> None:
+def test_deleted_or_changed_claim_is_repaired(cluster: ManagedCluster) -> None:
     cluster.policy("one", "Compliant")
     with cluster.watcher(stable=0.5):
         cluster.wait_claim("compliant")
@@ -82,7 +82,7 @@ def test_api_errors_keep_the_claim_and_are_no_compliance(cluster: ManagedCluster
         assert child.log.read_text().count("cannot list policies") == 1
 
 
-def test_its_rights_are_the_least(cluster: ManagedCluster) -> None:
+def test_watcher_permissions_are_minimal(cluster: ManagedCluster) -> None:
     may, name = cluster.may, cluster.name
     assert may("list", POLICIES, namespace=name)
     assert all(may(verb, CLAIMS, CLAIM) for verb in ("get", "create", "patch"))
@@ -108,7 +108,9 @@ def test_the_manifest_is_valid() -> None:
     }
 
 
-def test_what_it_reads(cluster: ManagedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_reads_policies_page_by_page_and_detects_replacements(
+    cluster: ManagedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(SAMPLE))
     program = importlib.import_module("policywatcher.cluster")
     monkeypatch.setattr(program, "_PAGE", 2)
@@ -132,7 +134,7 @@ def test_what_it_reads(cluster: ManagedCluster, monkeypatch: pytest.MonkeyPatch)
             asked.claim()
 
 
-def test_it_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None:
+def test_watcher_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None:
     with ScriptedServer(hang) as server:
         kubeconfig = tmp_path / "kubeconfig"
         cluster, context = {"server": server.url}, {"cluster": "c", "user": "u"}
@@ -162,7 +164,7 @@ def test_it_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None:
     ("given", "told"),
     [({}, "run in a pod or set KUBECONFIG"), ({"POLL_INTERVAL_SEC": "x"}, "allowed is a number of seconds")],
 )
-def test_it_says_why_it_cannot_start(tmp_path: Path, given: dict[str, str], told: str) -> None:
+def test_watcher_reports_why_it_cannot_start(tmp_path: Path, given: dict[str, str], told: str) -> None:
     environment = {"PYTHONPATH": str(SAMPLE), "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path), **given}
     child = Child([sys.executable, "-m", "policywatcher"], tmp_path / "log", environment, inherit=False)
     assert child.wait() == 2

@@ -82,20 +82,20 @@ def test_without_ipv6_it_is_ipv4(server: Server, monkeypatch: pytest.MonkeyPatch
 
 @needs_ipv6
 @SERVERS
-def test_one_address_is_one_address(server: Server) -> None:
+def test_single_listen_address_accepts_its_family_only(server: Server) -> None:
     for address in BOTH:
         with server(address) as port:
             assert [is_reached(each, port) for each in BOTH] == [each == address for each in BOTH]
 
 
-def test_a_port_of_ipv4_that_is_taken_is_said() -> None:
+def test_occupied_ipv4_port_is_reported() -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"DSF_LISTEN_PORT: cannot listen on :::{port}"):
             Listener(EVERYWHERE, port)
 
 
-def test_what_others_ask_listens_everywhere(settings_factory: Callable[..., Settings]) -> None:
+def test_listen_address_default_is_everywhere_for_agents_only(settings_factory: Callable[..., Settings]) -> None:
     settings = settings_factory()
     assert settings.listen_address("agent") == (EVERYWHERE, 8080)
     assert settings.listen_address("hub") == ("127.0.0.1", 8080)

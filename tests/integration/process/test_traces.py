@@ -59,7 +59,7 @@ def _whole(receiver: Receiver, trace: str, outcome: str) -> dict[str, tuple[str,
     return found
 
 
-def test_a_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path, receiver: Receiver) -> None:
+def test_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path, receiver: Receiver) -> None:
     fleet = Traced(tmp_path)
     fleet.receiver = receiver
     with fleet:

@@ -26,7 +26,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield made
 
 
-def test_a_score_comes_and_people_see_it(fleet: Fleet) -> None:
+def test_score_is_published_and_visible_through_a_unix_socket(fleet: Fleet) -> None:
     fleet.first_score("sample")
     before = fleet.redis.pubsub_numpat()
     fleet.run("flower")
@@ -44,7 +44,7 @@ def test_a_score_comes_and_people_see_it(fleet: Fleet) -> None:
     assert queues == [{"name": "hub.results", "messages": 0}]
 
 
-def test_a_socket_that_cannot_be_used_is_named(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+def test_unusable_unix_socket_is_named_in_the_error(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     def error_of(settings: Settings) -> str:
         client = connect(settings, retries=0)
         with pytest.raises(redis.ConnectionError) as caught:

@@ -83,7 +83,7 @@ def checksum(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_nothing_is_missing_and_checksums_are_right(dist: Path) -> None:
+def test_release_files_are_complete_and_match_their_checksums(dist: Path) -> None:
     sums = dict(line.split("  ")[::-1] for line in (dist / "SHA256SUMS").read_text().splitlines())
     assert {name: checksum(dist / name) for name in sums} == sums
     python = [f"dynamic_scoring_{name}-{VERSION}" for name in PACKAGES]
@@ -106,7 +106,7 @@ def test_an_sdist_makes_the_wheel_that_the_checkout_makes(dist: Path, sources: P
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_wheel_has_all_files_of_its_package_and_no_others(dist: Path, name: str) -> None:
+def test_wheel_contains_exactly_the_files_of_its_package(dist: Path, name: str) -> None:
     folder = ROOT / PACKAGES[name]
     files = (path for path in (folder / "dsf").rglob("*") if path.is_file() and path.parent.name != "__pycache__")
     # The demo's has copies of samples and manifests besides.
@@ -121,7 +121,7 @@ def test_no_file_is_in_two_wheels(dist: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: str) -> None:
+def test_wheel_has_types_its_version_and_pinned_siblings(dist: Path, name: str) -> None:
     names = contents(wheel(dist, name)).keys()
     packages = {file.rpartition("/")[0] for file in names if file.endswith("/__init__.py")}
     markers = {file.rpartition("/")[0] for file in names if file.endswith("/py.typed")}
@@ -225,14 +225,14 @@ def test_the_bill_of_materials_names_what_is_locked(dist: Path, sources: Path) -
     assert not {"pytest", "ruff"} & names
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_existing_target_folder_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     command = (sys.executable, ROOT / "scripts" / "artefacts", tmp_path)
     assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode != 0
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_dry_run_makes_the_files_of_a_later_version_from_the_last_commit(dry_run: DryRun) -> None:
+def test_dry_run_builds_a_later_version_from_the_last_commit(dry_run: DryRun) -> None:
     for words in ("uncommitted changes", "no section of this version", "`make test-all`"):
         assert any("would be refused" in line and words in line for line in dry_run.said.splitlines()), words
     made = {path.name for path in (dry_run.folder / "dist").iterdir()}

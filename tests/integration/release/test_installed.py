@@ -189,7 +189,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_a_scorer_runs_on_its_library_alone(scorer: str) -> None:
+def test_scorer_runs_with_its_library_alone(scorer: str) -> None:
     config = requests.get(f"{scorer}/performance/config", timeout=300).json()
     assert config["scoring"]["params"]["name"] == "example_performance_score"
     answer = requests.post(f"{scorer}/performance/scoring", json={"data": []}, timeout=300)
@@ -200,7 +200,7 @@ def test_a_scorer_runs_on_its_library_alone(scorer: str) -> None:
     assert scores == {"app01": 80.0, "app02": 80.0}
 
 
-def test_a_type_checker_knows_the_libraries(libraries: Path, tmp_path: Path) -> None:
+def test_type_checker_reads_the_types_of_installed_libraries(libraries: Path, tmp_path: Path) -> None:
     for name, program in _PROGRAMS.items():
         text = program.read_text() if isinstance(program, Path) else program
         (tmp_path / f"{name}_program.py").write_text(text)

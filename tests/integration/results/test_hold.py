@@ -81,7 +81,7 @@ def test_noise_moves_neither_object_nor_gauge(bed: Bed) -> None:
     assert [entry.counts.get("held") for entry in bed.history()] == [1, 1, 1, 1, 1, None]
 
 
-def test_a_move_that_lasts_is_published(bed: Bed) -> None:
+def test_lasting_change_is_published_after_the_hold(bed: Bed) -> None:
     cycle(bed, 50)
     assert cycle(bed, 60.5) == {"a": 50}
     assert cycle(bed, 61) == {"a": 50}
@@ -134,7 +134,7 @@ def test_readers_see_what_waits(bed: Bed) -> None:
     assert "50 (53 held, too near)" in shown.get()
 
 
-def test_another_worker_goes_on_where_one_died(bed: Bed) -> None:
+def test_hold_continues_in_a_second_worker(bed: Bed) -> None:
     cycle(bed, 50)
     cycle(bed, 60)
     bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
@@ -185,7 +185,7 @@ def test_two_workers_take_turns(bed: Bed) -> None:
         pytest.param({"hold": HOLD, "destination": "None"}, None, id="no items"),
     ],
 )
-def test_a_changed_scorer(bed: Bed, end: dict[str, Any], expected: int | None) -> None:
+def test_changed_scorer_ends_the_hold(bed: Bed, end: dict[str, Any], expected: int | None) -> None:
     cycle(bed, 50)
     cycle(bed, 52)
     if end:

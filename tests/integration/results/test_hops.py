@@ -46,7 +46,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def test_one_result_is_encoded_twice_decoded_once_and_kept_in_two_places(
+def test_result_is_encoded_twice_decoded_once_and_stored_twice(
     bed: Bed,
     redis_client: redis.Redis,
     redis_url: str,

@@ -67,7 +67,7 @@ def test_partial_by_the_agent_and_by_the_hub(bed: Bed) -> None:
     assert bed.state().refused() == {"nan": 2, "empty_dimension": 1}
 
 
-def test_a_duplicate_dimension_is_counted_and_no_fault(bed: Bed) -> None:
+def test_duplicate_dimension_is_counted_without_an_error(bed: Bed) -> None:
     results = [({"node": "a", "pod": "x"}, 1.0), ({"node": "a", "pod": "y"}, 7.9), ({"node": "b"}, 1e6)]
     assert bed.cycle(results=results) == "ok"
     state = bed.state()
@@ -143,13 +143,13 @@ def test_absurd_numbers_spoil_nothing(bed: Bed) -> None:
     assert bed.history()[-1].counts == {"items": 2, "results": 2}
 
 
-def test_what_is_stored_is_compact(bed: Bed) -> None:
+def test_history_rows_are_compact(bed: Bed) -> None:
     bed.cycle()
     (row,) = bed.client.lrange(keys.history_key("c1", "s1"), 0, -1)
     assert row.split(" ")[1:] == ["", ",,,2", "1.5"]
 
 
-def test_what_redis_has_against_one_of_many_says_nothing_of_the_others(bed: Bed) -> None:
+def test_redis_error_for_one_result_does_not_affect_the_others(bed: Bed) -> None:
     """More than one call takes. The result of a pair whose history is no list is left, and nothing of it is done."""
     bed.add()
     bed.add("c2", "s2")
@@ -168,7 +168,7 @@ def test_what_redis_has_against_one_of_many_says_nothing_of_the_others(bed: Bed)
 
 
 @pytest.mark.parametrize("key", [keys.REJECTED, keys.CHANGED, keys.SEQUENCE, keys.HUB_CHANGED, keys.HUB_WAKE])
-def test_what_readers_and_the_hub_cannot_be_told_brings_no_result_back(bed: Bed, key: str) -> None:
+def test_failed_notification_does_not_ingest_results_again(bed: Bed, key: str) -> None:
     """Else the whole batch would be taken in again and again."""
     bed.client.delete(key)
     bed.client.set(key, "spoilt")
@@ -199,7 +199,7 @@ def test_the_newest_result_of_a_pair_counts_in_whatever_order_they_come(bed: Bed
     assert [entry.run for entry in bed.history()] == [older, failed, oldest, newest, newer]
 
 
-def test_what_redis_has_against_all_of_them_is_raised_and_they_wait(bed: Bed) -> None:
+def test_redis_error_for_all_results_is_raised_and_results_wait(bed: Bed) -> None:
     # What its agent speaks is noted, so that nothing else is written later.
     assert bed.cycle() == "ok"
     frames = [bed.frame(bed.open()) for _ in range(3)]
@@ -212,7 +212,7 @@ def test_what_redis_has_against_all_of_them_is_raised_and_they_wait(bed: Bed) ->
     assert bed.ingest.handle_all(frames) == ["ok"] * 3
 
 
-def test_a_validity_that_was_not_chosen_follows_a_longer_interval(bed: Bed) -> None:
+def test_default_validity_follows_a_longer_interval(bed: Bed) -> None:
     """It is 300 s of 30 s here: with one run in ten minutes scores would be away half of the time."""
     schedule = ScheduleStore(bed.client)
     for target, interval, seconds in (("*/s1", 600, 1800), ("c1/s1", 1200, 3600), ("c1/s1", 5, 300)):
@@ -224,7 +224,9 @@ def test_a_validity_that_was_not_chosen_follows_a_longer_interval(bed: Bed) -> N
         bed.now += 10
 
 
-def test_a_result_of_which_no_ending_can_be_made_holds_up_no_other(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_that_cannot_be_evaluated_does_not_block_other_results(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bed.add("c2", "s1")
     made = ingest_module.ending_of
 

@@ -127,7 +127,7 @@ def test_large_results_of_some_clusters_delay_no_others(
     assert set(served) == set(names)
 
 
-def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mailboxes) -> None:
+def test_malformed_mail_is_counted_unread(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c1", range(8), length=20)
     fill(bed, "c2", (0,), length=3001)
     put(bed.client, 1, "", "c2")
@@ -139,7 +139,7 @@ def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mailbo
     assert results_waiting(bed.client, ["c1", "c2"]) == 0
 
 
-def test_a_mailbox_without_flag_is_found_by_looking_everywhere(bed: Bed, mail: Mailboxes) -> None:
+def test_mailbox_without_a_flag_is_read_by_a_full_scan(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c1", (4,))
     bed.client.delete(keys.mail_flag("c1"))
     assert mail.read().slots == []
@@ -149,12 +149,12 @@ def test_a_mailbox_without_flag_is_found_by_looking_everywhere(bed: Bed, mail: M
     assert results_waiting(bed.client, ["c1", "c2", "c3"]) == 0
 
 
-def test_a_mailbox_of_a_cluster_that_the_hub_does_not_know_stays_unread(bed: Bed, mail: Mailboxes) -> None:
+def test_mailbox_of_an_unknown_cluster_stays_unread(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c9", (0,))
     assert mail.read(everywhere=True).slots == []
 
 
-def test_a_newer_result_that_took_the_place_stays(bed: Bed, mail: Mailboxes) -> None:
+def test_newer_result_in_a_slot_is_kept(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c1", (0, 1), "a")
     read = mail.read()
     fill(bed, "c1", (1,), "b")

@@ -21,7 +21,7 @@ from tests.integration.results.books import books
     ("outcome", "at", "off"),
     [("ok", 90.0, "60 s ahead of"), ("skipped", 700.0, "670 s ahead of"), ("ok", -31.0, "31 s behind")],
 )
-def test_a_clock_that_is_off_fails_the_run_and_says_by_how_much(bed: Bed, outcome: str, at: float, off: str) -> None:
+def test_clock_skew_fails_the_run_with_the_difference(bed: Bed, outcome: str, at: float, off: str) -> None:
     run = bed.open()
     bed.now += 30
     assert bed.send(run, at=START + at, outcome=outcome) == "error"
@@ -39,7 +39,7 @@ def test_a_clock_that_is_off_fails_the_run_and_says_by_how_much(bed: Bed, outcom
 
 
 @pytest.mark.parametrize("off", [29, -29])
-def test_a_clock_within_tolerance_is_taken_by_the_hubs(bed: Bed, off: int) -> None:
+def test_clock_within_tolerance_is_replaced_by_the_time_of_the_hub(bed: Bed, off: int) -> None:
     run = bed.open()
     assert bed.send(run, at=START + off) == "ok"
     assert bed.state().last_success == START + min(off, 0)
@@ -71,7 +71,7 @@ def test_agents_that_agree_with_nobody_are_refused_and_no_witnesses(bed: Bed) ->
     assert read_reports(bed.client, bed.now) == []
 
 
-def test_a_result_older_than_its_validity(bed: Bed) -> None:
+def test_result_older_than_its_validity_is_stale(bed: Bed) -> None:
     run = bed.open()
     frame = bed.frame(run)
     unasked = bed.frame(messages.new_run_id(bed.now))
@@ -128,7 +128,7 @@ def test_forged(bed: Bed) -> None:
     assert handle(bed.ingest, good) == "ok"
 
 
-def test_a_rotated_key_is_taken_until_it_is_withdrawn(bed: Bed) -> None:
+def test_rotated_key_is_accepted_until_it_is_withdrawn(bed: Bed) -> None:
     bed.registry.put_cluster(ClusterRecord(name="c1", key_ids=(2, 1)))
     bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
     assert bed.cycle(key_id=1) == "ok"
@@ -190,7 +190,7 @@ def test_unknown_cluster_and_scorer(bed: Bed) -> None:
     assert bed.rejected() == {"unknown_cluster": 1, "stale": 1}
 
 
-def test_a_pair_that_was_masked_meanwhile(bed: Bed) -> None:
+def test_result_of_a_pair_masked_meanwhile_is_removed(bed: Bed) -> None:
     run = bed.open()
     bed.schedule.remove(["c1/s1"])
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
@@ -233,7 +233,7 @@ def test_books_that_are_full_stay_full(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("broken", ["pair", "history", "open"])
-def test_a_result_that_cannot_be_taken_in_changes_nothing(bed: Bed, broken: str) -> None:
+def test_result_that_cannot_be_ingested_changes_nothing(bed: Bed, broken: str) -> None:
     run = bed.open()
     key = {
         "pair": keys.pair_key("c1", "s1"),
@@ -247,7 +247,7 @@ def test_a_result_that_cannot_be_taken_in_changes_nothing(bed: Bed, broken: str)
     assert _everything(bed) == before
 
 
-def test_a_full_redis_takes_in_whole_results(bed: Bed) -> None:
+def test_full_redis_ingests_results_as_a_whole(bed: Bed) -> None:
     runs = [bed.open() for _ in range(3)]
     bed.now += 1
     unasked = messages.new_run_id(bed.now)

@@ -42,7 +42,7 @@ def store(bed: Bed) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_neighbouring_version_wrote_is_understood(bed: Bed, store: Any, name: str) -> None:
+def test_messages_of_a_neighbouring_version_are_understood(bed: Bed, store: Any, name: str) -> None:
     case = recorded(name)
     assert case["schema"] == SCHEMA_VERSION + NAMES.index(name) - 1, "record them anew for the new version"
     assert handle(store(case), case["result"]) == "ok"
@@ -80,7 +80,7 @@ def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str,
     assert read_report(bed.client, bed.settings, None).problems == []
 
 
-def test_nobody_else_can_say_so(bed: Bed, store: Any) -> None:
+def test_version_without_a_valid_signature_is_ignored(bed: Bed, store: Any) -> None:
     ingest = store(recorded("current"))
     frame = recorded("refused")["too_old"]
     assert handle(ingest, frame.replace(frame.split()[1], "00" * 32)) == "malformed"

@@ -101,7 +101,7 @@ def test_the_thread_finds_them_by_itself(bed: Bed) -> None:
     assert not thread.is_alive()
 
 
-def test_what_is_left_of_a_removed_pair_goes_after_a_while(bed: Bed) -> None:
+def test_leftovers_of_a_removed_pair_are_deleted_after_two_sweeps(bed: Bed) -> None:
     """As when the hub controller dies between taking a pair out of the schedule and forgetting it."""
     bed.add("c2")
     for cluster in ("c1", "c2"):
@@ -123,7 +123,7 @@ def test_what_is_left_of_a_removed_pair_goes_after_a_while(bed: Bed) -> None:
     assert bed.client.zrange(keys.CHANGED, 0, -1) == ["c2/s1"]
 
 
-def test_a_pair_that_comes_back_in_time_keeps_its_books(bed: Bed) -> None:
+def test_pair_that_returns_between_sweeps_keeps_its_counters(bed: Bed) -> None:
     bed.cycle()
     sweeper = Sweeper(bed.client, bed.settings, threading.Event())
     sweeper.forget_leftovers()

@@ -47,7 +47,7 @@ def pushing(client: redis.Redis, frames: list[Any]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("command", [CELERY, OWN], ids=["celery", "own"])
-def test_a_result_becomes_a_file(bed: Bed, redis_url: str, folder: Path, command: tuple[str, ...]) -> None:
+def test_result_becomes_a_score_file(bed: Bed, redis_url: str, folder: Path, command: tuple[str, ...]) -> None:
     bed.now = time.time()
     alive = folder / "alive"
     with WorkerProcess(redis_url, folder, command, DSF_PROBE_DIR=str(folder)) as worker:
@@ -77,7 +77,7 @@ def test_without_the_master_secret_it_does_not_start(
         assert "Traceback" not in worker.log()
 
 
-def test_one_bad_result_does_not_harm_those_beside_it(bed: Bed, redis_url: str, folder: Path) -> None:
+def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str, folder: Path) -> None:
     good = bed.backlog(40)
     long = {"padding": "x" * 300}
     # What a decoder of JSON with types of its own would stumble over.
@@ -155,7 +155,7 @@ def test_redis_goes_and_comes_back(settings_factory, folder: Path) -> None:
             assert worker.stop() == 0
 
 
-def test_a_worker_that_starts_while_redis_is_full_takes_results(settings_factory, folder: Path) -> None:
+def test_worker_started_with_a_full_redis_ingests_results(settings_factory, folder: Path) -> None:
     with RedisServer() as server:
         client = server.client()
         bed = Bed(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))

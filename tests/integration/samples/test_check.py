@@ -58,7 +58,7 @@ def check(url: str, *options: str, warned: Collection[str] = ()) -> dict[str, st
 
 
 @pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in SAMPLES.items() for path in paths])
-def test_a_sample_passes(start: Start, name: str, path: str) -> None:
+def test_sample_passes_scorer_check(start: Start, name: str, path: str) -> None:
     found = check(f"{start(name)}{path}", "--dimension", SAMPLES[name][path], warned=WARNED.get(name, ()))
     skipped = {point for point, outcome in found.items() if outcome == "skipped"}
     assert skipped == (SKIPPED_WITHOUT_SOURCE if name == "static-scorer" else SKIPPED)
@@ -104,7 +104,7 @@ def test_the_series_of_nodes_pass(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*SAMPLES, "resource-usage-scorer", "llm-forecast-scorer"])
-def test_its_script_asks_a_running_one(start: Start, model: LanguageModel, name: str) -> None:
+def test_sample_script_queries_a_running_scorer(start: Start, model: LanguageModel, name: str) -> None:
     url = start(name, **({"VLLM_ENDPOINT": model.url, "MODEL_NAME": MODEL} if name not in SAMPLES else {}))
     script = ROOT / "samples" / name / "test_scorer.sh"
     variables = os.environ | {"PATH": f"{os.environ['PATH']}:{find('curl').parent}"}

@@ -115,7 +115,7 @@ def test_wrapped_numbers_are_scores(model: LanguageModel, scorer: str, says: str
     assert ask("POST", f"{scorer}/scoring", TWO)["results"] == [{"metric": {"pod": "web"}, "score": 1.5}]
 
 
-def test_one_number_among_answers_without_one_is_a_score(model: LanguageModel, scorer: str) -> None:
+def test_response_without_a_number_is_left_out_of_the_scores(model: LanguageModel, scorer: str) -> None:
     model.server.script(answer({"choices": [{"text": "I am not sure."}]}), model._handle)
     body = {"data": [series(["1"], pod=str(number)) for number in range(4)]}
     before = refused(scorer)
@@ -156,12 +156,12 @@ def test_text_and_retry_after_of_the_server_are_passed_on(
         (endless(None), "more than 1048576 bytes"),
     ],
 )
-def test_a_model_that_fails_is_no_score_of_0(model: LanguageModel, scorer: str, handler: Any, reason: str) -> None:
+def test_failing_model_produces_no_score(model: LanguageModel, scorer: str, handler: Any, reason: str) -> None:
     model.server.script(handler)
     assert reason in unavailable(scorer)
 
 
-def test_a_model_that_is_away(llm_forecast: Start) -> None:
+def test_unreachable_model_is_reported_and_the_scorer_stays_healthy(llm_forecast: Start) -> None:
     url = llm_forecast(INFERENCE_ENDPOINT="http://127.0.0.1:1/v1/completions")
     assert unavailable(url) == "the language model gave no usable number: ConnectError"
     # It is the model that is away and not the scorer.
@@ -192,7 +192,7 @@ def test_no_more_than_so_many_questions_at_a_time(model: LanguageModel, scorer: 
     assert model.most == 3
 
 
-def test_what_is_not_done_in_time_is_left_out(llm_forecast: Start, model: LanguageModel) -> None:
+def test_series_beyond_the_deadline_are_left_out(llm_forecast: Start, model: LanguageModel) -> None:
     body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
     # More where the time was over before the first three answers came: machines are busy.
     for seconds in (2, 20):

@@ -16,7 +16,7 @@ SAMPLES = sorted(path.parent.name for path in FOLDER.glob("*-scorer/app.py"))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_its_own_cases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_passes_its_own_cases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hub_waits(monkeypatch, 60)
     with LanguageModel() as model:
         model.says = "42"

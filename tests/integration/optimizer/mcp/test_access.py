@@ -48,7 +48,7 @@ def post(url: str, body: Any = INITIALIZE, **headers: str) -> requests.Response:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_reader_may_look_and_not_move(
+def test_reader_may_propose_plans_and_not_apply_them(
     guarded_server: Server, bed: Bed, token: Callable[..., str], mode: Mode
 ) -> None:
     reader = Assistant(guarded_server.mcp, token=token("reader", READER), mode=mode)
@@ -101,7 +101,7 @@ def test_no_method_goes_around_the_token(guarded_server: Server, method: str) ->
         assert answer.status_code == 401, path
 
 
-def test_a_foreign_web_page_is_refused_even_with_a_token(
+def test_foreign_web_page_is_refused_even_with_a_token(
     guarded_server: Server, bed: Bed, token: Callable[..., str]
 ) -> None:
     good = {"Authorization": f"Bearer {token('browser', READER)}"}

@@ -16,7 +16,7 @@ from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
 
 
-def test_a_hub_that_is_not_there(stdio: Callable[..., Assistant], bed: Bed, tmp_path: Path) -> None:
+def test_unreachable_hub_is_reported_by_each_tool(stdio: Callable[..., Assistant], bed: Bed, tmp_path: Path) -> None:
     """The process starts all the same, and each tool says why there is no answer."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
@@ -49,7 +49,7 @@ def test_clients_of_the_old_dialect_need_no_session(open_server: Server) -> None
         (json.dumps(INITIALIZE).encode(), {"MCP-Protocol-Version": "1999-01-01"}, 400),
     ],
 )
-def test_what_is_not_the_protocol_is_refused(
+def test_non_protocol_requests_are_refused(
     open_server: Server, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     sent = {"Content-Type": "application/json"} | ACCEPT | headers

@@ -81,7 +81,7 @@ def talk(common: dict[str, object], tmp_path: Path) -> Iterator[Talk]:
         made.process.communicate()
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(
+def test_standard_output_contains_protocol_messages_only(
     talk: Talk, bed: Bed, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     """What is no message does not end the conversation."""
