@@ -96,7 +96,7 @@ def test_changes_take_effect_at_once(redis_url: str, redis_client: redis.Redis) 
         assert not books(redis_client, "c1").books
 
 
-def test_a_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) -> None:
+def test_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) -> None:
     ScheduleStore(redis_client).upsert([entry("c1", interval=1)])
     # A beat that gets no CPU for a while keeps its lock.
     timeout = 20.0
@@ -120,7 +120,7 @@ def test_a_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) ->
     )
 
 
-def test_a_beat_that_is_stopped_gives_the_lock_back_at_once(redis_url: str, redis_client: redis.Redis) -> None:
+def test_stopped_beat_releases_the_lock_at_once(redis_url: str, redis_client: redis.Redis) -> None:
     # A lock that is not given back would be there for ten minutes.
     with beat(redis_url, beat_lock_timeout=600) as first:
         token = wait_for(lambda: holder(redis_client), START_TIME)
@@ -193,7 +193,7 @@ def test_probe_file_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path
         assert process.terminate() == 0
 
 
-def test_it_ends_when_the_signal_was_swallowed(
+def test_beat_ends_even_if_the_signal_was_swallowed(
     redis_url: str, redis_client: redis.Redis, settings_factory: SettingsFactory
 ) -> None:
     """What a signal's handler raises while an object is being deleted goes no further, and the tick goes on."""

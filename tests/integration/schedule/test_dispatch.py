@@ -20,7 +20,7 @@ from tests.integration.schedule.support import START, Bench, books, entry, pushe
 from tests.support.redisserver import RedisServer
 
 
-def test_a_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
+def test_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
     bench.store.upsert([entry("c1")], bench.now)
     bench.run(300)
     first, second, *rest = run_times(bench, "c1")
@@ -33,7 +33,7 @@ def test_a_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
     assert len(rest) >= 7
 
 
-def test_a_run_is_opened_with_a_deadline_after_its_expiry(bench: Bench) -> None:
+def test_run_is_opened_with_a_deadline_after_its_expiry(bench: Bench) -> None:
     bench.store.upsert([entry("c1", interval=20)], bench.now)
     bench.dispatcher.run()
     [(_, run)] = pushed(bench.client, "c1")
@@ -180,7 +180,7 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
     assert redis_client.zcard(keys.OPEN_RUNS) == total
 
 
-def test_a_due_time_without_entry_is_dropped(bench: Bench) -> None:
+def test_due_time_without_an_entry_is_dropped(bench: Bench) -> None:
     bench.client.zadd(keys.DUE, {"gone/s": START - 1})
     bench.store.upsert([entry("c1")], bench.now)
     bench.dispatcher.run()
@@ -201,7 +201,7 @@ def test_an_entry_that_cannot_be_read_stops_nobody(bench: Bench, pair: str) -> N
 
 
 @pytest.mark.parametrize("spoilt", [keys.pair_key("c2", "s"), keys.spoke_queue("c2")])
-def test_a_pair_whose_data_is_spoilt_stops_nobody(bench: Bench, spoilt: str) -> None:
+def test_pair_with_corrupt_data_does_not_stop_other_pairs(bench: Bench, spoilt: str) -> None:
     """Nor are the others' ticks sent again because of it."""
     clusters = ("c1", "c2", "c3")
     bench.store.upsert([entry(name) for name in clusters], bench.now)
@@ -233,7 +233,7 @@ def test_scripts_that_redis_has_forgotten_are_loaded_again(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("change", ["override", "upsert"])
-def test_a_change_between_reading_and_committing_wins(
+def test_schedule_change_between_read_and_commit_wins(
     bench: Bench, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(bench.client, ["c1"])

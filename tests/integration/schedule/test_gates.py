@@ -9,7 +9,7 @@ from dsf import keys
 from tests.integration.schedule.support import START, Bench, books, entry, pushed, register, run_times
 
 
-def test_a_full_queue_gets_no_more(redis_client: redis.Redis) -> None:
+def test_full_queue_gets_no_more_ticks(redis_client: redis.Redis) -> None:
     bench = Bench(redis_client, queue_limit=3)
     bench.store.upsert([entry("away", f"s{n}") for n in range(5)] + [entry("here", "s0")], bench.now)
     bench.now += 1
@@ -35,7 +35,7 @@ def test_an_away_cluster_uses_up_no_rate(redis_client: redis.Redis) -> None:
     assert set(books(redis_client, "away").skipped()) == {"queue_full"}
 
 
-def test_a_rate_limit_is_kept_and_shared_fairly(bench: Bench) -> None:
+def test_rate_limit_is_kept_and_shared_fairly(bench: Bench) -> None:
     clusters = [f"c{n}" for n in range(12)]
     bench.store.upsert([entry(cluster, interval=10, rate_limit="30/m") for cluster in clusters], bench.now)
     bench.run(600)
@@ -50,7 +50,7 @@ def test_a_rate_limit_is_kept_and_shared_fairly(bench: Bench) -> None:
         assert 60 <= state.scheduled <= 62
 
 
-def test_a_rate_limit_survives_a_takeover(bench: Bench) -> None:
+def test_rate_limit_survives_a_takeover(bench: Bench) -> None:
     clusters = [f"c{n}" for n in range(12)]
     bench.store.upsert([entry(cluster, interval=10, rate_limit="30/m") for cluster in clusters], bench.now)
     for _ in range(10):

@@ -13,7 +13,7 @@ from tests.integration.schedule.support import START, Bench, entry, pushed, regi
 _STRANGE = 77
 
 
-def test_a_pair_nobody_thought_of_is_put_off(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_with_an_unexpected_error_is_postponed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     true = dispatch.next_slot
 
     def next_slot(pair: str, interval: int, now: float) -> float:

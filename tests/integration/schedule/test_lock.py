@@ -26,7 +26,7 @@ def full(redis_client: redis.Redis) -> Iterator[redis.Redis]:
     redis_client.config_set("maxmemory", "0")
 
 
-def test_a_full_redis_gives_the_lock_to_a_beat_that_starts(full: redis.Redis) -> None:
+def test_full_redis_grants_the_lock_to_a_starting_beat(full: redis.Redis) -> None:
     lock, other = BeatLock(full, 60), BeatLock(full, 60)
     assert (lock.ensure(), other.ensure()) == (True, False)
     # It is not the other one's to give back.
@@ -44,7 +44,7 @@ def test_a_full_redis_gives_the_lock_to_a_beat_that_starts(full: redis.Redis) ->
     assert not full.exists(keys.BEAT_LOCK)
 
 
-def test_a_lock_that_is_ours_without_our_knowing_is_ours(redis_client: redis.Redis) -> None:
+def test_lock_with_our_token_is_held_despite_a_lost_response(redis_client: redis.Redis) -> None:
     lock = BeatLock(redis_client, 60)
     assert lock.ensure()
     # As when the answer did not come.

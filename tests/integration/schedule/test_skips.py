@@ -24,13 +24,13 @@ def begun(redis_client: redis.Redis) -> Bench:
     return found
 
 
-def test_a_pair_whose_ticks_are_sent_has_none(begun: Bench) -> None:
+def test_pair_with_sent_ticks_has_no_skips(begun: Bench) -> None:
     state = books(begun.client, "c1")
     assert state.scheduled >= 6
     assert state.skips is None
 
 
-def test_a_pause_is_the_reason_until_a_tick_is_sent(begun: Bench) -> None:
+def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     begun.store.set_override("c1/s", paused=True, now=begun.now)
     begun.run(10)
     first = books(begun.client, "c1").skips
@@ -60,7 +60,7 @@ def test_a_pause_is_the_reason_until_a_tick_is_sent(begun: Bench) -> None:
     assert int(again) <= found.since <= again + 15
 
 
-def test_a_full_queue_is_the_reason_and_the_newest_reason_counts(begun: Bench) -> None:
+def test_skip_reason_follows_the_newest_cause(begun: Bench) -> None:
     begun.client.lpush(keys.spoke_queue("c1"), *["waiting"] * 100)
     begun.run(30)
     found = books(begun.client, "c1").skips
@@ -79,7 +79,7 @@ def test_a_full_queue_is_the_reason_and_the_newest_reason_counts(begun: Bench) -
     assert newest.reason == "queue_full"
 
 
-def test_a_rate_limit_that_many_clusters_share_is_the_reason(redis_client: redis.Redis) -> None:
+def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: redis.Redis) -> None:
     bench = Bench(redis_client)
     clusters = [f"c{n}" for n in range(12)]
     bench.store.upsert([entry(cluster, interval=10, rate_limit="2/m") for cluster in clusters], bench.now)
@@ -113,6 +113,6 @@ def test_beat_was_away(begun: Bench) -> None:
     assert books(begun.client, "c1").skips is None
 
 
-def test_what_a_newer_beat_says_is_no_obstacle(redis_client: redis.Redis) -> None:
+def test_unknown_skip_record_of_a_newer_beat_is_ignored(redis_client: redis.Redis) -> None:
     redis_client.hset(keys.SKIPS, "c1/s", "3 1 5 moon")
     assert books(redis_client, "c1").skips is None

@@ -69,7 +69,7 @@ def cycle(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Callable
     return run
 
 
-def test_a_cycle(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
+def test_cycle_queries_each_source_and_returns_scores(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
     answers = (matrix(series("x", "1", "3"), series("spoilt", "NaN", "1")), matrix(series("y", "-1")))
     with ScriptedServer(*answers) as prometheus, served(scorer(prometheus.url)) as url:
         result = cycle(summary_of(url))
@@ -83,7 +83,9 @@ def test_no_series(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
         assert not cycle(summary_of(url)).results
 
 
-def test_a_token(cycle: Callable[[ScorerSummary], ScoringResponse], tmp_path: Path) -> None:
+def test_token_is_required_by_a_guarded_scorer(
+    cycle: Callable[[ScorerSummary], ScoringResponse], tmp_path: Path
+) -> None:
     secret = tmp_path / "secrets" / "mine" / "token"
     secret.parent.mkdir(parents=True)
     secret.write_text("right")

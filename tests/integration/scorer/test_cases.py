@@ -100,7 +100,7 @@ tests:
 """
 
 
-def test_a_right_one(folder: Path) -> None:
+def test_correct_scorer_passes_its_cases(folder: Path) -> None:
     result = run(folder, GOOD)
     assert result.exit_code == 0, result.output
     assert "2 passed, 0 failed" in result.stdout
@@ -144,13 +144,13 @@ def test_an_environment_in_the_folder_is_imported_once(folder: Path, monkeypatch
         (sys.executable, "is not text"),
     ],
 )
-def test_what_is_no_file_of_cases(file: str, expected: str) -> None:
+def test_invalid_case_file_is_a_usage_error(file: str, expected: str) -> None:
     result = dsf("scorer", "test", file)
     assert result.exit_code == 2
     assert expected in result.stderr
 
 
-def test_what_is_not_as_expected_says_file_line_case_and_both_values(folder: Path) -> None:
+def test_failed_case_names_file_line_case_and_both_values(folder: Path) -> None:
     text = GOOD.replace("{name: n1, value: 2}", "{name: n1, value: 3}").replace(
         "value: 88, tolerance: 2", "value: 87, tolerance: 2"
     )
@@ -317,7 +317,7 @@ def test_answers_by_hand(tmp_path: Path, config: object, scores: object, expecte
     assert (expected or "1 passed") in result.stdout
 
 
-def test_nobody_is_there(tmp_path: Path) -> None:
+def test_unreachable_scorer_fails_its_cases(tmp_path: Path) -> None:
     result = run(tmp_path, "url: http://127.0.0.1:9\ntests: [{name: t, exp_items: []}]")
     assert result.exit_code == 1
     assert "http://127.0.0.1:9/config" in result.stdout

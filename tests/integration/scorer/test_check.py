@@ -44,7 +44,7 @@ def by_outcome(points: dict[str, dict[str, Any]], outcome: str) -> set[str]:
     return {name for name, point in points.items() if point["outcome"] == outcome}
 
 
-def test_a_right_one_by_hand() -> None:
+def test_correct_scoring_api_passes_all_checks() -> None:
     with served(api()) as url:
         code, points = check(f"{url}/config", "--dimension", "${namespace};${pod}")
     assert code == 0
@@ -52,7 +52,7 @@ def test_a_right_one_by_hand() -> None:
     assert points["labels"]["message"] == "20 names such as 'namespace-0;pod-0'"
 
 
-def test_one_of_several_sources() -> None:
+def test_scorer_of_several_sources_passes_the_checks() -> None:
     query = Prometheus(query="avg by (pod) (100 * up)", range=600, step=60, host="http://prometheus.example")
     app = Scorer(
         name="n",
@@ -76,7 +76,7 @@ def test_one_of_several_sources() -> None:
 @pytest.mark.parametrize(
     ("point", "name", "make", "options"), BROKEN, ids=[f"{point}: {name}" for point, name, *_ in BROKEN]
 )
-def test_a_mistake_fails_on_its_point(
+def test_mistake_fails_only_its_own_check(
     point: str, name: str, make: Callable[[], FastAPI], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "later than the hub waits":
@@ -118,7 +118,7 @@ def test_points_of_a_series_up_to_the_limit_of_prometheus() -> None:
         ),
     ],
 )
-def test_what_may_be_meant_is_warned_of(
+def test_questionable_behaviour_is_a_warning(
     point: str, make: Callable[[], FastAPI], options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "that the hub waits" in message:
@@ -140,7 +140,7 @@ def test_recorded_series_settle_what_made_up_ones_leave_open(tmp_path: Path) -> 
     assert by_outcome(points, "fail") == {"range"}
 
 
-def test_a_token_goes_to_no_host_that_config_names() -> None:
+def test_token_is_withheld_from_a_host_that_config_names() -> None:
     guarded = api(guard=lambda header: header == "Bearer right")
     with served(guarded) as url:
         elsewhere = api(config=changed(host=url))
@@ -200,7 +200,7 @@ def test_the_library_passes(tmp_path: Path) -> None:
         assert (code, by_outcome(points, "pass")) == (0, set(NAMES) - {"query"})
 
 
-def test_a_token_file_that_is_no_text(tmp_path: Path) -> None:
+def test_binary_token_file_is_a_usage_error(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(b"\x80secret\xff")
     result = run("http://127.0.0.1:1/config", "--token-file", str(file))
@@ -257,7 +257,7 @@ def test_no_results_for_made_up_series() -> None:
     assert "--sample" in points["labels"]["message"]
 
 
-def test_a_table_for_people() -> None:
+def test_table_shows_each_check_with_its_remedy() -> None:
     with served(api(bad=None)) as url:
         result = run(f"{url}/config", "--skip", "large")
     assert result.exit_code == 1
@@ -282,7 +282,7 @@ def test_wrong_usage(arguments: tuple[str, ...], message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "[]", '{"data": []}', '{"data": [{"metric": {}}]}'])
-def test_a_recording_that_is_none(tmp_path: Path, text: str) -> None:
+def test_invalid_recording_is_reported(tmp_path: Path, text: str) -> None:
     file = tmp_path / "recorded.json"
     file.write_text(text)
     result = run("http://127.0.0.1:9/config", "--sample", str(file))

@@ -31,7 +31,7 @@ def test_writes_keep_to_the_rate(bed: Bed) -> None:
     assert seconds >= 0.75
 
 
-def test_one_thread_at_a_time_waits_for_a_turn(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_turns_are_taken_by_one_thread_at_a_time(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bed, 30, write_rate=100.0)
     writer = bed.writer()
     take, asking = writer._turns.take, threading.Lock()

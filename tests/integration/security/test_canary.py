@@ -138,7 +138,7 @@ def test_no_command_shows_a_secret(fleet: Fleet) -> None:
             assert [found(one.stdout + one.stderr, CANARIES) for one in done] == [[]] * len(done), arguments
 
 
-def test_a_token_that_a_source_sends_back_is_not_shown(echoing: Fleet) -> None:
+def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
     places: dict[str, str] = {}
     for arguments in (("status",), ("history", SCORER, "--cluster", "c1"), ("explain", SCORER, "--cluster", "c1")):
         for form in ("table", "json"):
@@ -160,7 +160,7 @@ def test_a_token_that_a_source_sends_back_is_not_shown(echoing: Fleet) -> None:
         echoing.until(lambda: skewed in forked.dsf(status, as_operator(echoing)).stdout, "dsf status to tell of it")
 
 
-def test_what_a_server_of_tokens_says_is_not_shown(fleet: Fleet) -> None:
+def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
     """New tokens in bad answers, the client's secret as it was sent, and a token that was got anew for a 401."""
     form = f"access_token={CANARIES['lost token']}&token_type=bearer"
     newer = f"Bearer {CANARIES['newer token']}"
@@ -223,7 +223,9 @@ def test_what_a_server_of_tokens_says_is_not_shown(fleet: Fleet) -> None:
         (("hub",), {"role": "hub", "redis_password_file": "{file}", "health_interval": "{canary}-is-no-number"}),
     ],
 )
-def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, ...], settings: dict[str, str]) -> None:
+def test_settings_errors_do_not_contain_the_secret(
+    tmp_path: Path, arguments: tuple[str, ...], settings: dict[str, str]
+) -> None:
     canary = "canary-5e11ed0e"
     file = tmp_path / "secret"
     file.write_text(canary)

@@ -97,7 +97,7 @@ def test_data_and_users_survive_a_crash(configured: Configured) -> None:
         assert not ClusterUsers(hub, MASTER).sync({"c1": [1]})
 
 
-def test_one_command_cannot_fill_the_memory(configured: Configured) -> None:
+def test_single_command_cannot_fill_the_memory(configured: Configured) -> None:
     with contextlib.closing(configured.client(hub_user("hub"), configured.passwords["hub"])) as hub:
         users = ClusterUsers(hub, MASTER)
         users.sync({"c1": [1]})

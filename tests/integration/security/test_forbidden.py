@@ -112,7 +112,7 @@ def refused(client: redis.Redis, commands: Iterable[str]) -> list[str]:
     return allowed
 
 
-def test_a_cluster_may_do_its_work_and_nothing_else(secure_redis: SecureRedis) -> None:
+def test_cluster_user_is_limited_to_its_own_work(secure_redis: SecureRedis) -> None:
     users = ClusterUsers(secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"]), MASTER)
     users.sync({"c1": [1], "c10": [1]})
     admin = secure_redis.client()

@@ -44,7 +44,7 @@ def as_role(server: SecureRedis, role: HubRole) -> redis.Redis:
     return server.client(hub_user(role), server.passwords[role])
 
 
-def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
+def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureRedis) -> None:
     settings = Settings(signing_secret=MASTER.hex())  # type: ignore[arg-type]
     hub, beat, results = (as_role(secure_redis, role) for role in ("hub", "beat", "results"))
     operator, exporter = as_role(secure_redis, "operator"), as_role(secure_redis, "web")

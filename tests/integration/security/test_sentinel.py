@@ -34,7 +34,7 @@ from tests.support.wait import wait_for
 KEY_IDS = {CLUSTER: [1], "away": [1]}
 
 
-def test_a_failover_loses_nothing_and_everybody_follows(
+def test_failover_loses_nothing_and_every_process_follows(
     ca: TestCa, tmp_path: Path, settings_factory: SettingsFactory
 ) -> None:
     with (
@@ -135,7 +135,7 @@ def _plan(client: redis.Redis) -> None:
         ({"redis_url": "sentinel://a:1;redis://b:2"}, "DSF_REDIS_URL: not a scheme for Redis, or several"),
     ],
 )
-def test_what_is_missing_for_sentinel_is_named(
+def test_missing_sentinel_setting_is_named(
     settings_factory: SettingsFactory, values: dict[str, object], words: str
 ) -> None:
     with pytest.raises(SettingsError, match=words):

@@ -133,7 +133,7 @@ def test_an_agent_of_the_chart_finds_redis(
         ({"redis_ca_file": None}, "is not signed by a CA of this system; set DSF_REDIS_CA_FILE"),
     ],
 )
-def test_what_keeps_the_sentinels_from_telling_is_said(
+def test_sentinel_failure_names_each_sentinel_and_the_reason(
     pair: SentinelRedis, settings_factory: SettingsFactory, values: dict[str, object], words: str
 ) -> None:
     settings = settings_factory(**(pair.settings() | values))
@@ -151,7 +151,7 @@ def test_what_keeps_the_sentinels_from_telling_is_said(
             Link(settings).replicas()
 
 
-def test_one_dead_sentinel_is_no_matter(pair: SentinelRedis, settings_factory: SettingsFactory) -> None:
+def test_dead_sentinel_is_skipped(pair: SentinelRedis, settings_factory: SettingsFactory) -> None:
     settings = settings_factory(**(pair.settings() | {"redis_url": f"sentinel://localhost:1;{pair.url}"}))
     manager = Link(settings).sentinels()
     with contextlib.closing(manager):
@@ -181,7 +181,7 @@ def test_processes_may_ask_the_sentinels_and_nothing_else(
                 client.execute_command(*command.split())
 
 
-def test_a_user_that_may_not_ask_is_told_what_it_needs(
+def test_sentinel_user_without_permissions_is_told_which_it_needs(
     pair: SentinelRedis, settings_factory: SettingsFactory, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"

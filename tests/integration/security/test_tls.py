@@ -76,7 +76,7 @@ def _check(server: SecureRedis, kinds: dict[str, Certificate], roles: tuple[str,
         ("unknown host", "the name no.such.host.invalid of Redis is not known"),
     ],
 )
-def test_a_client_says_what_is_wrong(
+def test_tls_problem_is_reported_by_the_client(
     shared_redis: SecureRedis,
     settings_factory: SettingsFactory,
     tmp_path: Path,
@@ -124,7 +124,7 @@ def _fails(settings: object, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_may_want_a_certificate_of_its_clients(ca: TestCa, settings_factory: SettingsFactory) -> None:
+def test_server_with_client_verification_requires_a_certificate(ca: TestCa, settings_factory: SettingsFactory) -> None:
     mine = ca.issue("a client")
     with SecureRedis(ca) as server:
         server.client().config_set("tls-auth-clients", "yes")

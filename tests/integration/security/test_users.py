@@ -77,7 +77,7 @@ def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRe
     assert not admin.exists(keys.RESULTS_QUEUE)
 
 
-def test_what_somebody_did_to_a_user_is_undone(secure_redis: SecureRedis) -> None:
+def test_foreign_user_changes_are_reverted(secure_redis: SecureRedis) -> None:
     users, admin = users_of(secure_redis), secure_redis.client()
     users.sync({"c1": [1]})
     admin.execute_command("ACL SETUSER", "spoke-c1", ">another", "+@all", "~*")
@@ -90,7 +90,7 @@ def test_what_somebody_did_to_a_user_is_undone(secure_redis: SecureRedis) -> Non
         agent(secure_redis, users).keys("*")
 
 
-def test_one_user_costs_no_look_at_all_of_them(secure_redis: SecureRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_update_does_not_list_all_users(secure_redis: SecureRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     users = users_of(secure_redis)
     users.sync({"c1": [1]})
     listed: list[int] = []
@@ -115,7 +115,7 @@ def test_one_user_costs_no_look_at_all_of_them(secure_redis: SecureRedis, monkey
     assert agent(secure_redis, users, "c2", key_id=2).ping()
 
 
-def test_a_hub_that_takes_over_reads_all_users_once(secure_redis: SecureRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_that_takes_over_lists_all_users_once(secure_redis: SecureRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("c1", "c2", "c3")
     users_of(secure_redis).sync({name: [2, 1] for name in names})
     users = users_of(secure_redis)
@@ -160,7 +160,7 @@ def test_ended_rotations_are_saved_together_and_a_revocation_at_once(
     assert agent(secure_redis, users, "c2", 2).ping()
 
 
-def test_a_removed_cluster_is_cut_off_at_once(secure_redis: SecureRedis) -> None:
+def test_removed_cluster_is_disconnected_at_once(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     users.sync({"c1": [1], "c10": [1]})
     gone, stays = agent(secure_redis, users), agent(secure_redis, users, "c10")
@@ -211,7 +211,7 @@ def test_names_that_are_no_clusters_are_refused(secure_redis: SecureRedis) -> No
         users.ensure("c1", [])
 
 
-def test_a_name_is_not_a_pattern(secure_redis: SecureRedis) -> None:
+def test_cluster_name_is_not_treated_as_a_pattern(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     names = ["c", "c1", "c10", "c1.0", "1", "c-1", "results", "hub", "hub.results"]
     users.sync({name: [1] for name in names})

@@ -59,7 +59,7 @@ def test_pushed_and_pulled_metrics_reach_the_scoring_api(
         assert agent.metrics('dynamic_scoring_otlp_samples_total{result="kept"}')
 
 
-def test_a_source_that_this_agent_cannot_have_is_an_error_with_words(
+def test_unsupported_source_is_an_error_that_names_the_setting(
     tmp_path: Path, redis_url: str, scorer: ScriptedServer
 ) -> None:
     with Agent(tmp_path, redis_url) as agent:
@@ -74,7 +74,7 @@ def test_a_source_that_this_agent_cannot_have_is_an_error_with_words(
             assert words in result.message
 
 
-def test_a_port_in_use_is_named_and_taken_when_it_is_free(
+def test_port_in_use_is_named_and_bound_as_soon_as_it_is_free(
     tmp_path: Path, redis_url: str, scorer: ScriptedServer
 ) -> None:
     common = {"sourceType": "OpenTelemetry", "sourceQuery": "m"}
@@ -100,7 +100,7 @@ def test_a_port_in_use_is_named_and_taken_when_it_is_free(
         socket.create_connection(("127.0.0.1", port), timeout=300).close()
 
 
-def test_nothing_listens_and_nothing_is_loaded_until_a_scorer_s_metrics_are_pushed(
+def test_otlp_receiver_starts_with_the_first_pushed_scorer(
     tmp_path: Path, redis_url: str, scorer: ScriptedServer
 ) -> None:
     port = free_port()

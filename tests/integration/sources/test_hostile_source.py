@@ -53,9 +53,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -
 
 
 @pytest.mark.parametrize("name", EXPOSITIONS)
-def test_a_hostile_exposition_takes_nothing_from_the_other_scorer(
-    name: str, agent: Agent, honest: ScriptedServer
-) -> None:
+def test_hostile_exposition_does_not_affect_a_second_scorer(name: str, agent: Agent, honest: ScriptedServer) -> None:
     other = summary("other", "", honest.url, sourceType="None")
     with ScriptedServer(answer(EXPOSITIONS[name], Content_Type="text/plain")) as source:
         hostile = summary(

@@ -65,7 +65,7 @@ def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
     made.close()
 
 
-def test_what_is_left_follows_the_pods(cluster: Cluster) -> None:
+def test_available_resources_follow_the_pods(cluster: Cluster) -> None:
     assert cluster.values() == {
         ("cpu", ""): 12,
         ("memory", ""): 24 * GIB,
@@ -102,7 +102,7 @@ def test_what_is_left_follows_the_pods(cluster: Cluster) -> None:
     assert cluster.values()["cpu", ""] == 4
 
 
-def test_a_query_selects_and_cycles_fill_the_range(cluster: Cluster) -> None:
+def test_query_selects_series_and_cycles_fill_the_range(cluster: Cluster) -> None:
     query = 'kubernetes_available{resource="memory",node=""}'
     scorer = summary("Kubernetes", query, source_range=60, source_step=30)
     ask(scorer, cluster.memory, now=1000)
@@ -135,7 +135,7 @@ def test_without_the_role_the_cycle_says_which_rule_is_missing(control_plane: Co
     cluster.close()
 
 
-def test_nothing_is_watched_before_it_is_needed(cluster: Cluster) -> None:
+def test_watch_runs_only_while_a_scorer_needs_it(cluster: Cluster) -> None:
     assert not cluster.view.is_watching
     cluster.values()
     assert cluster.view.is_watching

@@ -114,7 +114,7 @@ def test_fields_of_the_selected_objects_in_pages(cluster: Cluster, monkeypatch: 
     assert (error.reason, error.retryable) == ("too_large", False)
 
 
-def test_a_kind_that_is_not_released_is_not_read_whatever_the_rights(cluster: Cluster) -> None:
+def test_unreleased_kind_is_not_read_despite_permissions(cluster: Cluster) -> None:
     rule = {"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["list"]}
     cluster.plane.set_rules(cluster.namespace, "agent", [rule])
 
@@ -158,7 +158,7 @@ def test_without_the_right_the_cycle_says_how_to_grant_it(cluster: Cluster) -> N
         ({"apiVersion": "v1", "kind": "Node"}, "bad_query", "a Node is in no namespace"),
     ],
 )
-def test_what_cannot_be_asked(cluster: Cluster, source: dict[str, Any], reason: str, words: str) -> None:
+def test_invalid_object_source_is_refused(cluster: Cluster, source: dict[str, Any], reason: str, words: str) -> None:
     error = cluster.refused(**source)
     assert error.reason == reason
     assert words in str(error)

@@ -33,7 +33,7 @@ def listed(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
         return [item for items, _ in listing.pages(1_000_000, deadline) for item in items]
 
 
-def test_what_is_left_out_is_empty() -> None:
+def test_missing_list_fields_count_as_empty() -> None:
     assert listed({}) == []
     assert listed({"items": None, "metadata": None}) == []
     pages = ({"items": [{}, {"metadata": None}], "metadata": {"continue": "more"}}, {"items": [{"spec": 1}]})
@@ -50,7 +50,7 @@ def test_what_is_left_out_is_empty() -> None:
         {"items": [], "metadata": "more"},
     ],
 )
-def test_a_list_of_another_shape_is_a_bad_answer(page: dict[str, Any]) -> None:
+def test_malformed_list_is_a_bad_answer(page: dict[str, Any]) -> None:
     with pytest.raises(HttpError, match=r"the list of deployments\.apps is no list of objects") as caught:
         listed(page)
     assert caught.value.reason == "bad_answer"

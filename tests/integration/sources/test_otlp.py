@@ -59,7 +59,7 @@ def test_the_sdk_pushes_and_the_scorer_gets_a_matrix(
     assert agent.received.counts == {"kept": 5, "unwanted": 3}
 
 
-def test_a_range_of_pushes_and_a_reset(make: Make) -> None:
+def test_pushed_values_fill_the_range_and_keep_a_counter_reset(make: Make) -> None:
     agent = make(pushed("requests", source_range=120, source_step=60))
     now = int(time.time()) // 60 * 60
     for at, total in ((now - 120, 10), (now - 60, 20), (now, 1)):
@@ -169,7 +169,7 @@ def test_json_with_numbers_as_text_and_unknown_fields(make: Make) -> None:
     assert found["s_sum"]["values"][-1][1] == "3.5"
 
 
-def test_a_series_without_a_value_ends(make: Make) -> None:
+def test_series_ends_with_a_point_marked_as_no_value(make: Make) -> None:
     agent = make(pushed("m", source_range=60, source_step=30))
     now = int(time.time()) // 30 * 30
     push(agent, request(gauge("m", 1, at=now - 60)))
@@ -180,7 +180,7 @@ def test_a_series_without_a_value_ends(make: Make) -> None:
     assert series["values"] == [[now - 60, "1"]]
 
 
-def test_a_point_without_a_value_is_no_zero(make: Make) -> None:
+def test_point_without_a_value_is_rejected_and_not_zero(make: Make) -> None:
     agent = make(pushed("m; total; ended"))
     lacking = gauge("m", 1, 2)
     lacking.gauge.data_points[1].ClearField("as_double")
@@ -201,7 +201,7 @@ def test_a_point_without_a_value_is_no_zero(make: Make) -> None:
 
 
 @pytest.mark.parametrize("value", [{}, {"asInt": None}, {"asDouble": None}])
-def test_a_point_without_a_value_in_json(make: Make, value: dict[str, None]) -> None:
+def test_json_point_without_a_value_is_rejected(make: Make, value: dict[str, None]) -> None:
     agent = make(pushed("m"))
     point = {"timeUnixNano": str(time.time_ns())}
     metric = {"name": "m", "gauge": {"dataPoints": [point | value, point | {"asInt": "0"}]}}
@@ -212,7 +212,7 @@ def test_a_point_without_a_value_in_json(make: Make, value: dict[str, None]) -> 
     assert agent.received.counts == {"no_value": 1, "kept": 1}
 
 
-def test_a_push_may_be_the_first_to_see_a_changed_configuration(make: Make, tmp_path: Path) -> None:
+def test_push_applies_a_changed_configuration(make: Make, tmp_path: Path) -> None:
     agent = make(pushed("before"))
     file = tmp_path / "config"
     file.write_text(dump_summaries([pushed("before")]))
@@ -245,7 +245,7 @@ def test_the_bound_on_memory_is_kept_and_said(make: Make) -> None:
     assert len(agent.series()) == 3
 
 
-def test_what_is_pushed_makes_room_for_a_scorer_that_asks(make: Make) -> None:
+def test_pushed_series_make_room_for_a_pulling_scorer(make: Make) -> None:
     agent = make(pushed("m"), series=4)
     other = summary("OpenTelemetry", "m", name="other", source_endpoint="http://x/metrics", source_step=30)
     agent.known["other"] = other
@@ -255,7 +255,7 @@ def test_what_is_pushed_makes_room_for_a_scorer_that_asks(make: Make) -> None:
     assert (len(agent.series()), len(agent.memory.window(other))) == (0, 1)
 
 
-def test_what_no_scorer_wants_any_more_goes(make: Make) -> None:
+def test_unwanted_series_are_dropped(make: Make) -> None:
     agent = make(pushed('m{index="0"}; n'))
     push(agent, request(gauge("m", 1, 2), gauge("n", 1)))
     assert agent.memory.budget.series == 2

@@ -46,7 +46,7 @@ def test_refusals_are_a_status_message(make: Make) -> None:
     assert (found.code, found.message) == (3, "a request may have 10 bytes; send smaller batches")
 
 
-def test_a_sender_that_asks_whether_to_go_on_is_answered_at_once(make: Make) -> None:
+def test_expect_header_is_answered_at_once(make: Make) -> None:
     agent = make(pushed("m"))
     body = request(gauge("m", 1)).SerializeToString()
     head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
@@ -78,7 +78,7 @@ def test_chunked_bodies(make: Make) -> None:
     connection.close()
 
 
-def test_a_token_is_wanted_and_rotated(make: Make, tmp_path: Path) -> None:
+def test_token_is_required_and_its_rotation_is_applied(make: Make, tmp_path: Path) -> None:
     token = tmp_path / "token"
     agent = make(token=token)
     assert push(agent, request()).status_code == 503
@@ -154,7 +154,7 @@ def _is_taken(agent: Agent) -> bool:
         return False
 
 
-def test_a_sender_that_says_nothing_does_not_keep_the_others_out(make: Make) -> None:
+def test_silent_sender_does_not_block_other_senders(make: Make) -> None:
     agent = make()
     silent = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
     silent.connect()
@@ -192,7 +192,7 @@ def test_half_heads_give_way_to_those_who_come_later(make: Make, monkeypatch: py
             connection.close()
 
 
-def test_a_head_that_drips_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_request_head_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
     agent = make()
     with socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) as slow:
@@ -200,7 +200,7 @@ def test_a_head_that_drips_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -
         wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
 
 
-def test_a_chunk_line_that_drips_gives_its_turn_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_chunk_line_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "_BODY", 0.5)
     agent = make()
     head = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"

@@ -72,7 +72,7 @@ def test_both_methods_have_the_same_answer(servers: Servers) -> None:
         assert _ask(url, "vector(1); vector(2)") == _ask(url, "vector(1); vector(2)", "POST") == [5, 5]
 
 
-def test_a_query_that_is_too_long_for_a_url(servers: Servers) -> None:
+def test_query_too_long_for_a_url_suggests_post(servers: Servers) -> None:
     with pytest.raises(HttpError) as caught:
         _ask(servers.nginx, LONG)
     assert (caught.value.reason, caught.value.status, caught.value.retryable) == ("bad_query", 414, False)
@@ -87,7 +87,7 @@ def test_prometheus_own_words_for_a_wrong_query_by_post(servers: Servers) -> Non
     assert caught.value.reason == "bad_query"
 
 
-def test_a_path_that_cannot_be_asked_by_post(servers: Servers) -> None:
+def test_path_that_refuses_post_suggests_its_removal(servers: Servers) -> None:
     with pytest.raises(HttpError, match=r"remove `method: POST` from the source") as caught:
         _ask(servers.prometheus, "vector(1)", "POST", "/-/healthy")
     assert caught.value.status == 405

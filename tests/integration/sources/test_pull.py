@@ -39,7 +39,7 @@ def otel(server: ScriptedServer, query: str, **values: Any) -> Any:
     return summary("OpenTelemetry", query, source_endpoint=f"{server.url}/metrics", **values)
 
 
-def test_a_selected_series_with_the_short_names_of_its_labels(exporter: ScriptedServer) -> None:
+def test_selected_series_has_short_label_names(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, 'system.memory.usage_bytes{state="free"}')
     assert ask(scorer, memory(scorer), now=1000.7) == [
         {
@@ -80,7 +80,7 @@ def test_old_samples_go(exporter: ScriptedServer) -> None:
     assert kept.budget.samples <= 12 + 17
 
 
-def test_a_cycle_that_fails_leaves_a_gap(exporter: ScriptedServer) -> None:
+def test_failed_cycle_leaves_a_gap(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
     kept = memory(scorer)
     ask(scorer, kept, now=1000)
@@ -93,7 +93,7 @@ def test_a_cycle_that_fails_leaves_a_gap(exporter: ScriptedServer) -> None:
     assert series["values"] == [[1000, "17"], [1060, "17"]]
 
 
-def test_a_series_with_too_long_labels_leaves_the_others(exporter: ScriptedServer) -> None:
+def test_series_with_oversized_labels_is_left_out(exporter: ScriptedServer) -> None:
     long = "x" * 5000
     exporter.script(answer(f'm{{a="{long}"}} 1\nm{{a="short"}} 2\n', **TEXT))
     scorer = otel(exporter, "m", source_range=60, source_step=30)
@@ -102,7 +102,7 @@ def test_a_series_with_too_long_labels_leaves_the_others(exporter: ScriptedServe
 
 
 @pytest.mark.parametrize(("length", "fits"), [(110_009, True), (110_010, False)])
-def test_a_range_has_as_many_steps_as_prometheus_takes(exporter: ScriptedServer, length: int, fits: bool) -> None:
+def test_range_is_limited_to_the_steps_of_prometheus(exporter: ScriptedServer, length: int, fits: bool) -> None:
     scorer = otel(exporter, "requests_total", source_range=length, source_step=10)
     if fits:
         assert len(ask(scorer, memory(scorer), now=1e9)) == 1
@@ -112,7 +112,7 @@ def test_a_range_has_as_many_steps_as_prometheus_takes(exporter: ScriptedServer,
         assert caught.value.reason == "bad_query"
 
 
-def test_a_series_that_is_gone_ends(exporter: ScriptedServer) -> None:
+def test_vanished_series_ends(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
     kept = memory(scorer)
     ask(scorer, kept, now=1000)
@@ -145,7 +145,7 @@ def test_the_token_is_sent_and_a_refusal_said(exporter: ScriptedServer) -> None:
         ("rate(x[1m])", "bad_query", "functions need a Prometheus"),
     ],
 )
-def test_a_wrong_query_is_refused_before_anybody_is_asked(
+def test_invalid_query_is_refused_before_a_request(
     exporter: ScriptedServer, query: str, reason: str, words: str
 ) -> None:
     with pytest.raises(HttpError) as caught:
@@ -155,7 +155,7 @@ def test_a_wrong_query_is_refused_before_anybody_is_asked(
     assert not exporter.requests
 
 
-def test_what_is_not_the_format_is_refused(exporter: ScriptedServer) -> None:
+def test_malformed_exposition_is_refused(exporter: ScriptedServer) -> None:
     exporter.script(answer("requests_total{ 5\n", **TEXT))
     scorer = otel(exporter, "requests_total")
     with pytest.raises(HttpError) as caught:
@@ -175,7 +175,7 @@ def test_the_bounds_are_kept_and_said(exporter: ScriptedServer) -> None:
     assert caught.value.reason == "too_large"
 
 
-def test_another_query_and_a_removed_scorer_begin_anew(exporter: ScriptedServer) -> None:
+def test_history_restarts_after_a_query_change_and_ends_with_its_scorer(exporter: ScriptedServer) -> None:
     times = {"source_range": 60, "source_step": 30}
     scorer = otel(exporter, "requests_total", **times)
     other = otel(exporter, "requests_total", name="other", **times)

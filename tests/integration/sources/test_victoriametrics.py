@@ -55,7 +55,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         child.kill()
 
 
-def test_a_range_query(url: str) -> None:
+def test_range_query_returns_series_in_order(url: str) -> None:
     scorer = summary(
         "Prometheus",
         "load; sum(load)",
@@ -73,7 +73,7 @@ def test_a_range_query(url: str) -> None:
     assert newest[2] == newest[0] + newest[1]
 
 
-def test_a_wrong_query_shows_its_words(url: str) -> None:
+def test_invalid_query_shows_the_error_of_victoriametrics(url: str) -> None:
     scorer = summary(
         "Prometheus", "sum(load", source_endpoint=f"{url}/api/v1/query_range", source_range=60, source_step=15
     )

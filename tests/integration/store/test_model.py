@@ -25,7 +25,7 @@ def test_memory_counts_as_a_server_does(bed_in_memory: Bed) -> None:
     test_any_mix_is_counted_as_a_recount_would(bed_in_memory, 0)
 
 
-def test_nothing_is_left_of_pairs_that_went(bed_in_memory: Bed) -> None:
+def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 5)
     for _ in range(150):
         mix.step()
@@ -41,7 +41,7 @@ def test_nothing_is_left_of_pairs_that_went(bed_in_memory: Bed) -> None:
     assert mix.model.summary().pairs == 0
 
 
-def test_a_reader_that_was_away_when_a_pair_was_forgotten_drops_it(bed_in_memory: Bed) -> None:
+def test_reader_drops_a_pair_that_was_forgotten_in_its_absence(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 3)
     assert mix.model.summary().pairs == len(PAIRS)
     mix.bed.schedule.remove(["c1/s1"], mix.bed.now)
@@ -51,7 +51,7 @@ def test_a_reader_that_was_away_when_a_pair_was_forgotten_drops_it(bed_in_memory
     assert mix.model.summary().pairs == len(PAIRS) - 1
 
 
-def test_a_reader_outlives_an_emptied_redis(bed_in_memory: Bed) -> None:
+def test_reader_survives_an_emptied_redis(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 4)
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1
@@ -90,7 +90,7 @@ def test_an_older_copy_of_redis_is_read_whole(bed_in_memory: Bed) -> None:
     assert mix.model.scorer("s1").states.ok == 0
 
 
-def test_a_row_that_cannot_be_read_is_that_of_a_pair_that_never_ran(bed_in_memory: Bed) -> None:
+def test_unreadable_row_counts_as_a_pair_that_never_ran(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 1)
     for text in ("", "{", "[]", "7"):
         mix.client.hset(keys.ROWS, "c1/s1", text)
@@ -116,7 +116,7 @@ def test_changes_name_what_changed_and_what_went(bed_in_memory: Bed) -> None:
     assert len(first.pairs) == 1
 
 
-def test_a_pause_is_told_and_ends_by_itself(bed_in_memory: Bed) -> None:
+def test_pause_is_notified_and_ends_by_itself(bed_in_memory: Bed) -> None:
     bed = bed_in_memory
     mix = Mix(bed, 1)
     before = mix.model.summary().sequence
@@ -142,7 +142,7 @@ def test_pages_have_each_pair_once_while_cycles_go_on(bed_in_memory: Bed) -> Non
     assert sorted(seen) == sorted(PAIRS)
 
 
-def test_a_score_expires_by_the_clock_alone(bed_in_memory: Bed) -> None:
+def test_score_expires_by_the_clock_alone(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 2)
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1

@@ -32,7 +32,7 @@ def woken(client: redis.Redis) -> bool:
     return client.delete(keys.BEAT_WAKE) == 1
 
 
-def test_what_is_written_is_read(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_written_entries_are_read_back(store: ScheduleStore, store_client: redis.Redis) -> None:
     entries = [entry("c1"), entry("c2", "t", rate_limit="1/s", suspended=True, suspended_until=START)]
     assert store.upsert(entries, START) == 2
     assert store.entries() == entries
@@ -72,7 +72,7 @@ def test_first_runs_ignore_a_value_that_is_no_time(store: ScheduleStore, store_c
     assert START <= float(store_client.get(keys.FIRST_RUNS) or 0) < START + 60
 
 
-def test_a_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -> None:
+def test_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -> None:
     store = ScheduleStore(store_client, spread_rate=1)
     entries = [entry(f"c{n}", interval=10) for n in range(500)]
     store.upsert(entries, START)
@@ -103,7 +103,7 @@ def test_an_upsert_never_postpones(
     assert due(store) <= next_slot("c1/s", overridden or new, START + elapsed)
 
 
-def test_a_controller_that_writes_all_the_time_starves_nobody(store_client: redis.Redis) -> None:
+def test_frequent_updates_do_not_starve_a_pair(store_client: redis.Redis) -> None:
     bench = Bench(store_client)
     for second in range(100):
         bench.store.upsert([entry("c1", interval=10, rate_limit=f"{second + 1}/s")], bench.now)
@@ -111,7 +111,7 @@ def test_a_controller_that_writes_all_the_time_starves_nobody(store_client: redi
     assert 10 <= len(pushed(store_client, "c1")) <= 12
 
 
-def test_a_missing_due_time_is_repaired(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_missing_due_time_is_repaired(store: ScheduleStore, store_client: redis.Redis) -> None:
     store.upsert([entry("c1")], START)
     store_client.delete(keys.DUE)
     assert store.upsert([entry("c1")], START + 1000) == 1
@@ -146,7 +146,7 @@ def test_remove_leaves_nothing_but_overrides(store_client: redis.Redis) -> None:
     assert bench.store.remove([]) == 0
 
 
-def test_a_removed_pair_reads_no_open_runs_of_other_clusters(
+def test_removal_of_a_pair_reads_no_open_runs_of_other_clusters(
     store_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(store_client)
@@ -234,7 +234,7 @@ def test_due_times_follow_a_persons_change(store: ScheduleStore, store_client: r
     assert not store.reset(target)
 
 
-def test_a_pair_with_an_override_of_its_own_is_not_moved_by_the_scorers(
+def test_pair_with_its_own_override_ignores_the_override_of_the_scorer(
     store: ScheduleStore, store_client: redis.Redis
 ) -> None:
     register(store_client, ["c1", "c2"])
@@ -248,7 +248,7 @@ def test_a_pair_with_an_override_of_its_own_is_not_moved_by_the_scorers(
     assert effective(entry("c1"), overrides, START) == Effective(600, "c1/s", False, None, "entry")
 
 
-def test_a_change_for_one_cluster_reads_no_other_overrides(
+def test_override_of_one_cluster_reads_no_other_overrides(
     store: ScheduleStore, store_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(store_client, ["c1", "c2"])

@@ -17,7 +17,7 @@ from dsf.store.ticks import RUN_SLACK, send_now
 from tests.integration.schedule.support import books, entry, pushed
 
 
-def test_it_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
+def test_manual_tick_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
     store = ScheduleStore(redis_client)
     store.upsert([entry("c1", suspended=True)])
     due = store.due_times(["c1/s"])
@@ -35,7 +35,7 @@ def test_it_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
     assert store.due_times(["c1/s"]) == due
 
 
-def test_it_is_of_the_hubs_time(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manual_tick_uses_the_time_of_redis(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the machine on which somebody asks may be off, and a later run id goes before others."""
     store = ScheduleStore(redis_client)
     real = time.time
@@ -46,13 +46,13 @@ def test_it_is_of_the_hubs_time(redis_client: redis.Redis, monkeypatch: pytest.M
     assert store.due_times(["c1/s"])["c1/s"] < real() + 3600
 
 
-def test_a_pair_that_does_not_run_is_refused(redis_client: redis.Redis) -> None:
+def test_manual_tick_for_an_unknown_pair_is_refused(redis_client: redis.Redis) -> None:
     with pytest.raises(UnknownScorerError, match="'s' does not run on cluster 'c1'"):
         send_now(redis_client, "c1", "s", 30, queue_limit=2)
     assert redis_client.dbsize() == 0
 
 
-def test_a_full_queue_is_refused(redis_client: redis.Redis) -> None:
+def test_manual_tick_for_a_full_queue_is_refused(redis_client: redis.Redis) -> None:
     ScheduleStore(redis_client).upsert([entry("c1")])
     for _ in range(2):
         send_now(redis_client, "c1", "s", 30, queue_limit=2)
@@ -61,7 +61,7 @@ def test_a_full_queue_is_refused(redis_client: redis.Redis) -> None:
     assert books(redis_client, "c1").scheduled == len(pushed(redis_client, "c1")) == 2
 
 
-def test_a_repeated_call_after_a_lost_answer_sends_once(redis_client: redis.Redis) -> None:
+def test_repeated_rescore_call_sends_once(redis_client: redis.Redis) -> None:
     ScheduleStore(redis_client).upsert([entry("c1")])
     script = redis_client.register_script(lua("rescore"))
     for _ in range(2):

@@ -52,7 +52,7 @@ def _readers(mix: Mix) -> list[Any]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: next(f"{name}={str(value)[:8]}" for name, value in row.items()))
-def test_a_row_with_a_field_of_a_wrong_type_is_that_of_a_pair_that_never_ran(mix: Mix, row: dict[str, Any]) -> None:
+def test_row_with_a_field_of_the_wrong_type_counts_as_a_pair_that_never_ran(mix: Mix, row: dict[str, Any]) -> None:
     mix.client.hset(keys.ROWS, BAD, json.dumps(row))
     mix.client.zadd(keys.CHANGED, {BAD: mix.client.incr(keys.SEQUENCE)})
     with capture_logs() as logs:

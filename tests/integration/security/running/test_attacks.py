@@ -77,14 +77,14 @@ class TestResults:
             frame = sign(result("c1", run), fleet.signing_key())
             send(thief, frame, frame)
 
-    def test_of_another_time(self, fleet: Fleet) -> None:
+    def test_results_of_the_past_and_the_future_are_rejected_as_stale(self, fleet: Fleet) -> None:
         key = fleet.signing_key()
         with counted(fleet, "stale", 2) as thief:
             old, future = time.time() - 100_000, time.time() + 3600
             send(thief, sign(result("c1", new_run_id(old), at=old), key))
             send(thief, sign(result("c1", at=future), key))
 
-    def test_a_chain_in_a_result_is_not_sent_on(self, fleet: Fleet) -> None:
+    def test_chain_in_a_result_is_not_forwarded(self, fleet: Fleet) -> None:
         marker = "chained-scorer"
         evil = [
             {"task": "dsf.cycle", "args": [marker, "x"], "kwargs": {}, "options": {"queue": queue}, "immutable": True}
@@ -111,7 +111,7 @@ class TestResults:
 class TestTicks:
     """What whoever gets at a cluster's queue can make its agent do."""
 
-    def test_a_url_or_an_unknown_scorer_makes_no_request(self, fleet: Fleet) -> None:
+    def test_url_or_unknown_scorer_in_a_tick_causes_no_request(self, fleet: Fleet) -> None:
         trap = "http://127.0.0.1:1/steal"
         for server in (fleet.source, fleet.scorer):
             server.script(answer("not the path that was delivered", 418), path="/steal")
@@ -131,7 +131,7 @@ class TestTicks:
         assert {request.query["query"] for request in fleet.source.requests if request.query} == {"up"}
         assert fleet.acl_log() == []
 
-    def test_a_chain_in_a_tick_leads_nowhere_else(self, fleet: Fleet) -> None:
+    def test_chain_in_a_tick_is_not_forwarded(self, fleet: Fleet) -> None:
         options = {"queue": "spoke.c10"}
         steps = [
             {"task": task, "args": ["smuggled", new_run_id()], "kwargs": {}, "options": options, "immutable": True}

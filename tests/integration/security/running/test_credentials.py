@@ -67,7 +67,7 @@ def connections(fleet: Fleet, cluster: str) -> set[str]:
     return {client["id"] for client in fleet.admin.client_list() if client["user"] == cluster_user(cluster)}
 
 
-def test_a_full_cycle_with_what_the_hub_delivered(fleet: Fleet) -> None:
+def test_delivered_credentials_complete_a_full_cycle(fleet: Fleet) -> None:
     assert users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}
     for cluster in CLUSTERS:
         works(fleet, cluster, fleet.key_id(cluster))
@@ -82,7 +82,7 @@ def test_a_full_cycle_with_what_the_hub_delivered(fleet: Fleet) -> None:
     assert fleet.acl_log() == []
 
 
-def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
+def test_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
     first, first_key = fleet.key_id(), fleet.signing_key()
     old = fleet.spoke()
     assert old.ping()
@@ -110,7 +110,7 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
     assert before_others <= connections(fleet, "c10"), "the others are left alone"
 
 
-def test_a_hub_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
+def test_restarted_hub_completes_a_started_rotation(fleet: Fleet) -> None:
     # Between the two steps of a rotation: both are valid then.
     fleet.end("controller")
     began, key_id = time.time(), fleet.key_id() + 1
@@ -126,7 +126,7 @@ def test_a_hub_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
     assert dsf(fleet, "list")["c1"]["state"] == "in use"
 
 
-def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
+def test_revoked_credential_ends_at_once(fleet: Fleet) -> None:
     old, others = fleet.key_id(), fleet.key_id("c10")
     thief = fleet.spoke()
     assert thief.ping()
@@ -140,7 +140,7 @@ def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
     works(fleet, "c10", others)
 
 
-def test_a_redis_that_lost_everything_gets_the_users_back(fleet: Fleet) -> None:
+def test_emptied_redis_gets_the_cluster_users_back(fleet: Fleet) -> None:
     dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
     known = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
     fleet.redis.kill()
@@ -164,7 +164,7 @@ def test_users_that_somebody_removed_or_made_are_put_right(fleet: Fleet) -> None
     works(fleet, "c10", fleet.key_id("c10"), noted=False)
 
 
-def test_a_deleted_cluster_is_cut_off_and_one_of_its_name_gets_others(fleet: Fleet) -> None:
+def test_deleted_cluster_is_cut_off_and_its_successor_gets_new_credentials(fleet: Fleet) -> None:
     known = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
     thief = fleet.spoke("c10")
     assert thief.ping()

@@ -94,7 +94,7 @@ def _cycles(fleet: Fleet, cluster: str, number: int) -> None:
     fleet.until(lambda: fleet.state(cluster).count("ok") >= before + number, f"{number} cycles of {cluster}", 60)
 
 
-def test_a_flood_of_one_cluster_is_its_own_affair_and_revoking_ends_it(small: Fleet) -> None:
+def test_flood_of_one_cluster_leaves_others_unaffected_and_ends_with_its_revocation(small: Fleet) -> None:
     fleet = small
     lost = fleet.state(CLUSTERS[1]).count("lost")
     with Thief(fleet) as thief:
@@ -112,7 +112,7 @@ def test_a_flood_of_one_cluster_is_its_own_affair_and_revoking_ends_it(small: Fl
     fleet.until(lambda: fleet.admin.exists(*keys.mail_slots("c1")) == 0, "nothing to be left")
 
 
-def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> None:
+def test_filled_redis_recovers_after_revocation(small: Fleet) -> None:
     """However that was done: no cluster may."""
     fleet = small
     before = {name: len(fleet.log(name)) for name in ("results", "beat", "controller")}

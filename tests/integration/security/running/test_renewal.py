@@ -17,7 +17,7 @@ def _cycles_go_on(fleet: Fleet) -> None:
     assert [name for name in _PROCESSES if not fleet.process(name).is_running] == []
 
 
-def test_a_renewed_authority_needs_no_order(fleet: Fleet) -> None:
+def test_renewed_redis_ca_is_accepted_in_any_order(fleet: Fleet) -> None:
     """It is not the same certificate, but has the same name and key."""
     file = fleet.redis.ca.cert
     old = file.read_text()
@@ -34,7 +34,7 @@ def test_a_renewed_authority_needs_no_order(fleet: Fleet) -> None:
     _cycles_go_on(fleet)
 
 
-def test_another_authority_comes_while_both_are_trusted(fleet: Fleet, tmp_path: Path) -> None:
+def test_new_redis_ca_is_introduced_while_both_are_trusted(fleet: Fleet, tmp_path: Path) -> None:
     file = fleet.redis.ca.cert
     old, other = file.read_text(), TestCa(tmp_path / "other", "another CA")
     both = old + other.cert.read_text()
