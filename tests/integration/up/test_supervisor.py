@@ -48,7 +48,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_what_dies_is_started_again_and_said(supervisor: Supervisor, said: list[str]) -> None:
+def test_dead_program_is_restarted_and_reported(supervisor: Supervisor, said: list[str]) -> None:
     supervisor.start(python("the agent", SLEEP))
     first = supervisor.pid("the agent")
     os.kill(first, signal.SIGKILL)
@@ -62,7 +62,9 @@ def test_what_dies_is_started_again_and_said(supervisor: Supervisor, said: list[
     assert supervisor.troubles() == {}
 
 
-def test_what_keeps_dying_is_given_up(supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_that_keeps_dying_is_given_up(
+    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "RESTART_LIMIT", 3)
     supervisor.start(python("hub", "print('DSF_REDIS_URL is wrong'); raise SystemExit(2)"))
 
@@ -76,7 +78,7 @@ def test_what_keeps_dying_is_given_up(supervisor: Supervisor, said: list[str], m
     assert said[:-1] == ["hub ended (exit code 2); starting it again: DSF_REDIS_URL is wrong"] * 2
 
 
-def test_what_takes_long_to_die_is_given_up_too(
+def test_program_that_dies_slowly_is_given_up(
     supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a busy machine, where five starts take longer than the window."""
@@ -93,7 +95,9 @@ def test_what_takes_long_to_die_is_given_up_too(
     assert "port 5555 is in use" in said[0]
 
 
-def test_what_ran_well_for_a_while_may_die_again(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_that_ran_for_a_while_is_restarted_without_limit(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "RESTART_LIMIT", 2)
     monkeypatch.setattr(module, "RESTART_WINDOW", 0.0)
     supervisor.start(python("agent", "pass"))
@@ -128,13 +132,13 @@ def test_the_log_says_why_it_is_not_ready(supervisor: Supervisor) -> None:
         supervisor.wait_ready(20)
 
 
-def test_a_server_that_never_answers(supervisor: Supervisor) -> None:
+def test_silent_program_fails_to_become_ready(supervisor: Supervisor) -> None:
     supervisor.start(Program("Prometheus", (sys.executable, "-c", SLEEP), ready=lambda: False))
     with pytest.raises(ToolError, match=r"Prometheus does not answer after 0\.2 s; its log .* is empty"):
         supervisor.wait_ready(0.2)
 
 
-def test_a_program_that_is_not_there(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_missing_program_is_reported(supervisor: Supervisor, tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"cannot start exporter: .*nowhere is not an executable file"):
         supervisor.start(Program("exporter", (str(tmp_path / "nowhere"),)))
 
@@ -163,7 +167,7 @@ def test_everything_is_ended_what_is_needed_last_at_last(
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_what_does_not_end_is_killed_with_its_children(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stubborn_program_is_killed_with_its_children(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STOP_GRACE", 0.2)
     code = (
         "import signal, subprocess, sys, time\n"
@@ -181,7 +185,7 @@ def test_what_does_not_end_is_killed_with_its_children(supervisor: Supervisor, m
     wait_for(lambda: is_gone(child) and is_gone(grandchild))
 
 
-def test_a_long_log_is_moved_away(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_log_is_rotated(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOG_LIMIT", 100)
     supervisor.start(python("talker", "import time\nwhile True: print('x' * 50, flush=True); time.sleep(0.01)"))
     log = tmp_path / "logs" / "talker.log"
@@ -219,7 +223,7 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("look", [Supervisor.check, lambda made: made.wait_ready(10, "child")])
-def test_a_signal_while_an_object_is_deleted_ends_the_block(tmp_path: Path, look: Callable[[Supervisor], None]) -> None:
+def test_signal_during_object_deletion_ends_the_block(tmp_path: Path, look: Callable[[Supervisor], None]) -> None:
     class Deleted:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -235,7 +239,7 @@ def test_a_signal_while_an_object_is_deleted_ends_the_block(tmp_path: Path, look
         run()
 
 
-def test_a_hangup_that_is_ignored_ends_nothing(tmp_path: Path) -> None:
+def test_ignored_hangup_does_not_end_the_block(tmp_path: Path) -> None:
     """As under nohup, at logout."""
     code = (
         "import os, signal\n"

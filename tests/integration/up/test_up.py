@@ -83,7 +83,7 @@ def server() -> Iterator[SocketRedis]:
         yield running
 
 
-def test_one_agent_per_accepted_cluster(
+def test_agents_run_for_each_accepted_cluster(
     tmp_path: Path, manifests: Path, environment: dict[str, str], server: SocketRedis
 ) -> None:
     redis_client = server.client()
@@ -131,7 +131,9 @@ def _agents(pid: int) -> set[str]:
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_a_redis_that_does_not_answer(tmp_path: Path, environment: dict[str, str], *, in_file: bool) -> None:
+def test_unreachable_redis_is_reported_without_its_password(
+    tmp_path: Path, environment: dict[str, str], *, in_file: bool
+) -> None:
     url = "redis://:secret@127.0.0.1:1/0"
     (tmp_path / "url").write_text(f"{url}\n")
     given = ("--redis-url-file", str(tmp_path / "url")) if in_file else ("--redis-url", url)

@@ -20,7 +20,7 @@ from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
 
-def test_a_preview_says_on_how_many_clusters(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_preview_states_the_number_of_affected_clusters(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(acting)
     assert "Affects 2 clusters" in visitor.get(f"/act/rescore?scorer={SAMPLE}")
@@ -29,9 +29,7 @@ def test_a_preview_says_on_how_many_clusters(acting: WebProcess, redis_client: r
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
-def test_a_preview_leaves_out_clusters_with_an_override_of_their_own(
-    acting: WebProcess, redis_client: redis.Redis
-) -> None:
+def test_preview_leaves_out_clusters_with_their_own_override(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor, store, own = Visitor(acting), ScheduleStore(redis_client), keys.pair("worker01", SAMPLE)
 
@@ -96,7 +94,7 @@ def test_an_outcome_is_read_once_for_all_who_look_at_it(acting: WebProcess, redi
     assert acting.get("/outcomes/nothing").status_code == 404
 
 
-def test_a_pause_may_have_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_pause_form_accepts_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/pause?scorer={SAMPLE}")
@@ -112,7 +110,7 @@ def test_a_pause_may_have_an_end_and_a_reason(acting: WebProcess, redis_client: 
     assert redis_client.hlen(keys.OVERRIDES) == 0
 
 
-def test_what_was_done_is_seen_at_once(tmp_path: Path) -> None:
+def test_action_is_visible_at_once(tmp_path: Path) -> None:
     """In tables and in sums."""
     with RedisServer() as server, WebProcess(server.url, tmp_path / "log", web_auth="local") as page:
         client, visitor = server.client(), Visitor(page)
@@ -196,7 +194,7 @@ def test_read_only(page: WebProcess, redis_client: redis.Redis) -> None:
     assert "act refused" in page.log
 
 
-def test_a_login(closed: WebProcess, redis_client: redis.Redis) -> None:
+def test_login_requires_the_token_and_opens_a_session(closed: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(closed)
     visitor.get(f"/scorers/{SAMPLE}")
@@ -229,7 +227,7 @@ def test_a_login(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert closed.get("/api/v1/summary", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
-def test_a_login_in_a_second_tab_leads_to_its_page(closed: WebProcess, redis_client: redis.Redis) -> None:
+def test_login_in_a_second_tab_redirects_to_its_page(closed: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(closed)
     first, second = (visitor.get(f"/login?to={to}") for to in ("/", f"/scorers/{SAMPLE}"))
@@ -261,7 +259,7 @@ def test_an_act_after_the_end_of_the_session_is_said_to_be_lost(closed: WebProce
 
 
 @pytest.mark.parametrize("to", ["//evil.example/x", "https://evil.example", "/\\evil.example"])
-def test_a_login_leads_nowhere_else(closed: WebProcess, redis_client: redis.Redis, to: str) -> None:
+def test_login_does_not_redirect_to_foreign_addresses(closed: WebProcess, redis_client: redis.Redis, to: str) -> None:
     visitor = Visitor(closed)
     form = visitor.get("/login")
     status, _, place = visitor.post("/login", form, token=TOKEN, to=to)
@@ -297,7 +295,9 @@ def test_names_of_somebody_unknown_are_cut_in_the_log(closed: WebProcess, redis_
     assert len(refused) < 1500
 
 
-def test_a_proxy_that_knows_people(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+def test_trusted_proxy_headers_identify_viewers_and_operators(
+    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
+) -> None:
     good_fleet(redis_client)
     with WebProcess(
         redis_server.url,
@@ -326,7 +326,7 @@ def test_a_proxy_that_knows_people(redis_server: RedisServer, redis_client: redi
         assert posing.status == 401
 
 
-def test_a_login_ends_with_the_token(closed: WebProcess, token_file: Path, redis_client: redis.Redis) -> None:
+def test_login_ends_if_the_token_changes(closed: WebProcess, token_file: Path, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(closed)
     assert visitor.post("/login", visitor.get("/login?to=/"), token=TOKEN)[0] == 303

@@ -44,7 +44,7 @@ def test_the_api_answers_as_the_exporter_does(page: WebProcess, redis_client: re
         assert said in refused.json()["detail"]
 
 
-def test_a_program_shows_its_token(closed: WebProcess, redis_client: redis.Redis) -> None:
+def test_api_client_authenticates_with_the_token(closed: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     answer = closed.get("/api/v1/summary")
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -64,7 +64,7 @@ def test_wrong_tokens_are_refused(closed: WebProcess, redis_client: redis.Redis)
         Client(closed.url, token="other").summary()
 
 
-def test_what_people_did(closed: WebProcess, redis_client: redis.Redis) -> None:
+def test_changes_are_listed_with_filters_and_limits(closed: WebProcess, redis_client: redis.Redis) -> None:
     actor = Actor(name="ann", claimed=False, way="page")
     for number in range(450):
         user_action = UserAction(action=Action.RESCORE, scorer=f"scorer-{number % 2}", clusters=[f"worker{number % 3}"])
@@ -102,7 +102,7 @@ def test_what_people_did(closed: WebProcess, redis_client: redis.Redis) -> None:
         Client(closed.url).changes()
 
 
-def test_its_description_in_a_browser(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_api_documentation_loads_in_a_browser(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
         shown = tab.open("/docs")

@@ -141,7 +141,7 @@ def ended(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
     return kept.read(client, scorer)[0]
 
 
-def test_a_backtest_that_is_started_on_the_page_is_drawn_there(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(acting)
     assert "None yet" in visitor.get(TAB)
@@ -168,7 +168,9 @@ def test_a_backtest_that_is_started_on_the_page_is_drawn_there(acting: WebProces
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
-def test_a_source_that_is_elsewhere_is_tested_elsewhere(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_backtest_without_access_to_its_source_suggests_the_agent_command(
+    acting: WebProcess, redis_client: redis.Redis
+) -> None:
     fleet = good_fleet(redis_client)
     fleet.entry("worker01", STATIC)
     visitor = Visitor(acting)
@@ -181,7 +183,9 @@ def test_a_source_that_is_elsewhere_is_tested_elsewhere(acting: WebProcess, redi
     assert f"exec deploy/dynamic-scoring-agent -- dsf backtest {STATIC} --since 24h" in html
 
 
-def test_one_at_a_time_and_what_was_computed_survives_the_page(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
+    acting: WebProcess, redis_client: redis.Redis
+) -> None:
     good_fleet(redis_client)
     visitor, before = Visitor(acting), len(ASKED)
     # As many moments as may be: it is not over before it is stopped.
@@ -214,7 +218,7 @@ def runs_of(page: WebProcess) -> list[psutil.Process]:
     return [one for one in psutil.Process(page.process.pid).children(recursive=True) if "dsf.cli" in one.cmdline()]
 
 
-def test_a_page_that_is_killed_leaves_no_process_behind(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_killed_page_leaves_no_backtest_process_behind(acting: WebProcess, redis_client: redis.Redis) -> None:
     versions(redis_client)
     visitor = Visitor(acting)
     started(visitor, hours="24", every="300")
@@ -236,7 +240,7 @@ def versions(client: redis.Redis) -> None:
         fleet.score(cluster, HASTY)
 
 
-def test_a_comparison_that_is_started_on_the_page(
+def test_comparison_started_on_the_page_is_drawn_there(
     acting: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
     versions(redis_client)
@@ -296,7 +300,9 @@ def test_scores_in_force_are_compared_without_a_source(acting: WebProcess, redis
     assert visitor.post("/act/compare", "", scorer=SAMPLE, other=HASTY)[0] == 403
 
 
-def test_a_comparison_that_reaches_no_source_says_what_to_do(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_comparison_without_access_to_its_source_suggests_commands(
+    acting: WebProcess, redis_client: redis.Redis
+) -> None:
     fleet = good_fleet(redis_client)
     fleet.entry("worker01", STATIC)
     visitor = Visitor(acting)
@@ -313,7 +319,9 @@ def test_a_comparison_that_reaches_no_source_says_what_to_do(acting: WebProcess,
     assert f"<code>dsf compare {SAMPLE}.jsonl {STATIC}.jsonl --keep</code>" in html
 
 
-def test_only_people_who_may_act_start_one(page: WebProcess, closed: WebProcess, redis_client: redis.Redis) -> None:
+def test_backtests_are_started_by_operators_only(
+    page: WebProcess, closed: WebProcess, redis_client: redis.Redis
+) -> None:
     good_fleet(redis_client)
     reader = Visitor(page)
     assert "/act/backtest" not in reader.get(TAB)
@@ -329,7 +337,7 @@ def test_only_people_who_may_act_start_one(page: WebProcess, closed: WebProcess,
     assert changes.read(redis_client).changes == []
 
 
-def test_a_page_on_kubernetes_hands_over_the_manifest(
+def test_page_on_kubernetes_passes_the_manifest_to_the_backtest(
     redis_client: redis.Redis, hub: Path, scoring: str, tmp_path: Path
 ) -> None:
     """It may get DynamicScorers, and has no files of clusters."""
@@ -375,7 +383,7 @@ def test_a_page_on_kubernetes_hands_over_the_manifest(
         blind.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
 
 
-def test_a_comparison_of_the_command_line_is_drawn_with_its_placements(
+def test_comparison_of_the_command_line_is_drawn_with_its_placements(
     page: WebProcess, browser: Browser, dsf: Dsf, redis_client: redis.Redis, hub: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -112,7 +112,7 @@ def test_axe_finds_nothing_where_people_act(closed: WebProcess, browser: Browser
         assert (tab.strangers, tab.wrong) == ([], [])
 
 
-def test_a_print_is_black_on_white_and_has_nothing_to_press(
+def test_print_is_black_on_white_without_controls(
     page: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
     failing_fleet(redis_client)
@@ -132,7 +132,7 @@ def test_a_print_is_black_on_white_and_has_nothing_to_press(
             shown.emulate_media(media="screen")
 
 
-def test_nothing_has_to_be_scrolled_sideways(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_pages_never_scroll_sideways(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     with Tab(browser, page.url) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", PAIR):
@@ -143,7 +143,7 @@ def test_nothing_has_to_be_scrolled_sideways(page: WebProcess, browser: Browser,
             assert shown.evaluate(CUT_OFF) == [], path
 
 
-def test_a_reason_has_a_third_of_its_table_on_a_laptop(
+def test_reason_column_has_a_third_of_its_table_on_a_laptop(
     page: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
     fleet = failing_fleet(redis_client)
@@ -176,7 +176,9 @@ def test_the_heads_of_a_matrix_can_be_read(
         assert tab.violations() == []
 
 
-def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_open_page_follows_changes_without_a_reload(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
         shown = tab.open("/")
@@ -193,7 +195,7 @@ def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_clie
         assert tab.strangers == []
 
 
-def test_a_change_is_announced_once(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_change_is_announced_once(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     """To screen readers, and not again while the page says the same."""
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
@@ -253,7 +255,7 @@ def test_seven_tabs_of_one_browser_are_answered(page: WebProcess, browser: Brows
             expect(tab.locator("main")).to_contain_text("after the seventh")
 
 
-def test_a_hidden_tab_asks_nothing_until_it_is_seen(
+def test_hidden_tab_stops_polling_until_it_is_visible(
     page: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
     fleet = good_fleet(redis_client)
@@ -277,7 +279,7 @@ def test_a_hidden_tab_asks_nothing_until_it_is_seen(
         expect(shown.locator("main")).to_contain_text("while it was hidden")
 
 
-def test_a_tab_whose_login_has_ended_shows_the_login(
+def test_tab_with_an_expired_login_shows_the_login(
     closed: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
     good_fleet(redis_client)
@@ -350,7 +352,9 @@ def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: 
         rows(30)
 
 
-def test_what_is_typed_stays_while_things_happen(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_typed_input_is_kept_while_the_page_updates(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
     labelled(redis_client)
     with Tab(browser, page.url) as tab:
         open_all(tab)
@@ -424,7 +428,7 @@ def test_without_javascript(page: WebProcess, browser: Browser, redis_client: re
         expect(shown.locator("h1")).to_contain_text("1 pair")
 
 
-def test_a_large_fleet(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_large_fleet_is_shown_in_small_pages(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     many(redis_client, clusters=1000, scorers=10)
     with Tab(browser, page.url) as tab:
         # The page may still show what it read for the test before.

@@ -57,7 +57,7 @@ def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: red
         assert tab.wrong == []
 
 
-def test_another_name_than_the_proxy_has_is_refused(proxied: str) -> None:
+def test_host_name_unknown_to_the_proxy_is_refused(proxied: str) -> None:
     with requests.Session() as session:
         session.trust_env, session.verify = False, False
         with warnings.catch_warnings(action="ignore", category=InsecureRequestWarning):

@@ -60,7 +60,7 @@ def await_pairs(page: WebProcess, path: str, clusters: list[str], *wanted: str) 
     wait_for(lambda: clusters_of(fetch(page, path, *wanted)) == clusters, 20, f"{clusters} on {path}")
 
 
-def test_a_good_fleet(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_healthy_fleet_is_shown_with_links_to_its_pairs(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     links = [f'href="{PAIR.replace("worker01", cluster)}"' for cluster in CLUSTERS]
     html = fetch(page, "/", "All 2 scores are fresh", *links)
@@ -88,7 +88,7 @@ def test_the_pair(page: WebProcess, redis_client: redis.Redis) -> None:
     assert "Last 2 cycles" in html
 
 
-def test_what_a_hold_keeps_back(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_held_back_value_is_shown_with_its_rule(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     registry, key = Registry(redis_client), keys.pair_key("worker01", SAMPLE)
     hold = HoldRule(min_change=5, for_seconds=60)
@@ -115,7 +115,9 @@ def test_the_scorer_and_the_cluster(page: WebProcess, redis_client: redis.Redis)
     assert "spoke.worker01" in html
 
 
-def test_neither_many_overrides_nor_a_long_past_make_a_long_page(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_pages_stay_short_despite_many_overrides_and_a_long_history(
+    page: WebProcess, redis_client: redis.Redis
+) -> None:
     fleet = good_fleet(redis_client)
     override = ScheduleOverride(interval=7, by="ann").model_dump_json()
     changed = {f"c{number}/{SAMPLE}": override for number in range(1200)}
@@ -181,7 +183,9 @@ def test_words_are_names_of_items_and_runs_too(page: WebProcess, redis_client: r
     fetch(page, "/find?q=nowhere", "0 pairs ", "Items and runs were searched in 2 pairs.")
 
 
-def test_a_search_does_not_hold_all_results(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_keeps_only_matching_results_in_memory(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fleet = good_fleet(redis_client)
     results = [({"namespace": "a", "pod": f"pod-{number}"}, 1.0) for number in range(200)]
     for number in range(50):
@@ -225,7 +229,7 @@ def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.
     wait_for(lambda: len(found("item:n1")[0]) == 3, 20)
 
 
-def test_a_cursor_that_the_fleet_has_outgrown_shows_the_first_page(redis_client: redis.Redis) -> None:
+def test_outdated_cursor_shows_the_first_page(redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     sources = Sources(Reading(redis_client))
     [view] = [one for one in VIEWS if one.path == "/"]
@@ -276,7 +280,7 @@ def test_clusters_without_pairs_are_not_counted_in_the_matrix(
     wait_for(read, 20)
 
 
-def test_a_cursor_that_is_none(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_invalid_cursor_is_refused(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     for path in (f"/scorers/{SAMPLE}", "/clusters/worker01", "/find?q=state:ok"):
         sign = "&" if "?" in path else "?"
@@ -284,7 +288,7 @@ def test_a_cursor_that_is_none(page: WebProcess, redis_client: redis.Redis) -> N
         assert page.get(f"{path}{sign}cursor=0/nan/a/b").status_code == 400
 
 
-def test_what_is_not_there(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_missing_page_is_reported_with_status_404(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     for path in ("/scorers/nothing", "/clusters/nothing", "/clusters/worker01/scorers/x", "/nothing"):
         answer = page.get(path)
@@ -356,7 +360,7 @@ def test_runs_and_the_page_lead_to_flower_and_grafana(
         assert page.terminate() == 0
 
 
-def test_nothing_is_loaded_from_elsewhere(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_pages_load_no_foreign_resources(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores")
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]*)"', html)
@@ -463,7 +467,7 @@ def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: 
     assert re.search(r"it first answered this \d+ d ago", text)
 
 
-def test_what_could_not_run_yet(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_scorer_that_could_not_run_shows_its_condition(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     notices = Notices(redis_client)
     why = ConditionNotice(
@@ -511,7 +515,7 @@ def test_the_fleet_by_cluster_set_and_by_label(page: WebProcess, redis_client: r
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-def test_it_listens_on_ipv6(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+def test_page_listens_on_ipv6(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
     good_fleet(redis_client)
     with WebProcess(redis_server.url, tmp_path / "log", listen_host="::1") as page:
         assert page.url.startswith("http://[::1]:")

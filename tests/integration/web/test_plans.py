@@ -53,7 +53,7 @@ def comparison(namespace: str = "apps", words: str = XSS, **more: Any) -> PlanCo
     return PlanComparison.model_validate({"at": time.time(), "status": "Optimal", **report, **found, **more})
 
 
-def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_proposal_is_shown_beside_the_plan_in_force(page: WebProcess, redis_client: redis.Redis) -> None:
     fetch(page, "/plans", "<h1>Plans</h1>", "There are no plans yet")
     remember(redis_client, comparison())
     html = fetch(page, "/plans", "Plan of apps")
@@ -84,7 +84,7 @@ def test_axe_finds_nothing_on_plans(page: WebProcess, browser: Browser, redis_cl
     forget(redis_client, "apps")
 
 
-def test_a_large_plan_stays_a_page(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_large_plan_is_truncated(page: WebProcess, redis_client: redis.Redis) -> None:
     one = comparison()
     many = one.model_copy(update={"clusters": one.clusters * 90, "moves": one.moves * 90, "more_moves": 7})
     remember(redis_client, many)

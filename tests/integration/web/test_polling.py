@@ -11,7 +11,7 @@ from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
 
-def test_what_has_not_changed_is_not_sent_again(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_unchanged_page_is_answered_with_status_304(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker01", message="the first text")
     fetch(page, PAIR, "the first text")
@@ -30,7 +30,7 @@ def test_what_has_not_changed_is_not_sent_again(page: WebProcess, redis_client: 
     wait_for(changed, 20, "the change to be polled")
 
 
-def test_a_page_that_is_opened_is_newer_than_what_others_poll(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_opened_page_is_newer_than_polled_pages(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker01", message="the first text")
     fetch(page, PAIR, "the first text")
@@ -53,5 +53,5 @@ def test_the_form_for_choosing_stays_in_a_large_fleet(page: WebProcess, redis_cl
     assert 'id="choose"' in page.get("/?set=&label=", **{"If-None-Match": "none"}).text
 
 
-def test_a_query_that_is_too_long_is_refused(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_oversized_query_is_refused(page: WebProcess, redis_client: redis.Redis) -> None:
     assert page.get("/find?q=" + "a" * 3000).status_code == 400

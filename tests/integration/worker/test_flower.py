@@ -184,7 +184,7 @@ def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:
     assert "Traceback" not in log
 
 
-def test_what_is_shown_cannot_run_in_a_browser(flower: Flower) -> None:
+def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
     flower.publish(_task("0f", args="<script>alert(1)</script>"))
     _comes_after_all(flower, "10")
     for path, wanted in {
@@ -207,7 +207,7 @@ def test_flower_listens_again_after_redis_has_cut_it_off(flower: Flower) -> None
     _comes_after_all(flower, "12")
 
 
-def test_it_is_reached_by_both_families_and_metrics_need_the_password(redis_url: str, tmp_path: Path) -> None:
+def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str, tmp_path: Path) -> None:
     """They have the names of clusters and tasks, and an Ingress leads to them."""
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}

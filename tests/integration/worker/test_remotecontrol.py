@@ -113,7 +113,7 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
         assert bed.agent.result().outcome == "ok"
 
 
-def test_what_is_not_for_people_is_refused(bed: Bed) -> None:
+def test_forbidden_remote_command_is_refused(bed: Bed) -> None:
     done = bed.celery("control", "shutdown")
     assert done.returncode != 0 or "is not possible here" in done.stdout + done.stderr or not done.stdout
     bed.agent.tick("sample")
@@ -163,21 +163,21 @@ def test_flower_asks_single_workers_and_changes_nothing(bed: Bed) -> None:
     bed.agent.redis.acl_log_reset()
 
 
-def test_it_can_be_switched_off(tmp_path: Path, redis_url: str) -> None:
+def test_remote_control_can_be_disabled(tmp_path: Path, redis_url: str) -> None:
     agent = Agent(tmp_path, redis_url, remote_control=False)
     agent.configure(summary("sample", "http://127.0.0.1:1", "http://127.0.0.1:1"))
     with agent:
         assert agent.redis.pubsub_numsub(keys.CONTROL.commands)[0][1] == 0
 
 
-def test_a_call_without_a_queue_is_an_error_that_names_it(bed: Bed) -> None:
+def test_manual_call_without_a_queue_is_an_error_that_names_it(bed: Bed) -> None:
     done = bed.celery("call", "dsf.cycle", "--args", '["sample"]')
     assert done.returncode != 0
     assert "queue='spoke.<cluster>'" in done.stderr
     assert bed.agent.no_result()
 
 
-def test_a_call_by_hand(bed: Bed) -> None:
+def test_manual_call_runs_a_cycle(bed: Bed) -> None:
     done = bed.celery("call", "dsf.cycle", "--args", '["sample"]', "--queue", f"spoke.{CLUSTER}")
     assert done.returncode == 0, done.stderr
     assert bed.agent.result().results == [({"node": "n1", "pod": "a"}, 12.5)]
@@ -192,7 +192,7 @@ def test_a_call_by_hand(bed: Bed) -> None:
         ("results", f"spoke.{CLUSTER}", f"spoke.{CLUSTER}"),
     ],
 )
-def test_a_worker_by_celerys_own_command_refuses(redis_url: str, role: str, queue: str, told: str) -> None:
+def test_plain_celery_worker_command_is_refused(redis_url: str, role: str, queue: str, told: str) -> None:
     environment = {"DSF_ROLE": role, "DSF_CLUSTER": CLUSTER, "DSF_REDIS_URL": redis_url, "PATH": os.environ["PATH"]}
     done = forked.celery(["worker", "-Q", queue, "-c", "1"], environment)
     assert done.returncode != 0
@@ -200,7 +200,7 @@ def test_a_worker_by_celerys_own_command_refuses(redis_url: str, role: str, queu
     assert "Traceback" not in done.stderr or role == "results"
 
 
-def test_a_results_worker_by_celerys_own_command_is_one_of_ours(tmp_path: Path) -> None:
+def test_results_worker_started_by_celery_is_a_full_results_worker(tmp_path: Path) -> None:
     """Under the Redis user of results workers, which may answer as `results@...` only."""
     with RedisServer(aof=False) as server, server.client() as admin:
         for user in ("results", "operator"):
