@@ -147,7 +147,7 @@ def register(world: World, name: str, query: str, **spec: Any) -> None:
     world.hub.kubectl("apply", "-f", "-", stdin=json.dumps(scorer))
 
 
-def test_a_mistake_in_a_query_is_explained(world: World) -> None:
+def test_scoring_condition_explains_a_query_mistake(world: World) -> None:
     def conditions() -> dict[str, dict[str, str]]:
         found = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "mistaken"))
         return {one["type"]: one for one in (found.get("status") or {}).get("conditions") or []}
@@ -173,7 +173,7 @@ def test_a_mistake_in_a_query_is_explained(world: World) -> None:
     world.hub.kubectl("delete", "dsc", "mistaken", "-n", HUB_NAMESPACE, "--wait=true")
 
 
-def test_a_placement_moves_to_the_better_cluster(world: World) -> None:
+def test_placement_moves_to_the_better_cluster(world: World) -> None:
     world.measure(cluster1=80, cluster2=20)
     eventually(world, lambda: world.decision() == ["cluster1"], "the first decision")
     world.measure(cluster1=10, cluster2=90)
@@ -182,7 +182,7 @@ def test_a_placement_moves_to_the_better_cluster(world: World) -> None:
     eventually(world, lambda: world.decision() == ["cluster1"], "the move back")
 
 
-def test_a_placement_leaves_a_cluster_whose_score_expired(world: World) -> None:
+def test_placement_leaves_a_cluster_whose_score_expired(world: World) -> None:
     world.measure(cluster1=10, cluster2=90)
     eventually(world, lambda: world.decision() == ["cluster2"], "the move to cluster2")
     world.clusters["cluster2"].stop_agent()
@@ -244,7 +244,7 @@ def test_free_memory_of_nodes_steers_a_placement(world: World) -> None:
     eventually(world, lambda: chosen(world.session, "most-memory") == ["cluster2"], "the pod has ended")
 
 
-def test_a_missing_score_beats_a_negative_one_unless_when_empty_says_otherwise(world: World) -> None:
+def test_missing_score_beats_a_negative_score_unless_when_empty_gives_a_value(world: World) -> None:
     world.measure(cluster1=-20, cluster2=20)
     # Only cluster1 has such a series, and its score is negative.
     query = f"max by (node) ({METRIC} < 0)"

@@ -273,7 +273,7 @@ def _difference(situation: Situation, outcome: SchedulingDecision) -> str:
     return f"{situation.placement['metadata']['name']}: {sorted(situation.decided)} is not {outcome.chosen}"
 
 
-def test_what_would_be_chosen_is_what_ocm_chose(bench: Bench) -> None:
+def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
     """Each Placement's clusters, but of those that balance: what these have depends on who was looked at first."""
     found: dict[str, Situation] = {}
 
@@ -299,7 +299,7 @@ def test_what_would_be_chosen_is_what_ocm_chose(bench: Bench) -> None:
     assert sum(0 < len(one.decided) < len(schedule(one).order) for one in compared) > 40
 
 
-def test_a_replay_of_what_is_published_chooses_what_ocm_chose(bench: Bench) -> None:
+def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -> None:
     """`dsf compare` on 50 fleets: the scores come from a backtest's moment, in place of the published ones."""
     at = int(time.time())
     sides = {resource: _published(bench, resource, at) for resource in ("fresh", "endless")}
@@ -384,7 +384,7 @@ def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:
     assert sum(len(schedule(one).order) for one in situations.values()) > 400
 
 
-def test_what_if_is_what_comes_true(bench: Bench) -> None:
+def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) -> None:
     """A score is changed as it was asked about, and OCM chooses as was foretold."""
     name = "what-if"
     members = ["c00", "c01", "c02"]
@@ -471,7 +471,9 @@ def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:
     raise AssertionError("no Placement has such a score")
 
 
-def test_a_browser_shows_the_order_and_what_if(bench: Bench, browser: Browser, redis_url: str, tmp_path: Path) -> None:
+def test_placement_page_shows_the_ranking_and_the_what_if_form(
+    bench: Bench, browser: Browser, redis_url: str, tmp_path: Path
+) -> None:
     wait_for(lambda: all(one.placement.get("status") for one in bench.situations().values()), 20, "OCM's decisions")
     view, asked = _question(bench)
     settings = {"backend": "kube", "kubeconfig": bench.plane.kubeconfig, "namespace": NAMESPACE}

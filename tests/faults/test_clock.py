@@ -86,7 +86,7 @@ def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> 
     assert fleet.score_now("sample").outcome == "ok"
 
 
-def test_a_beat_that_died_meanwhile_is_replaced(fleet: Fleet, clock: MovedClock) -> None:
+def test_dead_beat_is_replaced_after_the_clock_is_corrected(fleet: Fleet, clock: MovedClock) -> None:
     """Its lock in Redis would last until that time comes. The last test here: the other beat has the right time."""
     # So many that the lock was taken or extended since the clock is ahead.
     fleet.wait_success("sample", more=3)

@@ -126,7 +126,7 @@ def test_masked_while_a_cycle_runs(fleet: Fleet) -> None:
     fleet.check_books("masked")
 
 
-def test_a_clock_that_is_ahead(fleet: Fleet) -> None:
+def test_agent_with_a_clock_ahead_runs_without_failures(fleet: Fleet) -> None:
     """By more than the interval: ticks would all be over by the agent's own clock, and it goes by the hub's."""
     fleet.altered["agent c2"] = ("--clock", str(TOLERATED))
     fleet.restart("agent c2")

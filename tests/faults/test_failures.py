@@ -114,7 +114,7 @@ def test_floods_at_once(fleet: Fleet) -> None:
         fleet.api.script(scores(10), path=f"/{name}")
 
 
-def test_a_wrong_query(fleet: Fleet, prometheus: str) -> None:
+def test_query_error_of_a_user_is_reported_and_cleared_after_its_correction(fleet: Fleet, prometheus: str) -> None:
     """A user makes a mistake, reads Prometheus' own words everywhere, and corrects it."""
     fleet.scorer("asked", interval=INTERVAL, query="sum(up", source=prometheus)
     message = fleet.check_failure("asked", "fetch", "bad_query", "parse error", "unclosed left parenthesis")
@@ -123,7 +123,7 @@ def test_a_wrong_query(fleet: Fleet, prometheus: str) -> None:
     fleet.check_cleared("asked")
 
 
-def test_a_scoring_api_that_is_broken(fleet: Fleet) -> None:
+def test_broken_scoring_api_is_reported_and_cleared_after_its_recovery(fleet: Fleet) -> None:
     fleet.scorer("broken", answer("out of memory", 500), interval=INTERVAL, execution={"maxRetries": 1})
     url = f"POST {fleet.api.url}/broken"
     message = fleet.check_failure("broken", "score", "http_error", url, "HTTP 500: out of memory")
@@ -134,13 +134,13 @@ def test_a_scoring_api_that_is_broken(fleet: Fleet) -> None:
     (fleet.manifests / "scorer-broken.yaml").unlink()
 
 
-def test_a_plug_in_that_fails(fleet: Fleet) -> None:
+def test_plugin_exception_is_reported_as_fetch_failure(fleet: Fleet) -> None:
     fleet.scorer("plugged", scores(10), interval=INTERVAL, query="x", kind="raises.example.com")
     fleet.check_failure("plugged", "fetch", "plugin_failed", "KeyError in dsf_raises.py:3: 'power'")
     (fleet.manifests / "scorer-plugged.yaml").unlink()
 
 
-def test_what_is_wrong_with_a_manifest(fleet: Fleet) -> None:
+def test_invalid_manifests_are_reported_by_dsf_status(fleet: Fleet) -> None:
     """Refused as a whole, or of no use on a cluster: `dsf status` says both."""
     fleet.scorer("nameless", scores(10), query='up{r="${label:region}"}')
     fleet.scorer("unknown", scores(10), query="up", wrong=True)

@@ -92,7 +92,7 @@ def test_frozen_so_that_connections_stay_half_open(fleet: Fleet) -> None:
     # From a full one ticks can be taken, and no result can be sent.
     [("min-replicas-to-write", "Connection to broker lost"), ("maxmemory", "no scorer had a good cycle")],
 )
-def test_there_and_refusing_every_write(fleet: Fleet, setting: str, noticed: str) -> None:
+def test_fleet_recovers_from_a_redis_that_refuses_writes(fleet: Fleet, setting: str, noticed: str) -> None:
     """Its replica is gone, or it is full: other than a Redis that is away, it answers."""
     before = {name: len(fleet.log(name)) for name in ("agent c1", "results", "hub")}
     fleet.redis.config_set(setting, "1")

@@ -47,7 +47,7 @@ def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
     assert (scored["fresh"], scored["items"]) == (True, [{"name": "n1", "value": 42}])
 
 
-def test_a_beat_that_stands_still_is_seen_everywhere(fleet: Fleet, tmp_path: Path) -> None:
+def test_stopped_beat_is_reported_by_page_metrics_and_status(fleet: Fleet, tmp_path: Path) -> None:
     """Whatever people look at says that no ticks are sent, although all scores are fresh."""
     url = fleet.redis_server.url
     with WebProcess(url, tmp_path / "web.log", manifests=fleet.manifests) as page:

@@ -20,7 +20,7 @@ _EVERY, _SINCE = 30, 120
 
 @pytest.mark.parametrize("scorer", ["sample-scorer", "cluster-free"])
 @pytest.mark.parametrize("name", MANAGED)
-def test_a_backtest_in_an_agents_pod(world: World, name: str, scorer: str) -> None:
+def test_backtest_runs_in_an_agent_pod(world: World, name: str, scorer: str) -> None:
     """As docs/backtest.md has it: the agent's own source, and what was delivered to it; for any user id."""
     pod = ("-n", AGENT_NAMESPACE, "exec", "deployment/dynamic-scoring-agent", "--")
     words = (*pod, *f"dsf backtest {scorer} --since {_SINCE}s --every {_EVERY}s -o jsonl".split())

@@ -94,7 +94,7 @@ def test_all_services_are_healthy_and_both_clusters_have_scores(compose: Compose
     wait_for(lambda: _scored(compose), 90, "scores of both clusters", interval=1)
 
 
-def test_a_container_that_is_killed_is_started_again(compose: Compose) -> None:
+def test_killed_container_is_restarted(compose: Compose) -> None:
     """Each, one after the other. Its process dies; `docker kill` would mean that it shall stay away."""
     for service in SERVICES:
         before = compose.container(service)["State"]["Pid"]

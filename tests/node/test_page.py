@@ -97,7 +97,7 @@ def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPath
         forwarding.kill()
 
 
-def test_a_browser_shows_the_fleet_to_who_may_look(look: Look) -> None:
+def test_page_in_a_browser_shows_the_fleet_to_permitted_users(look: Look) -> None:
     seen = look("looking")
     assert (seen["login"], seen["status"], seen["wrong"]) == (303, 200, [])
     assert all(name in seen["text"] for name in ("sample-scorer", *MANAGED)), seen["text"]

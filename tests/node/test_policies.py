@@ -134,7 +134,7 @@ def test_every_flow_works_without_enforcement(hub_pods: Pods, agent_pods: Pods) 
     wait_for(lambda: agent_pods.connects("prometheus", "agent", OTHER), 30, "a listener in the agent's pod")
 
 
-def test_what_must_flow_flows_and_what_nobody_needs_is_refused(world: World, hub_pods: Pods) -> None:
+def test_network_policies_allow_needed_flows_and_refuse_all_others(world: World, hub_pods: Pods) -> None:
     with policies.enforced(world.hub) as pods:
         assert pods >= 3
         assert _refused(hub_pods, FORBIDDEN) == FORBIDDEN

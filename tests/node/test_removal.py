@@ -7,7 +7,7 @@ from tests.node.world import HUB_NAMESPACE, MANAGED, World
 from tests.support.wait import wait_for
 
 
-def test_a_rollback_scores_as_before(world: World) -> None:
+def test_rollback_scores_as_before(world: World) -> None:
     world.judge()
     before = world.revision()
     limit = "--set hub.resources.limits.cpu=900m"

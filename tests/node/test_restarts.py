@@ -37,7 +37,7 @@ def watch(world: World) -> Iterator[Watch]:
 def _afterwards(world: World, watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test every pod is ready, cycles succeed, one was missed at most, and the override is kept."""
     # A node without power is away for longer, and re-scores by hand that expire meanwhile count, too.
-    away = request.function is test_a_node_that_loses_power
+    away = request.function is test_node_that_loses_power_recovers
     with contextlib.nullcontext() if away else watch.window(request.node.name, OVERRIDE):
         yield
         for cluster, namespace, selector in _places(world).values():
@@ -50,7 +50,7 @@ def _afterwards(world: World, watch: Watch, request: pytest.FixtureRequest) -> I
 
 
 @pytest.mark.parametrize("name", [*COMPONENTS, "agent"])
-def test_a_pod_that_is_deleted_comes_back(world: World, name: str) -> None:
+def test_deleted_pod_is_replaced(world: World, name: str) -> None:
     cluster, namespace, selector = _places(world)[name]
     before = {pod["metadata"]["uid"] for pod in world.wait_ready(cluster, namespace, selector)}
     cluster.kubectl("-n", namespace, "delete", "pod", "-l", selector, timeout=180)
@@ -78,7 +78,7 @@ def test_every_container_may_be_killed(world: World) -> None:
     wait_for(started_again, 90, "every container started again", interval=1)
 
 
-def test_a_node_that_is_drained(world: World) -> None:
+def test_drained_node_gets_its_pods_back(world: World) -> None:
     cluster = world.managed["cluster1"]
     cluster.kubectl("drain", cluster.name, "--force", "--delete-emptydir-data", "--timeout=120s", timeout=150)
     cluster.kubectl("uncordon", cluster.name)
@@ -87,7 +87,7 @@ def test_a_node_that_is_drained(world: World) -> None:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_a_node_that_loses_power(world: World) -> None:
+def test_node_that_loses_power_recovers(world: World) -> None:
     """kubelet, containerd and all containers end at once, and start again."""
     cluster = world.managed["cluster1"]
     ids = {pod["status"]["containerStatuses"][0]["containerID"] for pod in world.pods(cluster, AGENT_NAMESPACE, AGENT)}

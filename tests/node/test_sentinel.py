@@ -43,7 +43,7 @@ def test_agents_go_over_to_it(world: World, pods: SentinelPods) -> None:
     assert not world.pods(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=redis")
 
 
-def test_one_sentinel_is_killed(world: World, pods: SentinelPods) -> None:
+def test_killed_sentinel_is_replaced(world: World, pods: SentinelPods) -> None:
     pods.kill("sentinel-0")
     _one_cycle(world)
     wait_for(lambda: pods.master() == SERVERS["redis-0"], 60, "the Sentinels to agree again", interval=1)

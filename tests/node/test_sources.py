@@ -143,7 +143,7 @@ def test_several_sources_with_a_secret_from_the_hub(world: World) -> None:
         wait_for(lambda name=name: not _token(world, name), 60, f"no token on {name}", interval=1)
 
 
-def test_a_service_ca_that_the_cluster_puts_in(world: World, tmp_path: Path) -> None:
+def test_service_ca_injected_by_the_cluster_is_trusted(world: World, tmp_path: Path) -> None:
     """What OpenShift does: it signs services with a CA of the cluster's own, and fills ConfigMaps that ask for it.
 
     The server wants a certificate of its clients, which comes from the hub.
