@@ -56,7 +56,7 @@ def test_the_largest_numbers() -> None:
         ({"with": "max", "how": 1}, "how: is not a known field; allowed are by, with"),
     ],
 )
-def test_what_is_refused(spec: dict[str, Any], expected: str) -> None:
+def test_invalid_aggregate_is_refused(spec: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValidationError) as raised:
         Aggregate.model_validate(spec, by_alias=True, by_name=False)
     assert expected in "; ".join(str(mistake) for mistake in explain(raised.value, Aggregate, spec))

@@ -116,26 +116,26 @@ def test_all_that_is_named_is_found() -> None:
         ({"aws": {"region": "r", "roleARN": ROLE}}, "spec.source.auth.aws.roleARN: a token of the agent's own account"),
     ],
 )
-def test_what_no_scorer_can_use(auth: dict[str, Any], said: str) -> None:
+def test_unusable_auth_is_refused(auth: dict[str, Any], said: str) -> None:
     with pytest.raises(ResolutionError, match=said.replace(".", r"\.")):
         resolve(scorer({**SOURCE, "auth": auth}))
 
 
-def test_a_token_of_upstreams_kind_is_told_as_ever() -> None:
+def test_token_secret_ref_is_sent_in_the_upstream_fields() -> None:
     summary = resolve(scorer({**SOURCE, "auth": {"tokenSecretRef": REF}})).summary
     assert (summary.source_endpoint_auth_name, summary.source_endpoint_auth_key) == ("s", "k")
     assert summary.source_access is None
     assert "Access" not in dump_summaries([summary])
 
 
-def test_what_is_told_is_what_is_read() -> None:
+def test_source_access_survives_dump_and_parse() -> None:
     source = {**SOURCE, "auth": {"basic": BASIC, "headers": [{"name": "X-Scope-OrgID", "value": "a"}]}}
     summary = resolve(scorer({**source, "tls": {"insecureSkipVerify": True}})).summary
     assert parse_summaries(dump_summaries([summary])) == [summary]
     assert hash(summary) == hash(parse_summaries(dump_summaries([summary]))[0])
 
 
-def test_what_an_older_agent_does_not_know_is_not_lost() -> None:
+def test_unknown_access_fields_are_reported_as_a_problem() -> None:
     text = '[{"name":"a","scoreName":"s","sourceAccess":{"methods":{"new":1}}},{"name":"b","scoreName":"t"}]'
     first, second = parse_summaries(text)
     assert first.source_access is not None

@@ -45,6 +45,6 @@ def test_rendering_never_raises_and_is_one_pass(fmt: str, cluster: str, score: s
     assert DimensionFormat(fmt, cluster, score).render(labels) == expected
 
 
-def test_a_format_is_made_once_and_rendered_often() -> None:
+def test_dimension_format_renders_repeatedly() -> None:
     dimension = DimensionFormat("${cluster}/${node}", "c", "s")
     assert [dimension.render({"node": node}) for node in ("a", "b")] == ["c/a", "c/b"]

@@ -60,7 +60,7 @@ def replay(story: Story, min_change: int, for_seconds: float) -> list[int | None
         pytest.param(200, 0, [(0, -100, -100), (1, 99, -100), (2, 100, 100)], id="the whole range"),
     ],
 )
-def test_one_item(min_change: int, for_seconds: float, story: Story) -> None:
+def test_hold_publishes_changes_of_an_item_by_its_rule(min_change: int, for_seconds: float, story: Story) -> None:
     assert replay(story, min_change, for_seconds) == [expected for _, _, expected in story]
 
 
@@ -76,7 +76,7 @@ def test_one_item(min_change: int, for_seconds: float, story: Story) -> None:
         (Waiting(54, None, 4), 4, 60, Waiting(60, 100.0, 10)),
     ],
 )
-def test_a_rule_that_changed_meanwhile(
+def test_hold_applies_a_changed_rule_to_a_waiting_change(
     before: Waiting, min_change: int, for_seconds: float, expected: Waiting | None
 ) -> None:
     assert waiting_for(50, 60, before, 100.0, min_change=min_change, for_seconds=for_seconds) == expected
@@ -120,7 +120,7 @@ def test_as_the_words_say(steps: list[tuple[int, int]], min_change: int, for_sec
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(-100, 100)), min_size=2, max_size=30), st.integers(1, 50))
-def test_what_is_published_was_measured_and_moved_far_enough(values: list[tuple[float, int]], min_change: int) -> None:
+def test_published_value_was_measured_and_moved_by_min_change(values: list[tuple[float, int]], min_change: int) -> None:
     """Whatever the clock does."""
     seen = replay([(at, value, None) for at, value in values], min_change, 30)
     for before, after, (_, value) in zip(seen, seen[1:], values[1:], strict=False):

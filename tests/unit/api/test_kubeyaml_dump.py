@@ -33,14 +33,14 @@ _OTHERS_TO_KUBECTL = (
 
 
 @pytest.mark.parametrize("text", _TEXTS)
-def test_a_text_is_read_as_it_was_written(text: str) -> None:
+def test_dumped_text_is_read_back_unchanged(text: str) -> None:
     for data in ({"key": text}, {text: [1, {text: text}]}, {"a": {"b": [text, {"c": text}]}}):
         written = kubeyaml.dump(data)
         assert kubeyaml.load(written) == yaml.safe_load(written) == data
 
 
 @pytest.mark.parametrize("text", _OTHERS_TO_KUBECTL)
-def test_a_text_is_a_text_to_kubectl_too(text: str, tmp_path: Path) -> None:
+def test_dumped_text_is_a_string_for_kubectl(text: str, tmp_path: Path) -> None:
     data = {"name": text, "labels": {text: [text, 1.5, 10**400, 1e300, True]}}
     for written in (kubeyaml.dump(data), kubeyaml.dump({"key": data | {"long": "word " * 40}})):
         assert written.count(f"'{text}'") == 3
@@ -61,6 +61,6 @@ _ANY_DATA = strategies.recursive(
 
 
 @hypothesis.given(strategies.dictionaries(_ANY_TEXT, _ANY_DATA, min_size=1, max_size=3))
-def test_whoever_reads_it_finds_what_was_written(data: dict[str, Any]) -> None:
+def test_dumped_data_is_read_back_unchanged(data: dict[str, Any]) -> None:
     text = kubeyaml.dump(data)
     assert kubeyaml.load(text) == yaml.safe_load(text) == data

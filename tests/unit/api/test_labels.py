@@ -19,7 +19,7 @@ def test_cut_label(case: dict[str, Any]) -> None:
 
 
 @given(ANY_TEXT, st.just(256) | st.integers(0, 20))
-def test_a_cut_label_is_the_longest_head_that_fits(value: str, limit: int) -> None:
+def test_truncated_label_is_the_longest_prefix_that_fits(value: str, limit: int) -> None:
     cut = cut_label(value, limit)
     whole = value.encode("utf-8", "replace").decode()
     assert whole.startswith(cut)
@@ -42,5 +42,5 @@ def test_gauge_labels() -> None:
     }
 
 
-def test_one_value_under_two_label_names_makes_two_gauges() -> None:
+def test_same_value_under_two_label_names_gives_two_gauges() -> None:
     assert gauge_labels("c", "s", {"node": "x"}) != gauge_labels("c", "s", {"device": "x"})

@@ -80,7 +80,7 @@ def only(text: str) -> DynamicScorer | DynamicScoringConfig | ManagedCluster:
 
 
 @pytest.mark.parametrize("is_json", [False, True])
-def test_a_list_as_kubectl_prints_it(is_json: bool) -> None:
+def test_kubectl_list_is_parsed_item_by_item(is_json: bool) -> None:
     stored = {"uid": "1", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z"}
     items = [yaml.safe_load(text) for text in (SCORER, CONFIG)]
     for item in items:
@@ -103,7 +103,7 @@ def test_a_list_as_kubectl_prints_it(is_json: bool) -> None:
     assert parse_documents("kind: List\nitems: 7", "f") == []
 
 
-def test_a_cluster() -> None:
+def test_managed_cluster_is_parsed() -> None:
     cluster = only(CLUSTER)
     assert isinstance(cluster, ManagedCluster)
     assert cluster.is_served
@@ -119,13 +119,13 @@ def test_a_cluster() -> None:
         ("  name: worker01", "  name: worker01\n  deletionTimestamp: 2026-01-01T00:00:00Z"),
     ],
 )
-def test_a_cluster_that_is_not_served(written: str, instead: str) -> None:
+def test_cluster_without_acceptance_is_not_served(written: str, instead: str) -> None:
     cluster = only(CLUSTER.replace(written, instead))
     assert isinstance(cluster, ManagedCluster)
     assert not cluster.is_served
 
 
-def test_a_time_needs_no_quotes() -> None:
+def test_timestamp_needs_no_quotes() -> None:
     scorer = only(SCORER.replace("  name: s", "  creationTimestamp: 2026-01-01T00:00:00Z\n  name: s"))
     assert scorer.metadata.creation_timestamp is not None
     assert scorer.metadata.creation_timestamp.isoformat() == "2026-01-01T00:00:00+00:00"
@@ -201,7 +201,7 @@ def test_mistakes_in_a_list() -> None:
     ]
 
 
-def test_a_bad_document_stops_no_other() -> None:
+def test_bad_document_stops_no_other() -> None:
     found = parse_documents(f"{SCORER}---\nspec: [unclosed\n---\nkind: 5\n---\n{CLUSTER}", "f.yaml")
     assert [str(item) if isinstance(item, ManifestProblem) else type(item.object).__name__ for item in found] == [
         "DynamicScorer",
@@ -271,7 +271,7 @@ def test_a_bad_document_stops_no_other() -> None:
         ),
     ],
 )
-def test_one_problem(text: str, problem: str) -> None:
+def test_parser_reports_the_problem_with_its_line(text: str, problem: str) -> None:
     assert problems(text) == [problem]
 
 
@@ -317,13 +317,13 @@ LINES = st.lists(st.sampled_from(f"{SCORER}{CONFIG}{CLUSTER}{ODD_LINES}\t".split
 
 
 @given(st.text(alphabet=st.characters()) | st.text(alphabet="-:?[]{}&*!|>%@`\"'#, \n\tabn~<") | LINES)
-def test_nothing_is_raised_and_lines_are_lines_of_the_text(text: str) -> None:
+def test_parser_never_raises_and_reports_lines_of_the_text(text: str) -> None:
     for found in parse_documents(text, "f.yaml"):
         # YAML 1.1 has five line breaks.
         assert 1 <= found.line <= len(re.findall("[\r\n\x85\u2028\u2029]", text)) + 1
 
 
-def test_a_list_may_have_a_whole_fleet() -> None:
+def test_list_of_a_whole_fleet_is_parsed() -> None:
     """As `kubectl get managedclusters -o yaml` writes it: one document without aliases."""
     labels = {f"label-{number}": f"value-{number}" for number in range(120)}
     clusters = [

@@ -20,7 +20,7 @@ def test_rfc3339_is_utc_with_whole_seconds() -> None:
     assert rfc3339(moment) == "2026-01-01T00:30:15Z"
 
 
-def test_a_new_condition_goes_to_the_end() -> None:
+def test_new_condition_is_appended() -> None:
     other = condition(kind="Scoring")
     assert set_condition([other], condition()) == [other, condition()]
 
@@ -29,7 +29,7 @@ def test_the_same_status_keeps_its_transition_time() -> None:
     assert set_condition([condition()], condition(message="new", at=LATE)) == [condition(message="new")]
 
 
-def test_a_flip_moves_the_transition_time_and_keeps_the_place() -> None:
+def test_changed_condition_status_updates_its_time_in_position() -> None:
     other = condition(kind="Scoring")
     flipped = condition("False", at=LATE)
     assert set_condition([condition(), other], flipped) == [flipped, other]
@@ -41,7 +41,7 @@ def test_set_condition_leaves_its_input_alone() -> None:
     assert conditions == [condition()]
 
 
-def test_a_condition_as_a_manifest() -> None:
+def test_condition_is_written_as_a_manifest() -> None:
     assert condition(message="fine").to_manifest() == {
         "type": "Healthy",
         "status": "True",
@@ -57,7 +57,7 @@ def test_metadata_as_a_manifest_leaves_out_what_is_empty() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", "a/b", "a" * 254])
-def test_a_name_that_could_leave_its_folder_is_refused(name: str) -> None:
+def test_name_with_path_parts_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         ObjectMeta(name=name)
     if name:

@@ -60,7 +60,7 @@ def test_an_older_scorer_takes_no_name_that_another_one_holds(attacker: str, kno
 
 
 @pytest.mark.parametrize("attacker", ["hub/attacker", "team/attacker"])
-def test_a_replaced_holder_keeps_its_name(attacker: str) -> None:
+def test_deleted_holder_regains_its_name_within_the_retention(attacker: str) -> None:
     waits = Wish(attacker, "x", OLD)
     before = settle({}, [Wish("hub/victim", "x", NEW)], AT, HOME)
     before = settle(before, [Wish("hub/victim", "x", NEW), waits], AT + 1, HOME)
@@ -76,7 +76,7 @@ def test_a_replaced_holder_keeps_its_name(attacker: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 30], ids=["created-before", "at-once", "created-after"])
-def test_a_rename_takes_the_name_over_and_no_older_scorer_does(seconds: int) -> None:
+def test_rename_takes_over_the_name_before_older_scorers(seconds: int) -> None:
     attacker = Wish("hub/attacker", "x", OLD)
     created = datetime.fromtimestamp(AT + 10 + seconds, UTC)
     renamed, stranger = Wish("hub/renamed", "x", created), Wish("team/stranger", "x", created)
@@ -94,7 +94,7 @@ def test_a_rename_takes_the_name_over_and_no_older_scorer_does(seconds: int) -> 
     assert queues["x"][0].owner == "hub/renamed"
 
 
-def test_a_name_that_is_given_up_is_free_at_once_for_the_one_that_waits_longest() -> None:
+def test_released_name_goes_to_the_longest_waiting_scorer() -> None:
     everyone = [Wish("hub/a", "x", NEW)]
     queues = settle({}, everyone, AT, HOME)
     for number, owner in enumerate(["team/b", "hub/d", "hub/c"], start=1):
@@ -115,7 +115,7 @@ def test_two_scorers_swap_their_names() -> None:
     assert holders(Wish("hub/a", "y"), Wish("hub/b", "x"), before=before) == {"y": "hub/a", "x": "hub/b"}
 
 
-def test_a_clock_that_was_ahead_keeps_no_name_longer() -> None:
+def test_clock_that_was_ahead_does_not_extend_a_retention() -> None:
     before = {"x": (NameClaim("hub/a", AT, AT + 10_000), NameClaim("hub/b", AT))}
     kept = settle(before, [Wish("hub/b", "x", OLD)], AT, HOME)
     assert kept["x"][0] == NameClaim("hub/a", AT, AT)
@@ -248,7 +248,7 @@ def test_claims_interrupted_between_two_namespaces_have_one_holder() -> None:
     assert NameClaims.parse({"two": waiting.dump("two")}).scores["x"][0].owner == "two/b"
 
 
-def test_what_a_refused_scorer_is_told() -> None:
+def test_refusal_names_the_holder_and_the_retention() -> None:
     queue = (NameClaim("hub/a", 1_700_000_000), NameClaim("hub/b", AT))
     assert refusal("score name 'x'", queue, "hub/a") == ""
     assert refusal("score name 'x'", queue, "hub/b") == (

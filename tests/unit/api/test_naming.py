@@ -37,7 +37,7 @@ def test_names_of_which_nothing_is_left_stay_distinct() -> None:
 
 
 @given(NAMES)
-def test_a_sanitised_name_is_a_dns_subdomain_and_sanitising_it_again_changes_nothing(name: str) -> None:
+def test_sanitised_name_is_a_dns_subdomain_and_sanitising_is_idempotent(name: str) -> None:
     result = sanitize_resource_name(name)
     label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
     assert re.fullmatch(rf"{label}(\.{label})*", result)

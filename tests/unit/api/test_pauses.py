@@ -45,14 +45,14 @@ def test_every_way_to_write_a_pause_has_the_same_bound(
     assert read_end(text) == expected
 
 
-def test_a_bounded_end_has_a_date_and_no_time_is_refused() -> None:
+def test_pause_end_is_bounded_and_nan_is_refused() -> None:
     assert pause_end(float("inf")) == LATEST
     assert datetime.fromtimestamp(pause_end(1e300), UTC).year == 9999
     with pytest.raises(ValueError, match="no time"):
         pause_end(float("nan"))
 
 
-def test_what_redis_holds_is_bounded_too() -> None:
+def test_pause_end_read_from_redis_is_bounded() -> None:
     entry = parsed(
         Entry,
         "c1/s",

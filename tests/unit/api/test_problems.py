@@ -20,7 +20,7 @@ def test_field_path(location: tuple[int | str, ...], path: str) -> None:
     assert field_path(location) == path
 
 
-def test_a_mistake_of_the_whole_document_names_no_field() -> None:
+def test_problem_of_the_whole_document_names_no_field() -> None:
     assert str(Mistake((), "is wrong")) == "is wrong"
     assert str(Mistake(("a",), "is wrong")) == "a: is wrong"
 
@@ -31,7 +31,7 @@ def test_head_is_one_line_and_short() -> None:
     assert head(b"x" * (HEAD_BYTES + 1)) == "'" + "x" * HEAD_BYTES + "'..."
 
 
-def test_a_long_value_is_shown_shortened() -> None:
+def test_long_value_is_truncated_in_the_message() -> None:
     document = manifest({"description": "d", "configURL": "http://h", "configSyncMode": "x" * 1000})
     with pytest.raises(ValidationError) as raised:
         DynamicScorer.from_manifest(document)

@@ -15,7 +15,7 @@ def parse(document: Any) -> RemoteConfig:
     return parse_remote_config(json.dumps(document).encode())
 
 
-def test_a_whole_config() -> None:
+def test_complete_config_is_parsed() -> None:
     config = parse(SYNCED)
     assert config.source.type is SourceType.Prometheus
     assert config.source.params.query == QUERY
@@ -30,11 +30,11 @@ def test_an_answer_without_any_of_its_fields_is_no_configuration(document: dict[
 
 
 @pytest.mark.parametrize("document", [{"name": ""}, {"source": None, "scoring": {"params": None, "path": None}}])
-def test_what_is_absent_or_null_is_unset(document: dict[str, Any]) -> None:
+def test_absent_or_null_fields_are_unset(document: dict[str, Any]) -> None:
     assert parse(document) == RemoteConfig()
 
 
-def test_a_byte_order_mark_is_no_mistake() -> None:
+def test_byte_order_mark_is_accepted() -> None:
     assert parse_remote_config(b'\xef\xbb\xbf{"name": null}') == RemoteConfig()
 
 
@@ -115,7 +115,7 @@ def test_numbers_below_one_are_taken_as_they_are() -> None:
         ),
     ],
 )
-def test_a_bad_config(body: bytes, message: str) -> None:
+def test_bad_config_is_refused_with_its_reason(body: bytes, message: str) -> None:
     with pytest.raises(RemoteConfigError) as raised:
         parse_remote_config(body)
     assert str(raised.value) == message

@@ -29,7 +29,7 @@ def refusal(found: DynamicScorer) -> tuple[str, str]:
     return raised.value.reason, str(raised.value)
 
 
-def test_a_whole_summary() -> None:
+def test_complete_summary_is_resolved() -> None:
     assert resolve(scorer(synced=SYNCED)).summary.model_dump(by_alias=True, exclude_none=True) == {
         "name": "sample-scorer",
         "scoreName": "sample_my_score",
@@ -65,7 +65,7 @@ def test_refused(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", load("token_hosts"))
-def test_a_token_goes_where_the_user_said(case: dict[str, Any]) -> None:
+def test_token_goes_to_the_server_of_the_spec(case: dict[str, Any]) -> None:
     auth = {"source.auth": {"tokenSecretRef": {"name": "prom", "key": "token"}}}
     spec = {**case["spec"], **auth}
     summary = resolve(changed(spec, case["synced"], spec.get("configSyncMode", "Full"))).summary
@@ -73,7 +73,7 @@ def test_a_token_goes_where_the_user_said(case: dict[str, Any]) -> None:
     assert (summary.source_endpoint_auth_name, summary.source_endpoint_auth_key) == ("prom", "token")
 
 
-def test_a_host_that_the_hubs_admin_listed_may_have_the_token() -> None:
+def test_token_may_go_to_a_host_listed_by_the_hub_administrator() -> None:
     auth = {"source.auth": {"tokenSecretRef": {"name": "prom", "key": "token"}}, "source.host": ""}
     found = changed(auth, {"source.host": "http://thanos.example:9091"})
     with pytest.raises(ResolutionError, match=r"hubSetting\.tokenHosts"):
@@ -114,14 +114,14 @@ def test_paused_until() -> None:
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "2026-11-21T12:00:00", "2026-11-21"])
-def test_a_pause_that_is_no_time_runs_nothing(text: str) -> None:
+def test_invalid_pause_annotation_refuses_the_scorer(text: str) -> None:
     assert refusal(scorer(synced=SYNCED, annotations={PAUSED_UNTIL: text})) == (
         "InvalidPausedUntil",
         f"annotation {PAUSED_UNTIL}: '{text}' is not a time such as 2026-11-21T10:00:00Z",
     )
 
 
-def test_a_resolved_scorer_can_be_compared_and_does_not_change() -> None:
+def test_resolved_scorer_is_hashable_and_immutable() -> None:
     one, same = resolve(scorer(synced=SYNCED)), resolve(scorer(synced=SYNCED))
     assert one == same
     assert hash(one) == hash(same)
@@ -132,7 +132,7 @@ def test_a_resolved_scorer_can_be_compared_and_does_not_change() -> None:
 @pytest.mark.parametrize(
     ("field", "name"), [("source.params.query", "sourceQuery"), ("scoring.params.name", "scoreName")]
 )
-def test_a_scorer_that_leaves_no_room_for_others_is_refused(field: str, name: str) -> None:
+def test_oversized_scorer_is_refused(field: str, name: str) -> None:
     resolve(changed({}, {field: "q" * 12_000}))
     reason, message = refusal(changed({}, {field: "q" * 900_000}))
     assert reason == "TooLarge"

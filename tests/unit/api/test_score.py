@@ -35,20 +35,20 @@ def test_items(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("score", "reason"), [(math.nan, "nan"), (math.inf, "infinite"), (-math.inf, "infinite")])
-def test_a_score_that_is_no_number_makes_no_item(score: float, reason: str) -> None:
+def test_non_finite_score_makes_no_item(score: float, reason: str) -> None:
     items = build_items([ScoringResult({"node": "a"}, 1.0), ScoringResult({"node": "a"}, score)], "${node}", "c", "s")
     assert items.items == (("a", 1),)
     assert items.refused == {reason: 1}
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_no_number(score: float) -> None:
+def test_non_finite_score_has_no_value(score: float) -> None:
     with pytest.raises(ValueError, match=f"^{score} is not a score$"):
         to_score_value(score)
 
 
 @given(FINITE)
-def test_a_value_is_the_floor_or_the_nearest_bound(score: float) -> None:
+def test_score_value_is_the_floor_clamped_to_the_bounds(score: float) -> None:
     floor = math.floor(score)
     assert to_score_value(score) == (min(max(floor, -100), 100), not -100 <= floor <= 100)
 
@@ -65,7 +65,7 @@ def test_names_are_unique_and_every_result_is_accounted_for(results: list[Scorin
     assert len(items.items) + items.duplicates + items.refused.total() == len(results)
 
 
-def test_one_byte_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_object_one_byte_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"pod-{n:04}" for n in range(100)]
     results = [ScoringResult({"pod": name}, 1.0) for name in names]
     size = object_bytes(names)

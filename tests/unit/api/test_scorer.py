@@ -40,7 +40,7 @@ def test_defaults() -> None:
     }
 
 
-def test_a_new_scorer_is_unknown() -> None:
+def test_new_scorer_has_unknown_health() -> None:
     status = DynamicScorer.from_manifest(manifest()).status
     assert status == DynamicScorerStatus(health_status=HealthStatus.Unknown)
 
@@ -54,12 +54,12 @@ def test_an_empty_health_status_is_refused() -> None:
     ]
 
 
-def test_a_status_of_another_version_is_read() -> None:
+def test_status_of_another_version_is_read() -> None:
     status = {"healthStatus": "Active", "somethingNew": 1, "lastSyncedConfig": {**SYNCED, "somethingNew": 1}}
     assert DynamicScorer.from_manifest(manifest(status=status)).status.health_status is HealthStatus.Active
 
 
-def test_a_status_as_a_manifest() -> None:
+def test_status_is_written_as_a_manifest() -> None:
     failure = FailedCycle(cluster="c", stage="fetch", reason="bad_query", time=datetime(2026, 1, 1, tzinfo=UTC))
     status = DynamicScorerStatus(health_status=HealthStatus.Active, observed_generation=3, failures=[failure])
     assert status.to_manifest() == {
@@ -77,19 +77,19 @@ def test_a_status_as_a_manifest() -> None:
     }
 
 
-def test_a_scorer_survives_being_written_and_read() -> None:
+def test_scorer_manifest_round_trip_is_lossless() -> None:
     found = scorer(synced=SYNCED, generation=2, creationTimestamp="2026-01-01T00:00:00Z")
     assert DynamicScorer.from_manifest(found.to_manifest()) == found
     assert found.key == "open-cluster-management/sample-scorer"
 
 
-def test_a_spec_does_not_change() -> None:
+def test_spec_is_immutable() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         scorer().spec.description = "x"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("url", ["http://h/config\n", "\nhttp://h/config", "ftp://h/config"])
-def test_what_is_no_url(url: str) -> None:
+def test_invalid_config_url_is_refused(url: str) -> None:
     document = manifest(scorer().spec.to_manifest() | {"configURL": url})
     with pytest.raises(ValidationError, match="is not a URL that starts with http"):
         DynamicScorer.from_manifest(document)

@@ -46,7 +46,7 @@ def test_an_answer_that_is_not_utf8() -> None:
     )
 
 
-def test_only_the_head_of_a_bad_answer_is_shown() -> None:
+def test_bad_response_is_shown_truncated() -> None:
     with pytest.raises(ScoringResponseError) as raised:
         parse_response(b"x\n" * 100_000)
     assert str(raised.value).endswith("it starts with '" + r"x\n" * 60 + "'...")
@@ -60,7 +60,7 @@ def test_deep_nesting(body: bytes) -> None:
         parse_response(body)
 
 
-def test_a_whole_number_of_5000_digits_is_infinite() -> None:
+def test_integer_of_5000_digits_counts_as_infinite() -> None:
     assert parse_response(b'{"results":[{"score":-' + b"9" * 5000 + b"}]}").refused == {"infinite": 1}
 
 

@@ -16,7 +16,7 @@ def config(spec: dict[str, Any]) -> DynamicScoringConfig:
     )
 
 
-def test_a_config_without_masks() -> None:
+def test_config_without_masks_has_an_empty_list() -> None:
     found = config({"masks": None})
     assert found.spec.all_masks == []
     assert found.key == "hub/dynamic-scoring-config"

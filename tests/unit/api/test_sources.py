@@ -98,7 +98,7 @@ def test_where_one_side_has_a_single_source_it_is_the_first() -> None:
     assert asked(found) == [("a", "http://mine", "up"), ("b", "http://q", "up")]
 
 
-def test_what_a_source_lacks_is_said_with_its_name() -> None:
+def test_missing_source_field_is_named_with_its_source() -> None:
     found = several([one("a"), {"name": "b", "params": {"query": "up"}}], None)
     with pytest.raises(ResolutionError) as raised:
         resolve(found)
@@ -106,7 +106,7 @@ def test_what_a_source_lacks_is_said_with_its_name() -> None:
     assert str(raised.value).startswith("sources[b].params.range is not set")
 
 
-def test_a_token_of_each_stays_with_its_server() -> None:
+def test_source_token_stays_with_its_server() -> None:
     token = {"tokenSecretRef": {"name": "t", "key": "k"}}
     found = several([one("a"), one("b", auth=token)], [one("b", host="http://thief.example")])
     with pytest.raises(ResolutionError) as raised:
@@ -139,7 +139,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("sources", "expected"), BAD)
-def test_a_bad_list(sources: Any, expected: str) -> None:
+def test_invalid_source_list_is_refused(sources: Any, expected: str) -> None:
     document = manifest(BARE | {"sources": sources})
     with pytest.raises(ValidationError) as raised:
         DynamicScorer.from_manifest(document)
@@ -157,7 +157,7 @@ def test_not_both() -> None:
         DynamicScorer.from_manifest(document)
 
 
-def test_a_newer_hub_names_a_type_that_this_agent_does_not_know() -> None:
+def test_unknown_source_type_of_a_newer_hub_is_parsed() -> None:
     first = {"name": "s", "scoreName": "s", "sourceName": "a", "sourceType": "Prometheus"}
     text = json.dumps([first | {"sources": [{"name": "b", "type": "Magic", "wand": 1, "access": {"spell": 1}}]}])
     (found,) = parse_summaries(text)
@@ -171,7 +171,7 @@ def test_a_newer_hub_names_a_type_that_this_agent_does_not_know() -> None:
 PLUGIN = {"type": "csv.example.com", "host": "http://files.example", "options": {"delimiter": ";", "deep": [{"a": 1}]}}
 
 
-def test_a_plug_in_s_type_needs_no_query_and_its_options_reach_the_agents() -> None:
+def test_plugin_source_needs_no_query_and_keeps_its_options() -> None:
     document = merged(SYNCED, {"source": {}})
     found = resolve(scorer({"source": {**PLUGIN, "path": "/power.csv"}}, document)).summary
     assert (found.source_type, found.source_endpoint) == ("csv.example.com", "http://files.example/power.csv")
@@ -212,7 +212,7 @@ def test_the_method_of_each_source_reaches_the_agents_where_it_is_post() -> None
 
 
 @pytest.mark.parametrize("kind", ["OpenTelemetry", "Kubernetes", "csv.example.com"])
-def test_only_a_prometheus_has_a_method(kind: str) -> None:
+def test_method_is_refused_for_non_prometheus_sources(kind: str) -> None:
     with pytest.raises(ValidationError, match="method goes with type Prometheus only"):
         several([one("a") | {"type": kind, "method": "POST"}], None)
     found = several([{"name": "a", "method": "POST"}], [one("a") | {"type": kind}])

@@ -67,19 +67,19 @@ def test_equal_sets_are_equal_texts() -> None:
 
 
 @given(st.lists(SUMMARIES, max_size=5))
-def test_what_is_written_is_what_is_read(summaries: list[ScorerSummary]) -> None:
+def test_summaries_survive_dump_and_parse(summaries: list[ScorerSummary]) -> None:
     read = parse_summaries(dump_summaries(summaries))
     assert read == sorted(summaries, key=lambda summary: (summary.name, summary.score_name))
 
 
-def test_a_summary_of_another_version_is_read() -> None:
+def test_summary_of_another_version_is_read() -> None:
     text = '[{"name": "a", "scoreName": "s", "scoringInterval": 200, "sourceType": "Martian", "new": [1]}]'
     (summary,) = parse_summaries(text)
     assert (summary.source_type, summary.timeout_seconds, summary.max_retries) == ("Martian", 30, 2)
     assert summary.validity_seconds == 600
 
 
-def test_a_summary_is_hashable_and_does_not_change() -> None:
+def test_summary_is_hashable_and_immutable() -> None:
     summary = ScorerSummary(name="a", score_name="s")
     assert len({summary, ScorerSummary(name="a", score_name="s")}) == 1
     with pytest.raises(ValidationError, match="frozen"):
@@ -107,7 +107,7 @@ GOOD: dict[str, Any] = {"name": "a", "scoreName": "s"}
         ),
     ],
 )
-def test_a_bad_summary_names_the_element_and_the_field(text: str, message: str) -> None:
+def test_bad_summary_names_its_element_and_field(text: str, message: str) -> None:
     with pytest.raises(ManifestError) as raised:
         parse_summaries(text)
     assert str(raised.value) == message

@@ -97,7 +97,7 @@ def test_paths_and_values() -> None:
         ("value", "${claim:lines}", "UnsafeClusterValue", "is not printable ASCII on one line"),
     ],
 )
-def test_what_cannot_be_filled_in(how: str, text: str, reason: str, said: str) -> None:
+def test_unresolvable_template_is_refused(how: str, text: str, reason: str, said: str) -> None:
     with pytest.raises(ResolutionError) as caught:
         getattr(FILL, how)(text, "q")
     assert caught.value.reason == reason
@@ -105,7 +105,7 @@ def test_what_cannot_be_filled_in(how: str, text: str, reason: str, said: str) -
 
 
 @given(st.text(max_size=30), st.sampled_from(['"', "'", "`"]), st.booleans(), st.integers(0, 5))
-def test_a_value_never_ends_its_string(value: str, mark: str, is_regex: bool, backslashes: int) -> None:
+def test_template_value_never_ends_its_string(value: str, mark: str, is_regex: bool, backslashes: int) -> None:
     before = "\\" * backslashes
     query = f"up{{a{'=~' if is_regex else '='}{mark}{before}${{label:x}}{mark}}}; down"
     try:
@@ -119,7 +119,7 @@ def test_a_value_never_ends_its_string(value: str, mark: str, is_regex: bool, ba
 
 
 @given(st.text(max_size=30))
-def test_a_value_never_makes_another_server(value: str) -> None:
+def test_template_value_never_changes_the_server(value: str) -> None:
     try:
         filled = Renderer(ClusterFacts("c", {"x": value})).host("https://a.example/${label:x}", "h")
     except ResolutionError:

@@ -31,13 +31,13 @@ from dsf.api.tokenhosts import TokenHosts
         ("h.example", "http\u017f://h.example/", False),
     ],
 )
-def test_a_list_allows_its_servers_and_no_others(text: str, url: str, *, allowed: bool) -> None:
+def test_token_host_list_allows_only_its_servers(text: str, url: str, *, allowed: bool) -> None:
     assert TokenHosts.split(text).allow(url) is allowed
 
 
 @pytest.mark.parametrize(
     "entry", ["*", "h/x", "h:0", "http://", "ftp://h", "https://u@h", "h?x", "https://h/", "\u212a.example", "::1"]
 )
-def test_what_is_no_server_is_refused_by_name(entry: str) -> None:
+def test_invalid_server_entry_is_refused(entry: str) -> None:
     with pytest.raises(ValueError, match="is not a server of the form"):
         TokenHosts([entry])

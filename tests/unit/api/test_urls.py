@@ -21,7 +21,7 @@ def test_join_url(case: dict[str, Any]) -> None:
 
 
 @given(st.text() | st.text(alphabet="/.\\@:?#%a"))
-def test_a_path_never_changes_the_host(path: str) -> None:
+def test_joined_path_never_changes_the_host(path: str) -> None:
     joined = join_url("http://good.example:9090/base", path)
     assert is_valid_url(joined)
     assert origin(joined) == ("http", "good.example", 9090)
@@ -40,12 +40,12 @@ def test_base_url_is_the_url_as_written_without_its_path() -> None:
     assert base_url("https://[::1]/config") == "https://[::1]"
 
 
-def test_a_host_with_a_query_is_refused() -> None:
+def test_host_with_a_query_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^'http://h' has a query \(\?\.\.\.\), which a host cannot have$"):
         join_url("http://h?x=1", "/p")
 
 
-def test_a_bad_host_is_refused() -> None:
+def test_host_without_a_scheme_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"^'prom:9090' is not a URL of the form http://host\[:port\]\[/path\] or https://\.\.\.$"
     ):

@@ -38,7 +38,7 @@ def plan(*authentications: ScoringAuthentication, clusters: Any = None, **source
     return make_plan([found], config(), known, NOW, authentications=authentications)
 
 
-def test_what_is_told() -> None:
+def test_summary_carries_source_access_of_its_authentication() -> None:
     (summary,) = summaries(plan(authentication(tls={"serverName": "x"})), "a")
     access = summary.source_access
     assert access is not None
@@ -101,13 +101,13 @@ def test_audience_of_api_servers_is_refused(method: dict[str, Any]) -> None:
     assert "is an audience of the API servers themselves" in message
 
 
-def test_one_that_is_not_there() -> None:
+def test_missing_authentication_refuses_the_scorer() -> None:
     reason, message = refusal(plan(), "hub/s")
     assert reason == "MissingAuthentication"
     assert message.startswith("spec.source.auth.authenticationRef: there is no ScoringAuthentication 'thanos'")
 
 
-def test_one_that_cannot_be_read() -> None:
+def test_unreadable_authentication_refuses_only_its_scorers() -> None:
     found = make_plan(
         [scorer("s", source=SOURCE), scorer("other")],
         config(),
@@ -122,7 +122,7 @@ def test_one_that_cannot_be_read() -> None:
     assert [one.name for one in found.running("a")] == ["other"]
 
 
-def test_a_server_that_it_is_not_for() -> None:
+def test_authentication_refuses_hosts_outside_its_allowed_list() -> None:
     reason, message = refusal(plan(authentication(), host="https://thief.example"), "hub/s")
     assert (reason, "is not for https://thief.example" in message) == ("HostNotAllowed", True)
 
@@ -183,7 +183,7 @@ def test_an_override_whose_host_has_a_query_stops_that_cluster_alone() -> None:
     assert one.obstacles["b"].message.startswith("an override of ScoringAuthentication 'thanos': ")
 
 
-def test_a_change_concerns_clusters() -> None:
+def test_authentication_change_affects_its_clusters() -> None:
     before = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example"}]))
     after = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example:9"}]))
     assert differences(before, after).clusters == {"a", "b"}

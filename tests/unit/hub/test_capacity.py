@@ -41,7 +41,7 @@ def load(key: str, kib: float, year: int = 2026, secrets: Mapping[str, int] | No
         ([load("hub/a", 60, 2020, {"s": 30 * KIB}), load("hub/b", 5, 2021, {"t": 30 * KIB})], "hub/b"),
     ],
 )
-def test_who_is_left_out(loads: list[Load], excluded: str) -> None:
+def test_full_manifestwork_excludes_the_expected_scorers(loads: list[Load], excluded: str) -> None:
     found = dict(left_out(loads, "hub", LIMIT))
     assert " ".join(sorted(found)) == excluded
     assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in found.values())
@@ -50,7 +50,7 @@ def test_who_is_left_out(loads: list[Load], excluded: str) -> None:
     assert not excluded or not fit(loads, LIMIT)
 
 
-def test_a_tenant_that_adds_scorers_takes_nothing_from_another() -> None:
+def test_tenant_adding_scorers_displaces_no_other_namespace() -> None:
     other = [load(f"other/{number}", 10, 2026) for number in range(4)]
     for number in (1, 10, 1000):
         found = dict(left_out([*(load(f"tenant/{n}", 10, 2020) for n in range(number)), *other], "hub", LIMIT))
@@ -58,7 +58,7 @@ def test_a_tenant_that_adds_scorers_takes_nothing_from_another() -> None:
 
 
 @pytest.mark.parametrize("query", ['up{a="b\\\\d"} > 0 and x < 1 & y', "é€😀", "x" * 5000])
-def test_what_is_planned_for_a_scorer_is_no_less_than_what_it_takes(query: str) -> None:
+def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
     source = {**SOURCE, "params": {"query": query, "range": 60, "step": 15}}
 
     def made(*names: str) -> FleetPlan:
@@ -93,5 +93,5 @@ def test_what_is_planned_for_a_scorer_is_no_less_than_what_it_takes(query: str) 
         ("manifestworks is forbidden: exceeded quota", None),
     ],
 )
-def test_a_limit_is_learned_from_the_refusal(refusal: str, limit: int | None) -> None:
+def test_size_limit_is_learned_from_the_refusal(refusal: str, limit: int | None) -> None:
     assert lower(1024 * KIB, refusal) == limit

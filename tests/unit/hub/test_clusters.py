@@ -135,7 +135,9 @@ class Api(Objects):
         return [one["name"] for one in json.loads(config_map["data"]["summaries"])]
 
 
-def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Callable[..., Settings]) -> None:
+def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
+    settings_factory: Callable[..., Settings],
+) -> None:
     query = {"type": "Prometheus", "host": "http://p.test", "params": {"query": "x" * 14_500, "range": 60, "step": 15}}
     tenant = [
         scorer(f"large-{number:03}", metadata={"namespace": "tenant"}, created="2025-01-01T00:00:00Z", source=query)

@@ -69,7 +69,7 @@ def test_an_earlier_verdict_stands_until_the_first_check() -> None:
     assert said(status(health=Health(HealthStatus.Active), previous=before), "Healthy") == ("True", "HealthCheckPassed")
 
 
-def test_a_configuration_that_cannot_be_read_is_not_called_missing() -> None:
+def test_unreadable_configuration_is_not_reported_as_missing() -> None:
     broken = replace(EVERYWHERE, is_enabled=False, desired=0, config_mistake="spec.masks: not a list")
     assert message(status(spread=broken), "Distributed") == (
         "the DynamicScoringConfig hub/dynamic-scoring-config has a mistake, so nothing runs: spec.masks: not a list"
@@ -182,7 +182,7 @@ def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
     assert said(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
 
 
-def test_a_cluster_that_cannot_be_told_is_named() -> None:
+def test_undeliverable_cluster_is_named_in_the_condition() -> None:
     waiting = replace(EVERYWHERE, distributed=1, problem="b: 404: no namespace")
     found = status(spread=waiting)
     assert said(found, "Distributed") == ("False", "Distributing")
@@ -192,7 +192,7 @@ def test_a_cluster_that_cannot_be_told_is_named() -> None:
     assert said(status(spread=replace(refused, distributed=2)), "Distributed") == ("True", "Distributed")
 
 
-def test_what_cannot_be_read_stays_as_it_was() -> None:
+def test_status_keeps_cycle_counts_while_they_are_unreadable() -> None:
     cycles = CycleOutcomes.of([state("bad", failing="1", failure=failure("m", 1.0))], 0.0)
     before = status(cycles=cycles)
     after = status(cycles=None, previous=before, seconds=60)
@@ -240,7 +240,7 @@ def test_configurations() -> None:
     assert other.conditions[0].message == "only the DynamicScoringConfig dynamic-scoring-config in namespace hub counts"
 
 
-def test_what_was_distributed_stands_until_every_cluster_was_looked_at_after_a_start() -> None:
+def test_distributed_condition_stands_until_all_clusters_are_checked_after_a_start() -> None:
     before = status()
     starting = replace(EVERYWHERE, distributed=0, is_counted=False)
     after = status(spread=starting, previous=before, seconds=5)
@@ -266,7 +266,7 @@ def test_the_interval_in_force_stays_known_while_redis_cannot_be_read() -> None:
     assert (changed.interval, changed.declared_interval) == (30, 30)
 
 
-def test_a_pause_of_a_person_is_said_beside_what_fails_and_is_the_reason_where_all_is_paused() -> None:
+def test_manual_pause_is_reported_beside_failures_and_as_reason_if_all_pause() -> None:
     override = ScheduleOverride(paused=True, paused_until=1_900_000_000.0, note="release", by="ann")
     some, every = (Pauses(number, "a", override, 1_900_000_000.0) for number in (1, 2))
     text = "paused by ann until 2030-03-17T17:46:40Z: release"
@@ -290,7 +290,7 @@ FAILING = replace(ACTIVE, failures=2, failure=DOWN)
 INACTIVE = Health(HealthStatus.Inactive, failures=2, failure=DOWN, is_checked=True)
 
 
-def test_a_missing_configuration_is_named() -> None:
+def test_missing_configuration_is_named() -> None:
     assert message(status(spread=DISABLED), "Distributed") == (
         "there is no DynamicScoringConfig hub/dynamic-scoring-config; scoring starts when it is created"
     )
@@ -329,7 +329,7 @@ def test_each_condition_and_ready_which_is_false_for_what_needs_a_person_and_unk
     assert said(found, "Ready") == (ready, "CyclesSucceed" if ready == "True" else reason)
 
 
-def test_a_config_that_cannot_be_read_for_once_is_not_a_failure_while_the_last_one_is_in_force() -> None:
+def test_failed_config_read_is_unknown_while_the_last_config_applies() -> None:
     config_read = {"name": "s", "scoring": {"params": {"name": "a", "interval": 30}}}
     full = scorer(mode="Full", status={"lastSyncedConfig": config_read})
     health = replace(ACTIVE, config=full.status.last_synced_config, config_failure=DOWN)

@@ -72,7 +72,7 @@ def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) 
         (ApiServerError("not valid", 422), 0, 0.005),
     ],
 )
-def test_who_has_no_time_is_left_alone_for_as_long_as_it_asks(
+def test_failed_key_is_requeued_after_the_delay_of_its_error(
     run: Run, error: ApiServerError, least: float, most: float
 ) -> None:
     failed: list[str] = []
@@ -90,7 +90,7 @@ def test_who_has_no_time_is_left_alone_for_as_long_as_it_asks(
     assert least <= lines[0]["after"] <= most
 
 
-def test_a_key_may_ask_to_come_again(run: Run) -> None:
+def test_reconcile_can_requeue_its_key(run: Run) -> None:
     calls: list[ObjectKey] = []
 
     def reconcile(key: ObjectKey) -> float | None:

@@ -110,7 +110,7 @@ GONE = pytest.mark.parametrize("kind", [Kind.ADDON, Kind.CLUSTER, Kind.CONFIG])
 
 
 @GONE
-def test_what_is_gone_for_a_moment_loses_nothing(world: World, kind: Kind) -> None:
+def test_briefly_deleted_objects_lose_no_state(world: World, kind: Kind) -> None:
     taken = world.api.take(kind)
     again = world.look()
     assert (world.runs(), world.told(), world.cycles(), world.key_ids()) == (False, False, "7", (1,))
@@ -128,7 +128,7 @@ def test_what_is_gone_for_a_moment_loses_nothing(world: World, kind: Kind) -> No
 
 
 @GONE
-def test_what_stays_away_is_forgotten_when_its_grace_is_over(world: World, kind: Kind) -> None:
+def test_deleted_objects_are_forgotten_after_the_grace_period(world: World, kind: Kind) -> None:
     world.api.take(kind)
     world.look()
     world.now += GRACE
@@ -138,7 +138,7 @@ def test_what_stays_away_is_forgotten_when_its_grace_is_over(world: World, kind:
     assert (world.api.ids is None) == (kind is not Kind.CONFIG)
 
 
-def test_a_cluster_that_is_not_accepted_any_more_loses_everything_at_once(world: World) -> None:
+def test_unaccepted_cluster_loses_all_state_at_once(world: World) -> None:
     world.api.take(Kind.CLUSTER)
     world.api.put(cluster("c", accepted=False).to_manifest())
     assert world.look() is None
@@ -153,7 +153,7 @@ def test_a_cluster_that_is_not_accepted_any_more_loses_everything_at_once(world:
 
 
 @GONE
-def test_a_revocation_waits_for_nobody(world: World, kind: Kind) -> None:
+def test_key_revocation_applies_during_the_grace_period(world: World, kind: Kind) -> None:
     taken = world.api.take(kind)
     world.look()
     AgentKeys(world.client).ask("c", "revoke")
@@ -168,7 +168,7 @@ def test_a_revocation_waits_for_nobody(world: World, kind: Kind) -> None:
     assert world.api.ids.valid == (2,)
 
 
-def test_a_cluster_that_was_made_again_gets_other_credentials_and_the_old_ones_overlap(world: World) -> None:
+def test_recreated_cluster_gets_new_keys_that_overlap_with_the_old(world: World) -> None:
     world.api.take(Kind.CLUSTER)
     world.look()
     world.api.put(cluster("c", uid="another").to_manifest())
@@ -177,7 +177,7 @@ def test_a_cluster_that_was_made_again_gets_other_credentials_and_the_old_ones_o
     assert world.registry.clusters()["c"].uid == "another"
 
 
-def test_a_scorer_that_a_person_deletes_meanwhile_goes_at_once(world: World) -> None:
+def test_scorer_deleted_during_the_grace_period_is_removed_at_once(world: World) -> None:
     world.schedule.set_override("c/cpu", interval=7)
     world.api.take(Kind.ADDON)
     world.look()
@@ -193,7 +193,7 @@ def _broken(manifest: Manifest) -> Manifest:
     return {**manifest, "spec": {**manifest["spec"], "description": 7}}
 
 
-def test_a_scorer_that_cannot_be_read_any_more_loses_nothing(world: World) -> None:
+def test_unreadable_scorer_keeps_its_state(world: World) -> None:
     world.schedule.set_override("c/cpu", interval=7)
     readable = world.api.take(Kind.SCORER)
     world.api.put(_broken(readable))
@@ -212,7 +212,7 @@ def test_a_scorer_that_cannot_be_read_any_more_loses_nothing(world: World) -> No
 
 
 @pytest.mark.parametrize("then", ["delete", "mask", "leave"])
-def test_one_that_cannot_be_read_goes_as_others_do(world: World, then: str) -> None:
+def test_unreadable_scorer_is_removed_like_any_other(world: World, then: str) -> None:
     world.api.put(_broken(world.api.take(Kind.SCORER)))
     world.look()
     match then:
@@ -229,7 +229,7 @@ def test_one_that_cannot_be_read_goes_as_others_do(world: World, then: str) -> N
     assert (world.runs(), world.cycles()) == (None, None)
 
 
-def test_a_configuration_that_cannot_be_read_ends_nothing_for_good(world: World) -> None:
+def test_unreadable_configuration_suspends_without_losing_state(world: World) -> None:
     readable = world.api.take(Kind.CONFIG)
     world.api.put({**readable, "spec": {"masks": 7}})
     for _ in range(2):
@@ -252,7 +252,7 @@ def test_a_configuration_that_cannot_be_read_ends_nothing_for_good(world: World)
     assert (world.runs(), world.cycles()) == (None, None)
 
 
-def test_a_configuration_that_is_being_deleted_is_gone_also_if_it_cannot_be_read(world: World) -> None:
+def test_unreadable_configuration_under_deletion_counts_as_deleted(world: World) -> None:
     """As one is that somebody else keeps with a finalizer."""
     manifest = world.api.take(Kind.CONFIG)
     leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -375,7 +375,7 @@ def test_people_are_told_what_is_gone_and_why_results_are_refused(world: World) 
     assert fleet.pair("c", "cpu").cluster_problem == ""
 
 
-def test_nothing_is_done_for_a_cluster_that_nobody_knew(world: World) -> None:
+def test_unknown_cluster_gets_no_entry_and_no_notice(world: World) -> None:
     world.api.take(Kind.CLUSTER)
     world.clusters(ObjectKey(Kind.CLUSTER, "", "stranger"))
     assert "stranger" not in world.registry.clusters()

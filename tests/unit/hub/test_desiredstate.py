@@ -67,7 +67,7 @@ def test_other_mistakes_stay(settings_factory: Callable[..., Settings]) -> None:
     assert desired.mistake(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
 
 
-def test_a_scorer_that_is_mended_while_a_plan_is_made_is_not_gone(
+def test_scorer_repaired_during_planning_is_kept(
     settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Objects(config().to_manifest(), cluster("a").to_manifest(), scorer("other").to_manifest())
@@ -87,7 +87,7 @@ def test_a_scorer_that_is_mended_while_a_plan_is_made_is_not_gone(
     assert desired.update().entries("a", {}).keys() == {"other", "s"}
 
 
-def test_what_an_internal_error_kept_from_being_read_is_read_again(
+def test_object_unread_after_an_internal_error_is_read_again(
     settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Objects()
@@ -115,7 +115,7 @@ def test_an_authentication_with_an_unknown_field_is_not_used(settings_factory: C
     assert _desired(place, settings_factory).authentication("hub", "x") is None
 
 
-def test_a_hosted_addon_is_reported_once(settings_factory: Callable[..., Settings]) -> None:
+def test_hosted_addon_is_reported_once(settings_factory: Callable[..., Settings]) -> None:
     place = Objects()
     place.put(cluster("a").to_manifest())
     addon: dict[str, Any] = {"kind": "ManagedClusterAddOn", "metadata": {"name": ADDON_NAME, "namespace": "a"}}
@@ -130,7 +130,7 @@ def test_a_hosted_addon_is_reported_once(settings_factory: Callable[..., Setting
     assert [(kind, reason) for kind, reason, _ in place.events] == [(Kind.ADDON, "HostedModeNotSupported")]
 
 
-def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
+def test_change_of_one_scorer_recomputes_only_that_scorer(
     settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worked: list[str] = []
@@ -194,7 +194,7 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
         fleet.objects.pop(keys["s7"], None)
 
 
-def test_what_comes_before_the_first_plan_is_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
+def test_keys_queued_before_the_first_plan_are_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
     place, told = Objects(), list[set[ObjectKey]]()
     settings = settings_factory(namespace="hub")
     desired = DesiredState(

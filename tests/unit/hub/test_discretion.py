@@ -40,7 +40,7 @@ def asked(server: ScriptedServer, *, shows_answers: bool, refusal: str = "") -> 
         (answer({}), answer(CANARY, 403), "status 403, not 200"),
     ],
 )
-def test_a_status_shows_no_page(healthz: Handler, config_answer: Handler, kind: str) -> None:
+def test_status_hides_server_pages_from_other_namespaces(healthz: Handler, config_answer: Handler, kind: str) -> None:
     texts = {}
     for shows_answers in (True, False):
         with ScriptedServer(healthz=healthz, config=config_answer) as server:
@@ -52,7 +52,7 @@ def test_a_status_shows_no_page(healthz: Handler, config_answer: Handler, kind: 
     assert kind in texts[False]
 
 
-def test_a_server_that_may_not_be_named_is_not_asked() -> None:
+def test_forbidden_server_gets_no_request() -> None:
     with ScriptedServer(answer({})) as server:
         found = asked(server, shows_answers=False, refusal="not that one")
     assert found.health_failure is not None
@@ -134,7 +134,7 @@ def test_token_servers_obey_the_list(methods: dict[str, Any], named: str | None)
     assert bool(server_refusal(TokenHosts(["scorer.test"]), servers_of(told))) == (named is not None)
 
 
-def test_a_servers_name_may_differ_between_clusters() -> None:
+def test_host_template_is_checked_per_cluster() -> None:
     host = "http://${cluster}.test"
     plan = planned(["scorer.test", "a.test"], source={"host": host, **QUERY})
     [one] = plan.scorers.values()

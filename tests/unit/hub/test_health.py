@@ -56,7 +56,7 @@ def test_three_failures_in_a_row_make_an_active_one_inactive() -> None:
     assert statuses(FINE, SICK, SICK, SICK, FINE, SICK) == ["Active"] * 3 + ["Inactive", "Active", "Active"]
 
 
-def test_one_that_stays_down_is_no_news_at_each_check() -> None:
+def test_inactive_health_is_unchanged_by_further_failures() -> None:
     health = Health().after(FINE)
     for _ in range(3):
         health = health.after(SICK)
@@ -64,7 +64,7 @@ def test_one_that_stays_down_is_no_news_at_each_check() -> None:
     assert health.after(SICK) == health
 
 
-def test_a_request_that_comes_before_its_scorer_is_answered_by_its_first_check(
+def test_check_request_before_tracking_is_answered_by_the_first_check(
     monkeypatch: pytest.MonkeyPatch, settings_factory: Callable[..., Settings]
 ) -> None:
     answered: list[str] = []
@@ -85,7 +85,7 @@ def test_a_request_that_comes_before_its_scorer_is_answered_by_its_first_check(
         monitor.stop()
 
 
-def test_a_bad_config_keeps_an_active_one_active_and_the_last_good_config() -> None:
+def test_bad_config_keeps_health_active_and_the_last_good_config() -> None:
     health = Health().after(FINE)
     for _ in range(10):
         health = health.after(ODD)
@@ -94,7 +94,7 @@ def test_a_bad_config_keeps_an_active_one_active_and_the_last_good_config() -> N
     assert health.config_failure is None
 
 
-def test_a_bad_config_does_not_make_an_inactive_one_active() -> None:
+def test_bad_config_does_not_activate_inactive_health() -> None:
     assert statuses(FINE, SICK, SICK, SICK, ODD, ODD, FINE) == ["Active"] * 3 + ["Inactive"] * 3 + ["Active"]
 
 
@@ -106,7 +106,7 @@ def test_elsewhere_all_stays_until_the_first_check_which_decides() -> None:
     assert statuses(FINE, SICK, start=moved) == ["Active", "Active"]
 
 
-def test_what_an_earlier_hub_found_counts() -> None:
+def test_health_of_an_earlier_hub_is_respected() -> None:
     known = Health(HealthStatus.Active, GOOD, is_proven=True)
     assert statuses(SICK, start=known) == ["Active"]
     assert statuses(SICK, start=Health(HealthStatus.Active, GOOD)) == ["Inactive"]
@@ -131,7 +131,7 @@ def test_what_an_earlier_hub_found_counts() -> None:
         ("Full", answer("ok"), endless(), "TooLarge"),
     ],
 )
-def test_what_a_check_finds(mode: str, healthz: Handler, config: Handler, reason: str) -> None:
+def test_check_sets_status_and_failure_reason(mode: str, healthz: Handler, config: Handler, reason: str) -> None:
     with ScriptedServer(healthz=healthz, config=config) as server:
         target = HealthTarget(f"{server.url}/config", ConfigSyncMode(mode))
         found = Health().after(check(target, timeout=0.5 if reason == "Timeout" else 30))
@@ -159,7 +159,7 @@ def test_where_nothing_can_be_asked(url: str, reason: str, message: str) -> None
     assert message in found.message
 
 
-def test_a_path_in_config_url_is_not_part_of_healthz() -> None:
+def test_healthz_url_ignores_the_path_of_config_url() -> None:
     with ScriptedServer(answer("no such path", 404)) as server:
         server.script(answer("ok"), path="/healthz")
         server.script(answer(CONFIG), path="/scorer-a/config")
@@ -168,7 +168,7 @@ def test_a_path_in_config_url_is_not_part_of_healthz() -> None:
     assert set(server.paths()) == {"/healthz", "/scorer-a/config"}
 
 
-def test_a_name_is_refused_when_any_of_its_addresses_is_link_local(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_name_with_any_link_local_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(answer("ok")) as server:
         rows = [(2, 1, 6, "", (address, server.port)) for address in ("127.0.0.1", "169.254.0.1")]
         monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
@@ -211,7 +211,7 @@ class _Apis:
         return FINE
 
 
-def test_a_namespaces_hanging_scoring_apis_delay_no_others(
+def test_hanging_scoring_apis_of_a_namespace_delay_no_others(
     monkeypatch: pytest.MonkeyPatch, settings_factory: Callable[..., Settings]
 ) -> None:
     apis = _Apis()

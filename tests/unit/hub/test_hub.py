@@ -25,7 +25,7 @@ def test_before_the_first_plan_nothing_is_gone(kind: Kind) -> None:
     assert backend.mock_calls == []
 
 
-def test_a_cluster_whose_notice_is_lost_is_looked_at_in_the_next_round() -> None:
+def test_cluster_with_a_lost_notice_is_reconciled_in_the_next_round() -> None:
     hub = Hub(Settings(backend="dir"), Mock(spec=Backend, **{"keys.return_value": []}))
     plan = Mock(clusters={"a": "", "b": ""})
     hub._desired = Mock(**{"update.return_value": plan})
@@ -41,7 +41,7 @@ def test_a_cluster_whose_notice_is_lost_is_looked_at_in_the_next_round() -> None
     assert len(hub._clusters.queue) == 0
 
 
-def test_a_cluster_whose_run_failed_is_looked_at_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_with_a_failed_run_is_reconciled_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(Settings(backend="dir"), Objects().backend)
     hub._desired.update()
     key = ObjectKey(Kind.CLUSTER, "", "a")
@@ -59,7 +59,7 @@ def test_a_cluster_whose_run_failed_is_looked_at_in_the_next_round(monkeypatch: 
             hub._clusters.queue.done(key)
 
 
-def test_a_look_at_everything_that_failed_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_full_resync_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(Settings(backend="dir", hub_resync=0.01), Mock(spec=Backend))
     looks: list[bool] = []
 

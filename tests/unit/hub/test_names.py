@@ -62,7 +62,7 @@ def test_an_older_scorer_does_not_take_over_a_running_score(attacker: DynamicSco
     assert plan.running("c") == []
 
 
-def test_a_scorer_named_by_its_config_is_no_renamed_one() -> None:
+def test_scorer_named_by_its_config_is_not_treated_as_renamed() -> None:
     victim = scorer("victim", score="cpu")
     before = planned(victim)
     at = NOW + timedelta(seconds=2)
@@ -78,7 +78,7 @@ def test_a_scorer_named_by_its_config_is_no_renamed_one() -> None:
     assert [one.name for one in plan.running("c")] == ["other"]
 
 
-def test_only_allowed_names_may_be_used_in_other_namespaces() -> None:
+def test_score_names_of_other_namespaces_must_be_allowed() -> None:
     allowed = AllowedNames({"team": ["team-*", "gpu"]})
     names = {"team-a": "", "gpu": "", "GPU": "ScoreNameNotAllowed", "cpu": "ScoreNameNotAllowed"}
     names |= {"team-": "ScoreNameNotAllowed", "team": "ScoreNameNotAllowed", "Team-a": "ScoreNameNotAllowed"}
@@ -102,7 +102,7 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
             DesiredState(Objects().backend, chosen, Outage("Redis"), lambda _: None, lambda *_: None)
 
 
-def test_of_two_scorers_of_one_name_one_is_told_about() -> None:
+def test_name_conflict_refuses_the_second_scorer() -> None:
     own, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
     plan = planned(own, foreign)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
@@ -149,7 +149,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     assert registrar.sync_scorers(planned(own)) == {}
 
 
-def test_what_redis_refuses_is_one_line_of_the_log() -> None:
+def test_redis_refusal_is_logged_once_on_one_line() -> None:
     client = memory_client()
     registrar = Registrar(client, Outage("Redis"))
     assert registrar.known_clusters() == frozenset()
@@ -190,7 +190,7 @@ def test_claims_outlive_the_hub(settings_factory: Callable[..., Settings]) -> No
     assert running(desired(store, settings_factory)) == ["victim"]
 
 
-def test_a_claim_takes_effect_when_it_is_stored(settings_factory: Callable[..., Settings]) -> None:
+def test_name_claim_takes_effect_when_stored(settings_factory: Callable[..., Settings]) -> None:
     store = stored(scorer("mine", score="cpu"))
     state = desired(store, settings_factory)
     store.failure = BackendError("no space")

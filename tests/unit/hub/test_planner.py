@@ -69,18 +69,18 @@ def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
         assert next_began - ended >= REST * (ended - began) * 0.9
 
 
-def test_a_change_is_planned_at_once_when_nothing_else_changes(desired: Desired) -> None:
+def test_single_change_is_planned_at_once(desired: Desired) -> None:
     desired.changed(_scorer(1))
     wait_for(lambda: desired.plans == [{"s1"}])
 
 
-def test_a_plan_that_fails_is_made_again(desired: Desired) -> None:
+def test_failed_plan_is_made_again(desired: Desired) -> None:
     desired.failures = 3
     desired.changed(_scorer(1))
     wait_for(lambda: desired.plans == [{"s1"}])
 
 
-def test_a_plan_that_ends_by_itself_is_followed_by_another(desired: Desired) -> None:
+def test_expiring_plan_is_followed_by_another(desired: Desired) -> None:
     desired.until = time.time() + 0.3
     desired.changed(_scorer(1))
     wait_for(lambda: len(desired.plans) >= 2)
@@ -88,7 +88,7 @@ def test_a_plan_that_ends_by_itself_is_followed_by_another(desired: Desired) -> 
     assert desired.plans[1] == frozenset()
 
 
-def test_what_changed_before_a_plan_of_another_thread_failed_is_in_the_next(desired: Desired) -> None:
+def test_changes_before_a_failed_plan_are_in_the_next_plan(desired: Desired) -> None:
     assert desired.waits(_scorer(1))
     desired.failures = 1
     with pytest.raises(BackendError):

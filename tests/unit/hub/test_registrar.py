@@ -32,7 +32,7 @@ def test_threads_that_need_it_at_once_read_redis_once(monkeypatch: pytest.Monkey
     assert len(reads) == 1
 
 
-def test_one_thread_waits_for_a_redis_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_thread_waits_for_unavailable_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = Registrar(memory_client(), Outage("Redis"))
     reads: list[None] = []
 

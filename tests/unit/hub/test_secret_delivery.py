@@ -43,7 +43,7 @@ def plan(delivery: DeliverableSecrets, name: str = "fleet", masks: Any = ()) -> 
     )
 
 
-def test_it_goes_where_its_scorer_goes() -> None:
+def test_secret_is_delivered_where_its_scorer_runs() -> None:
     found = plan(DeliverableSecrets.of("hub", [secret()]), masks=[("b", "s")])
     assert (found.delivered("a"), found.delivered("b")) == ({"fleet": "fleet"}, {})
     assert (found.having("fleet"), found.having("other")) == ({"a"}, set())
@@ -114,7 +114,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
 
 
 @pytest.mark.parametrize("number", [2, 20])
-def test_what_a_cluster_gets_is_found_once_for_each(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     one, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
     clusters = [cluster(f"c{place}") for place in range(number)]
     delivery = DeliverableSecrets.of("hub", [secret(f"thanos-c{place}") for place in range(number)])
@@ -167,7 +167,7 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
         ({"name": "a" * 243 + "${cluster}"}, "long-cluster-name"),
     ],
 )
-def test_a_name_that_is_none_on_one_cluster_concerns_only_that(secrets: dict[str, str], name: str) -> None:
+def test_invalid_secret_name_on_one_cluster_affects_only_that_cluster(secrets: dict[str, str], name: str) -> None:
     one, wants = wanting("s", "2026-01-01T00:00:00Z", secrets)
     delivery = DeliverableSecrets.of("hub", [secret(secrets["name"].replace("${cluster}", at)) for at in ("a", name)])
     clusters = [cluster("a"), cluster(name)]
@@ -178,7 +178,7 @@ def test_a_name_that_is_none_on_one_cluster_concerns_only_that(secrets: dict[str
 
 
 @pytest.mark.parametrize("target", ["theirs", "${cluster}-theirs"])
-def test_another_namespace_cannot_bind_a_renamed_secret_either(target: str) -> None:
+def test_renamed_secret_cannot_be_bound_by_another_namespace(target: str) -> None:
     known = secret("thanos")
     known["metadata"]["annotations"] = {}
     _, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos", "targetName": target})
@@ -226,20 +226,20 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
 @pytest.mark.parametrize(
     "name", ["dynamic-scoring-agent-credentials", "hub-registry-secret", "../x", "", "${label:x}", "$${cluster}"]
 )
-def test_what_is_never_delivered(name: str) -> None:
+def test_reserved_secret_names_are_refused_for_delivery(name: str) -> None:
     for names in ({"name": name}, {"name": "fine", "targetName": name}):
         with pytest.raises(ValidationError, match="ame"):
             authentication(secretDelivery=[names])
 
 
-def test_what_clusters_get() -> None:
+def test_delivered_copy_has_data_and_usable_hosts_only() -> None:
     made = copy_for("agents", secret())
     assert made["metadata"] == {"name": "fleet", "namespace": "agents", "annotations": {USABLE_FOR: "thanos.example"}}
     assert made["data"] == secret()["data"]
     assert "t0ken" not in str(made)
 
 
-def test_a_key_that_is_taken_away_on_the_hub_is_a_difference() -> None:
+def test_key_removed_on_the_hub_is_a_difference() -> None:
     both = copy_for("agents", secret())
     both["data"] = {**both["data"], "old": "eA=="}
     before = manifest_work("a", "agents", [], secrets=[both])
@@ -252,7 +252,7 @@ def test_a_key_that_is_taken_away_on_the_hub_is_a_difference() -> None:
 @pytest.mark.parametrize("usable", ["", "thanos.example"])
 @pytest.mark.parametrize("namespace", ["hub", "team"])
 @pytest.mark.parametrize("where", ["spec", "override"])
-def test_another_namespace_cannot_bind_a_delivered_secret_to_its_own_host(
+def test_delivered_secret_cannot_be_bound_to_the_host_of_another_namespace(
     usable: str, namespace: str, where: str
 ) -> None:
     known = secret("thanos")

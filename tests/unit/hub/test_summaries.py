@@ -25,7 +25,7 @@ def names(plan: FleetPlan, cluster_name: str) -> list[str]:
     return [summary.name for summary in summaries(plan, cluster_name)]
 
 
-def test_a_summary_needs_an_accepted_cluster_health_resolution_and_no_mask() -> None:
+def test_summary_requires_accepted_cluster_health_resolution_and_no_mask() -> None:
     plan = make_plan(
         [
             scorer("b-runs"),
@@ -102,7 +102,7 @@ def test_pauses() -> None:
     assert found == {"paused": (True, later.timestamp()), "over": (False, None), "suspended": (True, None)}
 
 
-def test_a_scorer_that_cannot_run_now_keeps_the_entry_it_has() -> None:
+def test_blocked_scorer_keeps_its_existing_entry() -> None:
     clusters = [cluster("c")]
     before = make_plan([scorer("s", score="cpu", execution={"rateLimit": "1/s"})], config(), clusters, NOW)
     present, records = before.entries("c", {}), before.records({})
@@ -118,7 +118,7 @@ def test_a_scorer_that_cannot_run_now_keeps_the_entry_it_has() -> None:
     assert make_plan([], config(), clusters, NOW).records(records) == {}
 
 
-def test_what_is_gone_for_a_moment_is_suspended_and_starts_again() -> None:
+def test_missing_cluster_or_config_suspends_entries_until_it_returns() -> None:
     plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
     present = plan.entries("c", {})
     for left in (replace(plan, clusters={}), replace(plan, is_enabled=False, has_no_config=True)):
@@ -131,7 +131,7 @@ def test_what_is_gone_for_a_moment_is_suspended_and_starts_again() -> None:
         assert unreadable.stopped("c", before) == {"s": present["s"].stopped()}
 
 
-def test_a_scorer_that_cannot_run_may_be_suspended_meanwhile() -> None:
+def test_blocked_scorer_can_be_suspended_meanwhile() -> None:
     clusters = [cluster("c")]
     present = make_plan([scorer("s")], config(), clusters, NOW).entries("c", {})
     for execution, is_suspended in (({}, False), ({"suspend": True}, True)):
@@ -198,7 +198,7 @@ def test_people_are_told_what_a_cluster_is_masked_from_and_why() -> None:
     assert everything.notice("a").absent == {"s": "this cluster is masked from all scores by the DynamicScoringConfig"}
 
 
-def test_a_new_or_relabelled_cluster_is_looked_at_alone() -> None:
+def test_new_or_relabelled_cluster_is_the_only_one_affected() -> None:
     def plan(b: dict[str, str], *more: str, **spec: object) -> FleetPlan:
         clusters = [cluster("a", labels={"env": "prod"}), cluster("b", labels=b), *map(cluster, more)]
         return make_plan([scorer("s", **spec), scorer("t")], config(), clusters, NOW)  # type: ignore[arg-type]

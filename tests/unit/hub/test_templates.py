@@ -67,7 +67,7 @@ def test_each_of_several_sources_gets_them() -> None:
     assert "spec.sources[y]." in said(found)[1]
 
 
-def test_a_missing_value_stops_its_cluster_and_is_named() -> None:
+def test_missing_label_excludes_its_cluster_and_is_named() -> None:
     found = plan(cluster("a", labels=EU), cluster("b"), cluster("c"), source=source('up{r="${label:region}"}'))
     (one,) = found.scorers.values()
     assert found.clusters_of(one) == ["a"]
@@ -103,7 +103,7 @@ def test_templates_of_a_config_that_counts_no_more_are_not_looked_at(query: str)
     assert told.source_endpoint == "http://prometheus.example/api/v1/query_range"
 
 
-def test_a_selector_of_the_scorer() -> None:
+def test_scorer_selector_limits_its_clusters() -> None:
     selector = {"matchExpressions": [{"key": "region", "operator": "NotIn", "values": ["eu"]}]}
     found = plan(cluster("a", labels=EU), cluster("b", labels=US), cluster("c"), clusterSelector=selector)
     (one,) = found.scorers.values()
@@ -111,12 +111,12 @@ def test_a_selector_of_the_scorer() -> None:
     assert [name for name in "abc" if summaries(found, name)] == ["b", "c"]
 
 
-def test_a_selector_that_selects_nothing() -> None:
+def test_empty_selection_is_reported() -> None:
     found = plan(cluster("a", labels=EU), clusterSelector={"matchLabels": {"region": "mars"}})
     assert said(found) == ("NotSelected", "spec.clusterSelector selects none of 1 clusters")
 
 
-def test_a_mask_by_labels() -> None:
+def test_mask_by_labels_excludes_matching_clusters() -> None:
     masks = [{"clusterSelector": {"matchLabels": {"region": "eu"}}, "scoreName": "*"}]
     found = plan(cluster("a", labels=EU), cluster("b", labels=US), masks=masks)
     (one,) = found.scorers.values()
@@ -139,12 +139,12 @@ def test_the_older_spelling_of_masks_counts() -> None:
         {"clusterSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}, "scoreName": "x"},
     ],
 )
-def test_a_mask_that_is_none(mask: dict[str, Any]) -> None:
+def test_invalid_mask_is_refused(mask: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Mask.model_validate(mask, by_alias=True, by_name=False)
 
 
-def test_a_cluster_that_lost_a_value_keeps_its_entry() -> None:
+def test_cluster_that_lost_a_label_keeps_its_stopped_entry() -> None:
     source_of_region = source('up{r="${label:region}"}')
     before = plan(cluster("a", labels=EU), cluster("b", labels=US), source=source_of_region)
     after = plan(cluster("a", labels=EU), cluster("b"), source=source_of_region)
@@ -155,7 +155,7 @@ def test_a_cluster_that_lost_a_value_keeps_its_entry() -> None:
     assert unselected.entries("b", present) == {}
 
 
-def test_only_what_changed_is_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_memory_resolves_only_changed_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     resolve = variants.resolve
 

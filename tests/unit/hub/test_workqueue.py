@@ -20,7 +20,7 @@ def stays_empty(queue: WorkQueue[str]) -> bool:
     return len(queue) == 0
 
 
-def test_a_key_waits_once_and_keys_come_in_order() -> None:
+def test_queue_holds_each_key_once_in_order() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for key in ("a", "b", "a", "c", "b"):
         queue.add(key)
@@ -28,7 +28,7 @@ def test_a_key_waits_once_and_keys_come_in_order() -> None:
     assert [queue.get() for _ in range(3)] == ["a", "b", "c"]
 
 
-def test_a_key_added_while_it_is_worked_on_comes_once_more() -> None:
+def test_key_added_during_its_work_is_queued_once_more() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a")
     assert queue.get() == "a"
@@ -42,7 +42,7 @@ def test_a_key_added_while_it_is_worked_on_comes_once_more() -> None:
     assert len(queue) == 0
 
 
-def test_of_several_times_the_earliest_counts_and_now_forgets_them() -> None:
+def test_earliest_delay_of_a_key_wins_and_an_immediate_add_clears_delays() -> None:
     queue: WorkQueue[str] = WorkQueue()
     began = time.monotonic()
     queue.add_after("a", 60)
@@ -63,7 +63,7 @@ def test_of_several_times_the_earliest_counts_and_now_forgets_them() -> None:
     assert stays_empty(queue)
 
 
-def test_a_waiting_get_notices_an_earlier_time() -> None:
+def test_waiting_get_wakes_for_an_earlier_delay() -> None:
     queue: WorkQueue[str] = WorkQueue()
     got: list[str | None] = []
     queue.add_after("late", 60)
@@ -91,7 +91,7 @@ def test_delays_differ() -> None:
     assert all(0.004 <= delay <= 0.005 for delay in delays)
 
 
-def test_a_key_that_may_not_begin_delays_no_other_and_keeps_its_place() -> None:
+def test_blocked_key_delays_no_other_and_keeps_its_position() -> None:
     queue: WorkQueue[str] = WorkQueue(lambda key, processing: not any(other[0] == key[0] for other in processing))
     for key in ("a1", "a2", "a3", "b1"):
         queue.add(key)
@@ -157,7 +157,7 @@ def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
     assert clashes == []
 
 
-def test_a_key_for_a_time_beyond_all_waits_keeps_no_other_from_coming() -> None:
+def test_key_with_a_distant_delay_blocks_no_other() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add_after("paused until 9999", 8_000 * 365 * 86_400.0)
     taken: SimpleQueue[str | None] = SimpleQueue()
