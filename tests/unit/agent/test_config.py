@@ -53,7 +53,7 @@ def test_every_look_sees_the_newest(tmp_path: Path) -> None:
     assert config.get("c") is None
 
 
-def test_a_mount_of_kubernetes_is_followed(tmp_path: Path) -> None:
+def test_kubernetes_mount_is_followed(tmp_path: Path) -> None:
     """The file is a link through a link that is exchanged."""
     (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
     config = FileConfig(tmp_path / "config.yaml")
@@ -82,7 +82,7 @@ def test_a_mount_of_kubernetes_is_followed(tmp_path: Path) -> None:
         (manifest("{}"), "not a JSON array"),
     ],
 )
-def test_a_mistake_leaves_the_last_good_one_and_is_reported_once(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_configuration_keeps_the_last_good_one_and_is_reported_once(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "config"
     put(path, summaries("a"))
     config = FileConfig(path)
@@ -106,7 +106,7 @@ def test_not_text_is_a_mistake(tmp_path: Path) -> None:
     assert config.problem == "not UTF-8 text"
 
 
-def test_a_start_reports_without_being_asked(tmp_path: Path) -> None:
+def test_start_reports_a_bad_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config"
     put(path, "[{")
     config = FileConfig(path)

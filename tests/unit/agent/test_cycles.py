@@ -63,21 +63,21 @@ def make(settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch) -> 
         yield lambda **summary: Bed(settings_factory(role="agent", cluster="c"), app, **summary)
 
 
-def test_a_call_by_hand_is_of_the_hubs_time(make: Callable[..., Bed]) -> None:
+def test_manual_call_uses_the_time_of_the_hub(make: Callable[..., Bed]) -> None:
     bed = make()
     assert bed.run() == "ok"
     (result,) = bed.sent
     assert (run_time(result.run), result.outcome) == (HUB_NOW, "ok")
 
 
-def test_a_tick_whose_time_is_over_by_the_hubs_clock(make: Callable[..., Bed]) -> None:
+def test_expired_tick_is_skipped_by_the_clock_of_the_hub(make: Callable[..., Bed]) -> None:
     bed = make()
     assert bed.run(new_run_id(HUB_NOW - 30), HUB_NOW - 0.1) == "skipped: expired"
     assert [(result.outcome, result.reason) for result in bed.sent] == [("skipped", "expired")]
     bed.stages.fetch.assert_not_called()
 
 
-def test_a_cycle_that_cannot_end_in_time_is_not_begun(make: Callable[..., Bed]) -> None:
+def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
     """It would only keep a thread from one that can."""
     bed = make()
 
@@ -108,7 +108,7 @@ def test_a_cycle_that_cannot_end_in_time_is_not_begun(make: Callable[..., Bed]) 
     assert outcomes == [*["skipped: expired"] * 5, "failed", *["skipped: expired"] * 5, "failed", "skipped: expired"]
 
 
-def test_what_a_cycle_took_is_that_of_its_stages(make: Callable[..., Bed]) -> None:
+def test_cycle_duration_is_the_sum_of_its_stages(make: Callable[..., Bed]) -> None:
     bed = make()
     fetch = bed.stages.fetch.side_effect
 
@@ -121,7 +121,7 @@ def test_what_a_cycle_took_is_that_of_its_stages(make: Callable[..., Bed]) -> No
     assert bed.run(new_run_id(HUB_NOW - 7.5), HUB_NOW + 2.5) == "skipped: expired"
 
 
-def test_a_configuration_that_cannot_be_read_is_said(make: Callable[..., Bed]) -> None:
+def test_unreadable_configuration_is_reported(make: Callable[..., Bed]) -> None:
     bed = make()
     bed.cycles._config.now.clear()  # type: ignore[attr-defined]
     bed.cycles._config.problem = "not JSON"  # type: ignore[misc]
@@ -129,7 +129,7 @@ def test_a_configuration_that_cannot_be_read_is_said(make: Callable[..., Bed]) -
         bed.run(new_run_id(HUB_NOW), HUB_NOW + 0.1)
 
 
-def test_a_failed_stage_leaves_nothing_in_memory(make: Callable[..., Bed]) -> None:
+def test_failed_stage_leaves_nothing_in_memory(make: Callable[..., Bed]) -> None:
     bed = make(max_retries=1)
     answers: list[weakref.ref[object]] = []
 
@@ -169,14 +169,14 @@ def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., Bed])
     assert [result.reason for result in bed.sent] == ["http_503"]
 
 
-def test_a_tick_that_comes_twice_is_one_cycle(make: Callable[..., Bed]) -> None:
+def test_duplicate_tick_runs_one_cycle(make: Callable[..., Bed]) -> None:
     bed, run = make(), new_run_id(HUB_NOW)
     assert [bed.run(run, HUB_NOW + 30) for _ in range(2)] == ["ok", "duplicate"]
     assert len(bed.sent) == 1
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), ValueError("x")])
-def test_a_cycle_is_reported_whatever_ends_its_stage(make: Callable[..., Bed], error: BaseException) -> None:
+def test_cycle_is_reported_after_any_error_of_a_stage(make: Callable[..., Bed], error: BaseException) -> None:
     bed = make()
     bed.stages.fetch.side_effect = error
     with pytest.raises(CycleError, match="internal_error"):
@@ -189,7 +189,9 @@ def test_a_cycle_is_reported_whatever_ends_its_stage(make: Callable[..., Bed], e
     assert bed.run(new_run_id(HUB_NOW + 1)) == "ok"
 
 
-def test_a_stage_is_tried_again_while_that_may_help(make: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_is_retried_within_retries_and_deadline(
+    make: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dsf.agent.cycles._SHORTEST_TRY", 30.0)
     bed = make(max_retries=2)
     busy = CycleError("fetch", "http_503", "busy", retryable=True)
@@ -227,7 +229,7 @@ def test_time_of_the_agent_and_of_the_result(make: Callable[..., Bed]) -> None:
     assert before <= bed.sent[0].at <= time.time()
 
 
-def test_another_try_waits_for_as_long_as_the_server_says(make: Callable[..., Bed]) -> None:
+def test_retry_waits_for_the_retry_after_of_the_server(make: Callable[..., Bed]) -> None:
     bed, moments = make(max_retries=1), list[float]()
 
     def fetch(_: object) -> Mock:

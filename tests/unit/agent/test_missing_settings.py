@@ -13,7 +13,7 @@ from tests.conftest import SettingsFactory
 
 
 @pytest.mark.parametrize("missing", ["cluster", "agent_config", "signing_key_file"])
-def test_a_missing_setting_is_named(settings_factory: SettingsFactory, tmp_path: Path, missing: str) -> None:
+def test_missing_setting_is_named(settings_factory: SettingsFactory, tmp_path: Path, missing: str) -> None:
     key = tmp_path / "key"
     key.write_text(derive_key(bytes(32), "c1", 1).dump())
     given: dict[str, object] = {"cluster": "c1", "agent_config": tmp_path / "config", "signing_key_file": key}

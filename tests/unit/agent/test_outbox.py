@@ -66,7 +66,7 @@ def _result(*results: tuple[dict[str, str], float]) -> Result:
 # --- the mailbox -----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_filled_up_and_no_further(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+def test_mailbox_fills_up_to_its_limit(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     # One that was left there is gone round.
     redis_client.set(SLOTS[5], "left")
     assert all(mailbox.put(entry(n), b"%d" % n) for n in range(keys.MAIL_SLOTS - 1))
@@ -98,7 +98,7 @@ def test_when_it_is_full_a_newer_score_replaces_the_last_result_of_its_scorer(
     assert full.mget(SLOTS).count("older") == keys.MAIL_SLOTS - 1
 
 
-def test_a_scorer_with_its_share_replaces_its_oldest_score(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+def test_scorer_over_its_share_replaces_its_oldest_score(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     others = [entry(number) for number in range(1, 4)]
     assert all(mailbox.put(mail, mail.scorer.encode()) for mail in others)
     share = keys.MAIL_SLOTS // 4
@@ -111,7 +111,7 @@ def test_a_scorer_with_its_share_replaces_its_oldest_score(redis_client: redis.R
     assert sorted(texts) == sorted([*(mail.scorer for mail in others), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
 
 
-def test_nothing_is_replaced_at_the_first_try(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+def test_first_try_replaces_nothing(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     """An agent that stood still has two scores of a scorer at once, and the hub takes both."""
     others = [entry(number) for number in range(keys.MAIL_SLOTS // 2)]
     assert all(mailbox.put(mail, mail.scorer.encode(), replace=False) for mail in others)
@@ -121,7 +121,7 @@ def test_nothing_is_replaced_at_the_first_try(redis_client: redis.Redis, mailbox
     assert texts == {*(mail.scorer for mail in others), "a50"}
 
 
-def test_a_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+def test_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     """Many scorers share the slots; a tick that came too late, and the cycle after it."""
     scorers = [f"scorer-{number}" for number in range(keys.MAIL_SLOTS - 2)]
     reasons = [entry(1, scorer=scorer, is_score=False) for scorer in scorers]
@@ -134,7 +134,7 @@ def test_a_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Red
     assert sorted(texts) == sorted([*late, *(f"{mail.scorer} score" for mail in scores)])
 
 
-def test_a_slot_that_was_emptied_and_filled_meanwhile_is_not_replaced(
+def test_slot_emptied_and_refilled_meanwhile_is_not_replaced(
     redis_client: redis.Redis, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis_client.mset(dict.fromkeys(SLOTS[1:], "older"))
@@ -175,7 +175,7 @@ def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mail
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_hub_that_takes_nothing_is_behind(outbox: Outbox, full: redis.Redis) -> None:
+def test_full_mailbox_is_reported_as_results_behind(outbox: Outbox, full: redis.Redis) -> None:
     with pytest.raises(CycleError) as caught:
         outbox.send(_result(), time.monotonic() + 0.6)
     assert (caught.value.stage, caught.value.reason) == ("publish", "results_behind")
@@ -185,7 +185,7 @@ def test_a_hub_that_takes_nothing_is_behind(outbox: Outbox, full: redis.Redis) -
 @pytest.mark.parametrize(
     ("seconds", "is_ending", "tries"), [(60.0, False, [False, True]), (0.1, False, [True]), (60.0, True, [True])]
 )
-def test_a_score_replaces_the_one_before_it_when_the_hub_had_the_time_to_take_it(
+def test_score_replaces_the_previous_one_after_the_hub_had_time(
     outbox: Outbox,
     full: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
@@ -212,7 +212,7 @@ def test_a_score_replaces_the_one_before_it_when_the_hub_had_the_time_to_take_it
     assert second.run in str(full.get(SLOTS[3]))
 
 
-def test_a_result_waits_until_there_is_room(outbox: Outbox, full: redis.Redis) -> None:
+def test_result_waits_for_a_free_slot(outbox: Outbox, full: redis.Redis) -> None:
     result = _result()
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(outbox.send, result, time.monotonic() + 60)

@@ -62,7 +62,7 @@ def test_without_scorers_it_is_ready_while_it_consumes(world: World) -> None:
     assert not world.ready()
 
 
-def test_a_scorer_has_three_intervals_to_begin_with_and_after_each_good_cycle(world: World) -> None:
+def test_scorer_has_three_intervals_from_start_and_after_each_success(world: World) -> None:
     world.config.intervals = {"a": 60}
     world.probe.consuming(True)
     assert world.ready()
@@ -84,7 +84,7 @@ def test_an_interval_that_somebody_made_longer_counts(world: World) -> None:
     assert not world.ready(2)
 
 
-def test_one_scorer_that_works_is_enough_and_one_that_is_gone_does_not_count(world: World) -> None:
+def test_single_working_scorer_is_enough_and_removed_scorers_are_ignored(world: World) -> None:
     world.config.intervals = {"a": 60, "b": 60}
     world.probe.consuming(True)
     assert world.ready()
@@ -97,7 +97,7 @@ def test_one_scorer_that_works_is_enough_and_one_that_is_gone_does_not_count(wor
     assert world.ready()
 
 
-def test_one_slow_answer_is_no_outage(world: World) -> None:
+def test_short_interval_scorer_has_ten_seconds(world: World) -> None:
     world.config.intervals = {"a": 1}
     world.probe.consuming(True)
     world.probe.succeeded("a", 1)
@@ -105,7 +105,7 @@ def test_one_slow_answer_is_no_outage(world: World) -> None:
     assert not world.ready(2)
 
 
-def test_a_success_does_not_help_while_it_does_not_consume(world: World) -> None:
+def test_success_does_not_make_a_non_consuming_agent_ready(world: World) -> None:
     world.config.intervals = {"a": 60}
     world.probe.consuming(True)
     world.probe.consuming(False)
@@ -115,7 +115,7 @@ def test_a_success_does_not_help_while_it_does_not_consume(world: World) -> None
     assert world.ready()
 
 
-def test_a_file_that_was_left_goes_at_the_start_and_at_the_end(world: World) -> None:
+def test_stale_readiness_file_is_removed_at_start_and_end(world: World) -> None:
     world.file.touch()
     world.config.intervals = {"a": 60}
     world.probe.consuming(False)
@@ -126,7 +126,7 @@ def test_a_file_that_was_left_goes_at_the_start_and_at_the_end(world: World) -> 
     assert not world.file.exists()
 
 
-def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_path: Path) -> None:
+def test_unwritable_readiness_file_is_reported_and_retried(tmp_path: Path) -> None:
     world = World(tmp_path / "missing" / "ready")
     with capture_logs() as logs:
         world.probe.consuming(True)
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_path: Pat
     assert world.ready()
 
 
-def test_a_configuration_that_was_never_read_is_not_one_without_scorers(world: World) -> None:
+def test_never_read_configuration_is_not_ready(world: World) -> None:
     world.probe.consuming(True)
     world.config.problem = "403: configmaps is forbidden"
     assert not world.ready()

@@ -31,7 +31,7 @@ def cycle(scorer: str = "a", run_id: str = "1", left: float = 60.0) -> Cycle:
         (-6.0, False),
     ],
 )
-def test_one_cycle_of_a_scorer_at_a_time(left: float, may: bool) -> None:
+def test_scorer_runs_one_cycle_at_a_time(left: float, may: bool) -> None:
     running, first, other = RunningCycles(), cycle(left=left), cycle("b", "2")
     assert running.enter(first)
     assert running.enter(other)
@@ -41,7 +41,7 @@ def test_one_cycle_of_a_scorer_at_a_time(left: float, may: bool) -> None:
         assert running.enter(cycle(run_id="4"))
 
 
-def test_a_tick_that_comes_twice() -> None:
+def test_duplicate_run_of_a_scorer_is_not_new() -> None:
     running = RunningCycles()
     assert [running.is_new("a", run) for run in ("1", "1", "2")] == [True, False, True]
     assert running.is_new("b", "2")
@@ -56,11 +56,11 @@ def test_cycles_of_removed_scorers_end_now() -> None:
     assert running.end_others({"b"}) == []
 
 
-def test_a_small_one_stays_in_memory(tmp_path: Path) -> None:
+def test_small_payload_stays_in_memory(tmp_path: Path) -> None:
     assert keep(tmp_path, [SMALL, memoryview(SMALL)]) == SMALL * 2
 
 
-def test_a_large_one_is_in_a_file_without_a_name(tmp_path: Path) -> None:
+def test_large_payload_is_in_an_unnamed_file(tmp_path: Path) -> None:
     payload = keep(tmp_path, [SMALL, memoryview(LARGE)])
     assert isinstance(payload, FilePayload)
     assert len(payload) == len(SMALL + LARGE)
@@ -72,12 +72,12 @@ def test_a_large_one_is_in_a_file_without_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")
-def test_what_cannot_be_written_is_an_error() -> None:
+def test_unwritable_payload_is_an_error() -> None:
     with pytest.raises(OSError, match=r".+"):
         keep(Path("/dev/full"), [LARGE])
 
 
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_spool_folder_is_named(tmp_path: Path) -> None:
     prepare(None)
     prepare(tmp_path / "new" / "folder")
     (tmp_path / "file").touch()

@@ -71,14 +71,14 @@ def test_names_are_no_paths(tmp_path: Path, release: Release, name: str, key: st
 
 
 @pytest.mark.parametrize("value", [b"", b"\n", b"two\nlines", b"a b", b"\xff\xfe", "ü".encode(), b"x\r\nInjected: 1"])
-def test_what_is_no_token_is_not_sent_and_not_shown(tmp_path: Path, release: Release, value: bytes) -> None:
+def test_invalid_token_is_neither_sent_nor_shown(tmp_path: Path, release: Release, value: bytes) -> None:
     put(tmp_path, "s", "k", value)
     with pytest.raises(SecretError, match=r"^key 'k' of Secret 's' holds no token: expected one line") as caught:
         Tokens(tmp_path, release).token("s", "k", URL)
     assert caught.value.reason == "secret_invalid"
 
 
-def test_a_large_file_is_no_token(tmp_path: Path, release: Release) -> None:
+def test_large_file_is_no_token(tmp_path: Path, release: Release) -> None:
     put(tmp_path, "s", "k", b"x" * 100_000)
     with pytest.raises(SecretError, match="holds no token"):
         Tokens(tmp_path, release).token("s", "k", URL)
@@ -89,7 +89,7 @@ def test_without_a_folder_the_setting_is_named(release: Release) -> None:
         Tokens(None, release).token("s", "k", URL)
 
 
-def test_a_token_goes_only_where_it_was_released_for(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
+def test_token_goes_only_to_released_servers(tmp_path: Path, settings_factory: Callable[..., Settings]) -> None:
     tokens = Tokens(tmp_path, Release(settings_factory(agent_token_secrets={"listed": ["https://listed.example"]})))
     for name in ("listed", "marked"):
         put(tmp_path, name, "k", b"one")
@@ -117,7 +117,7 @@ def test_a_token_goes_only_where_it_was_released_for(tmp_path: Path, settings_fa
         tokens.token("marked", "k", "http://a.example:99/x")
 
 
-def test_what_the_hubs_admin_lists_is_not_widened_by_who_binds(
+def test_administrator_list_is_not_widened_by_bindings(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
     listed = {"limited": ["thanos.example"], "open": [], "both": ["thanos.example"]}
@@ -151,7 +151,7 @@ def test_the_agents_own_secret_is_never_sent(tmp_path: Path, release: Release) -
     assert caught.value.reason == "secret_refused"
 
 
-def test_a_list_of_the_hub_that_is_wrong_is_refused_at_the_start(settings_factory: Callable[..., Settings]) -> None:
+def test_invalid_token_secret_list_is_refused_at_start(settings_factory: Callable[..., Settings]) -> None:
     with pytest.raises(SettingsError, match="DSF_AGENT_TOKEN_SECRETS: Secret 's': 'ftp://h' is not a server"):
         Release(settings_factory(agent_token_secrets={"s": ["ftp://h"]}))
 
@@ -172,6 +172,6 @@ def test_keys_from_a_file_are_read_again(settings_factory: Callable[..., Setting
         assert "nonsense" not in str(caught.value)
 
 
-def test_a_key_that_is_not_set(settings_factory: Callable[..., Settings]) -> None:
+def test_unset_signing_key_is_named(settings_factory: Callable[..., Settings]) -> None:
     with pytest.raises(SettingsError, match="DSF_SIGNING_KEY_FILE: not set"):
         KeyRing(settings_factory()).key()

@@ -61,7 +61,7 @@ def called(document: object) -> Any:
     return args
 
 
-def test_a_tick() -> None:
+def test_tick_is_reduced_to_its_arguments() -> None:
     tick = json.loads(tick_message("c1", *ARGS))  # type: ignore[arg-type]
     left = reduced(tick)
     assert called(tick) == ARGS
@@ -78,7 +78,7 @@ def test_a_tick() -> None:
         (["sample"], {"run_id": None, "deadline": None}),
     ],
 )
-def test_a_call_by_hand(args: list[object], kwargs: dict[str, object]) -> None:
+def test_manual_call_becomes_a_tick_without_run(args: list[object], kwargs: dict[str, object]) -> None:
     assert called(message([args, kwargs, {}])) == ["sample", None, None]
     packed = message()
     packed["body"] = base64.b64encode(json.dumps([args, kwargs, {}]).encode()).decode()
@@ -156,7 +156,7 @@ _HEADERS = ("id", "task", "eta", "expires", "retries", "root_id", "parent_id", "
 
 
 @given(_JSON, st.dictionaries(st.sampled_from(_HEADERS), _JSON), _JSON)
-def test_it_is_a_clean_tick_or_refused(parts: object, headers: dict[str, Any], properties: object) -> None:
+def test_pushed_message_is_a_clean_tick_or_refused(parts: object, headers: dict[str, Any], properties: object) -> None:
     pushed = message(parts, **headers)
     pushed["properties"] = properties
     with contextlib.suppress(Exception):
@@ -165,7 +165,7 @@ def test_it_is_a_clean_tick_or_refused(parts: object, headers: dict[str, Any], p
         assert run in (None, RUN)
 
 
-def test_nothing_is_decompressed() -> None:
+def test_compressed_message_is_not_decompressed() -> None:
     bomb = message(compression="zlib")
     bomb["body"] = base64.b64encode(zlib.compress(b"x" * 1_000_000)).decode()
     bomb["properties"]["body_encoding"] = "base64"
@@ -182,7 +182,7 @@ def test_every_message_can_be_acknowledged(properties: dict[str, Any]) -> None:
     assert len({pushed.delivery_tag for pushed in tags}) == 2
 
 
-def test_a_body_that_cannot_be_encoded_is_refused() -> None:
+def test_unencodable_body_is_refused() -> None:
     with pytest.raises(ValueError, match="not a call of a task"):
         Message(message() | {"body": "\ud800"}, channel=_Channel())
 
@@ -204,7 +204,7 @@ def test_no_message_calls_a_stage_or_another_task(monkeypatch: pytest.MonkeyPatc
     assert (len(counted), pushed.acks) == (1, 1)
 
 
-def test_nothing_of_a_message_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_messages_are_not_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     throttle = dsf.log.Throttle()
     monkeypatch.setattr(ticks, "_throttle", throttle)
     for number in range(100):

@@ -141,7 +141,7 @@ def test_drawn_problems_have_the_best_plan_in_any_order(problem: PlanInput, seed
     assert solve(shuffled(problem, random.Random(seed))) == plan
 
 
-def test_a_plan_within_the_gap_asked_for_says_how_far_it_can_be() -> None:
+def test_plan_within_the_mip_gap_reports_a_valid_bound() -> None:
     for seed in range(7000, 7050):
         problem = random_problem(seed)
         plan = solve(problem, SearchLimits(mip_gap=0.2))

@@ -20,7 +20,7 @@ class _Name(str):
     __hash__ = str.__hash__
 
 
-def test_a_cluster_is_not_compared_with_each_other_one() -> None:
+def test_clusters_are_not_compared_pairwise() -> None:
     names = [_Name(f"cluster-{number}") for number in range(300)]
     backend = Mock(spec=ManifestClient)
     backend.objects.return_value = [{"metadata": {"name": str(name)}} for name in names]

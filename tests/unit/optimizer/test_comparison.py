@@ -35,7 +35,7 @@ def both() -> tuple[Plan, Plan]:
     return first, second
 
 
-def test_what_moves_comes_first_and_says_why() -> None:
+def test_comparison_lists_moves_first_with_their_reasons() -> None:
     first, second = both()
     found = compare(first.placed, second)
     assert (found.score_now, found.score_proposed) == (110, 140)
@@ -52,7 +52,7 @@ def test_what_moves_comes_first_and_says_why() -> None:
     assert [(one.share, one.score) for one in c1.now.blocks] == [(0.5, 60), (0.5, 50)]
 
 
-def test_a_first_plan_the_same_plan_and_none() -> None:
+def test_comparison_handles_first_same_and_empty_plans() -> None:
     first, _ = both()
     assert {one.change for one in compare(PlanView(), first).moves} == {"is placed"}
     same = compare(first.placed, first)
@@ -66,7 +66,7 @@ def test_a_first_plan_the_same_plan_and_none() -> None:
     assert compare(PlanView(), nothing).moves[0].change == "is nowhere"
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_stored_comparison_is_truncated() -> None:
     first, _ = both()
     found = compare(first.placed, first)
     assert (found.namespace, found.plan_id, found.applied, found.status) == ("n", "x", True, "Optimal")

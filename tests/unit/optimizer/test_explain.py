@@ -35,7 +35,7 @@ def option(cluster: str, device: str, score: float) -> OptionView:
     return OptionView(cluster=cluster, device=device, score=score)
 
 
-def test_another_configuration_is_worth_more() -> None:
+def test_explanation_names_a_better_option_under_another_configuration() -> None:
     plan = planned({"c1": {"a;all": 50, "a;half": 45, "b;all": 10, "b;half": 40}}, {"a": 1, "b": 1})
     assert why(plan, "a") == ExplanationView(
         workload="a",
@@ -47,7 +47,7 @@ def test_another_configuration_is_worth_more() -> None:
     assert (why(plan, "b").reason, why(plan, "b").message) == (Reason.LOWER_SCORE, "scores 30 less")
 
 
-def test_others_take_what_it_needs() -> None:
+def test_explanation_names_workloads_that_take_the_capacity() -> None:
     plan = planned({"c1": {"a;half": 50, "b;half": 60, "c;half": 60}, "c2": {"a;all": 10}}, {"a": 1, "b": 1, "c": 1})
     assert why(plan, "a").next_best == option("c1", "half", 50.0)
     assert why(plan, "a").reason is Reason.CAPACITY
@@ -60,7 +60,7 @@ def test_too_large_for_what_scores_more() -> None:
     assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.TOO_LARGE, "supplies 1 of gpu; 2 needed")
 
 
-def test_what_is_possible_is_named_before_what_is_not() -> None:
+def test_explanation_prefers_a_possible_option_to_an_impossible_one() -> None:
     plan = planned({"c1": {"a;all": 80, "a;half": 20}, "c2": {"a;half": 10}}, {"a": 2})
     assert why(plan, "a").next_best == option("c2", "half", 10.0)
     assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.LOWER_SCORE, "scores 10 less")
@@ -125,7 +125,7 @@ def test_unplaced(scores: dict[str, dict[str, int]], reason: Reason, message: st
     assert [(one.workload, one.reason, one.message) for one in plan.unplaced] == [("a", reason, message)]
 
 
-def test_a_search_that_ended_early_does_not_claim_a_reason() -> None:
+def test_early_stopped_search_claims_no_reason() -> None:
     clusters = tuple(
         Cluster(
             f"c{number}",

@@ -65,7 +65,7 @@ def test_scores_of_others_and_expired_ones() -> None:
     assert {one.reason for one in plan.unplaced} == {Reason.EXPIRED}
 
 
-def test_a_score_object_without_status_has_no_items() -> None:
+def test_score_object_without_status_has_no_items() -> None:
     table = read_score({"kind": "AddOnPlacementScore", "metadata": {"name": "s", "namespace": "c1"}})
     assert (table.items, table.valid_until) == ({}, None)
 
@@ -108,13 +108,13 @@ AMOUNT = "allowed is a whole number from 0 to 1000000000, as text"
         ({**workload(), "spec": {"placementRefs": [{}]}}, "spec.placementRefs[0].name is missing"),
     ],
 )
-def test_what_is_wrong_with_a_workload(manifest: dict[str, Any], message: str) -> None:
+def test_invalid_workload_is_refused_with_its_reason(manifest: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError, match=re.escape(message)) as caught:
         read_workload(manifest)
     assert str(caught.value).startswith("ManifestWorkReplicaSet default/mwrs-app01: ")
 
 
-def test_what_is_wrong_with_a_policy() -> None:
+def test_invalid_policy_is_refused_with_all_reasons() -> None:
     policy = upstream.policies()["cluster1"][0]
     policy["metadata"]["labels"] = {"resource-supply-amount": "many"}
     policy["spec"]["disabled"] = True
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_a_policy() -> None:
         ({"validUntil": 5}, "status.validUntil is 5"),
     ],
 )
-def test_what_is_wrong_with_a_score(status: dict[str, Any], message: str) -> None:
+def test_invalid_score_is_refused_with_its_reason(status: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError, match=re.escape(message)):
         read_score({"metadata": {"name": "s", "namespace": "c1"}, "status": status})
 

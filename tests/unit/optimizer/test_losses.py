@@ -52,7 +52,7 @@ def test_the_place_is_unknown(gone: Cluster) -> None:
     )
 
 
-def test_another_takes_the_place() -> None:
+def test_unscored_workload_replaced_by_another_is_a_loss() -> None:
     workloads = [workload("a", "c1"), workload("b", "c2")]
     better = Cluster("c2", (Configuration("p", "d", {"g": 2}),), (ScoreTable("s", {"a;d": 9, "b;d": 8}),))
     (message,) = found(workloads, [cluster("c1", None), better])
@@ -60,19 +60,19 @@ def test_another_takes_the_place() -> None:
     assert "scores of wa where it is now, c1 with d are unknown;" in message
 
 
-def test_one_of_two_replicas() -> None:
+def test_unscored_replica_of_two_is_a_loss() -> None:
     two = workload("a", "c1", "c2", replicas=2, per_cluster=1)
     assert len(found([two], [cluster("c1", None), cluster("c2", 9)])) == 1
     # One is placed now, and stays; that the other is not placed takes nothing away.
     assert found([workload("a", "c2", replicas=2, per_cluster=1)], [cluster("c1", None), cluster("c2", 9)]) == []
 
 
-def test_its_cluster_is_left_out_and_nothing_else_has_a_score() -> None:
+def test_workload_without_any_score_is_a_loss() -> None:
     (message,) = found([workload("a", "c1")], [cluster("c2", None)])
     assert "because no cluster has a score of app a; renew the scores" in message
 
 
-def test_what_is_no_want_of_scores() -> None:
+def test_losses_exclude_causes_other_than_missing_scores() -> None:
     # It moves, it scores below zero, its cluster became too small, or it never was placed.
     assert found([workload("a", "c1")], [cluster("c1", None), cluster("c2", 9)]) == []
     assert found([workload("a", "c1")], [cluster("c1", -9)]) == []
@@ -90,7 +90,7 @@ def test_unknown_places_in_order() -> None:
     )
 
 
-def test_another_place_is_unknown() -> None:
+def test_unscored_alternative_of_a_growing_workload_is_a_loss() -> None:
     """It needs more than its place has, and the larger one has no score now."""
     larger = workload("a", "c1")
     for gone in (cluster("c2", None), cluster("c2", 9, expired=True)):

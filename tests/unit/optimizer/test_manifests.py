@@ -53,7 +53,7 @@ def test_names_fit_into_a_label_and_stay_apart() -> None:
     assert "--" not in generated_name("placement", f"{'x' * 43}-.-y{'z' * 40}")
 
 
-def test_a_workload_on_several_clusters_has_one_placement() -> None:
+def test_workload_on_several_clusters_has_one_placement() -> None:
     said = plan(assignment("w", "c2"), assignment("w", "c1"))
     objects = render("ns", said, {"w": "w-placement"}, LABEL, {"c1": "v1", "c2": "v2"})
     assert [one["kind"] for one in objects] == [
@@ -73,7 +73,7 @@ def test_a_workload_on_several_clusters_has_one_placement() -> None:
     assert dump([]) == ""
 
 
-def test_a_plan_is_read_from_its_objects() -> None:
+def test_plan_is_read_from_its_objects() -> None:
     said = plan(assignment("v", "c1"), assignment("w", "c1"), assignment("w", "c2"))
     objects = render("ns", said, {"v": "v-placement", "w": "w-placement"}, LABEL, {"c1": "c1", "c2": "c2"})
     assert read_plan(reversed(objects)) == said

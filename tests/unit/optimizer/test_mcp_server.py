@@ -95,7 +95,7 @@ def report(**more: Any) -> PlanReport:
     return PlanReport(**(values | rest | more))  # type: ignore[arg-type]
 
 
-def test_a_crash_tells_nothing_of_itself() -> None:
+def test_crash_reveals_no_details() -> None:
     result = call(Service(plans=raises(RuntimeError("password is hunter2"))), "list_plans")
     assert result.is_error
     assert text(result) == "an internal error of the optimiser; see its log"
@@ -113,7 +113,7 @@ def test_redis_is_named_when_it_cannot_be_used() -> None:
     assert said == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); check DSF_REDIS_URL"
 
 
-def test_a_proposal_never_applies_and_applying_has_the_id() -> None:
+def test_proposal_never_applies_and_apply_passes_the_plan_id() -> None:
     service = Service(propose=lambda _: report(), apply=lambda _: report(applied=True))
     assert not call(service, "propose_plan", **BODY).is_error
     assert not call(service, "apply_plan", **BODY, planId="abc").is_error
@@ -129,7 +129,7 @@ def test_objects_are_answered_only_when_they_are_asked_for(include: bool) -> Non
     assert result.structured_content["output_yaml"] == ("kind: Placement\n" if include else None)
 
 
-def test_what_to_do_next_is_said() -> None:
+def test_propose_plan_reports_the_next_step() -> None:
     def step(**more: Any) -> str:
         answer = call(Service(propose=lambda _: report(**more)), "propose_plan", **BODY).structured_content
         assert answer is not None
@@ -141,7 +141,7 @@ def test_what_to_do_next_is_said() -> None:
     assert "The plan is in force" in step(applied=True)
 
 
-def test_a_plan_of_many_workloads_is_cut_and_its_reasons_stay_with_them() -> None:
+def test_large_plan_is_truncated_with_its_reasons_in_place() -> None:
     names = [f"w{number:03}" for number in range(250)]
     assignments = [
         AssignmentView(workload=name, cluster="c", policy="p", device="d", score=1, replicas=1, kept=0)
@@ -249,7 +249,7 @@ def test_plans_in_force_are_cut_and_one_alone_less(plans: int, each: int, left_o
         assert one["left_out"] == {"assignments": 150 - each, "objects": 150 - each}
 
 
-def test_what_a_reset_deleted_is_cut() -> None:
+def test_reset_list_is_truncated() -> None:
     deleted = [ChangeView(kind="Placement", namespace="n", name=f"p{i}", change="deleted") for i in range(150)]
     done = ResetReport(namespace="n", deleted=deleted)
     answer = call(Service(reset=lambda _: done), "reset", namespace="n").structured_content
@@ -257,7 +257,7 @@ def test_what_a_reset_deleted_is_cut() -> None:
     assert (len(answer["deleted"]), answer["left_out"]) == (MAX_LISTED, 50)
 
 
-def test_a_key_that_is_there_twice_in_a_wrapped_argument_is_named() -> None:
+def test_duplicate_key_in_a_wrapped_argument_is_named() -> None:
     service = Service(propose=lambda _: report())
     result = call(
         service, "propose_plan", **BODY | {"preference": '{"addOnPlacementScore": "a", "addOnPlacementScore": "b"}'}

@@ -52,14 +52,14 @@ def test_mistakes_are_named_with_their_place(tmp_path: Path, more: dict[str, Any
         (b"\xff\xfe", "utf-8"),
     ],
 )
-def test_what_is_neither(tmp_path: Path, content: bytes, words: str) -> None:
+def test_file_neither_json_nor_yaml_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "params"
     file.write_bytes(content)
     with pytest.raises(ManifestError, match=f"(?s)params is neither JSON nor YAML: .*{words}"):
         read_params(file)
 
 
-def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_key_is_refused(tmp_path: Path) -> None:
     """One of its values would be lost, such as that of `dryRun`."""
     file = tmp_path / "params.json"
     file.write_text('{"namespace": "default", "dryRun": true, "dryRun": false}')

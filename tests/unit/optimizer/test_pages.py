@@ -20,7 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(("blocks", "pictured"), [(1, 48), (12, 16), (50, 15)])
-def test_a_plan_of_any_size(blocks: int, pictured: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_page_stays_small_for_any_plan(blocks: int, pictured: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def column(cluster: str) -> PlanColumn:
         own = [PlanBlock(workload=f"w{one}", replicas=2, score=one, share=1 / blocks) for one in range(blocks)]
         return PlanColumn(cluster=cluster, policy="p", device="d", blocks=own)

@@ -51,12 +51,12 @@ def test_both_spellings_of_the_score() -> None:
         },
     ],
 )
-def test_what_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_params_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         OptimizeParams.model_validate(BODY | wrong)
 
 
-def test_nothing_to_gain_is_refused_with_advice() -> None:
+def test_preference_without_gain_is_refused_with_advice() -> None:
     with pytest.raises(ValidationError, match="mix it with a score to prefer, or let the scorer rate low use high"):
         OptimizeParams.model_validate(BODY | {"preference": {"addOnPlacementScore": "s", "weight": -1}})
     mixed = [{"addOnPlacementScore": "s"}, {"addOnPlacementScore": "t", "weight": -1}]
@@ -64,7 +64,7 @@ def test_nothing_to_gain_is_refused_with_advice() -> None:
     assert params.wanted() == (Preference("s"), Preference("t", -1))
 
 
-def test_a_score_may_be_named_as_its_scorer_names_it() -> None:
+def test_preference_accepts_the_name_used_by_the_scorer() -> None:
     params = OptimizeParams.model_validate(BODY | {"preference": {"addOnPlacementScore": "My_score"}})
     assert params.wanted() == (Preference("my-score", score_name="My_score"),)
 
@@ -81,7 +81,7 @@ def test_every_wrong_preference_is_named() -> None:
         OptimizeParams.model_validate(body).wanted()
 
 
-def test_who_decides(tmp_path: Path) -> None:
+def test_access_mode_follows_settings(tmp_path: Path) -> None:
     session = cast("Session", None)
     file = tmp_path / "token"
     file.write_text("t" * 16)
@@ -97,7 +97,7 @@ def test_who_decides(tmp_path: Path) -> None:
         make_access("token", "localhost", file, session, "ns")
 
 
-def test_a_plan_id_that_is_empty_is_not_none() -> None:
+def test_empty_plan_id_is_refused() -> None:
     """It is that of an unset variable, and would apply any plan."""
     assert OptimizeParams.model_validate(BODY).plan_id is None
     with pytest.raises(ValidationError, match="at least 1 character"):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dsf.optimizer.requestbody import brief
 
 
-def test_of_very_many_mistakes_the_first_are_named() -> None:
+def test_brief_names_the_first_of_many_problems() -> None:
     details = [{"loc": ("items", number), "msg": "is wrong"} for number in range(600)]
     text = brief(details)
     assert text.startswith("items[0]: is wrong; items[1]: is wrong")

@@ -21,12 +21,12 @@ class _Objects:
         return self._scorers if resource is DYNAMIC_SCORERS else []
 
 
-def test_a_scorer_that_the_hub_ignores_stands_for_no_other_of_its_name() -> None:
+def test_ignored_scorer_hides_no_other_of_its_name() -> None:
     scores = Scores(cast("ManifestClient", _Objects(ignored(scorer("a-team", "s")), scorer("n", "s"))))
     assert scores.explain("s", datetime.now(UTC)).namespace == "n"
 
 
-def test_a_field_that_only_a_newer_crd_knows_hides_no_scorer() -> None:
+def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
     broken = scorer("n", "t", description=1)
     scores = Scores(cast("ManifestClient", _Objects(scorer("n", "s", later=True), broken)))
     assert scores.explain("s", datetime.now(UTC)).name == "s"

@@ -16,12 +16,12 @@ def cluster(name: str, claims: dict[str, str] | None = None, **labels: str) -> d
 
 
 @pytest.mark.parametrize("text", ["", "name:x", "label", "label:", "claim:", "label:a b", "cel:x", "label:-x", "x:y"])
-def test_what_is_refused(text: str) -> None:
+def test_invalid_selector_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"DSF_OPTIMIZER_CLUSTER_SELECTOR: .* is not allowed"):
         PlacementSelector.parse(text)
 
 
-def test_what_is_understood() -> None:
+def test_selector_text_is_parsed() -> None:
     assert PlacementSelector.parse("name") == PlacementSelector("name")
     assert PlacementSelector.parse("claim:id.k8s.io").key == "id.k8s.io"
     label = PlacementSelector.parse("label:open-cluster-management.io/name")
@@ -42,7 +42,7 @@ def test_values_may_be_anything_unique() -> None:
     ]
 
 
-def test_a_claim() -> None:
+def test_claim_selector_uses_cluster_claims() -> None:
     selector = PlacementSelector.parse("claim:id")
     found = selector.select(["a", "b"], [cluster("a", {"id": "1"}), cluster("b", id="2")])
     assert found.values == {"a": "1", "b": "b"}

@@ -53,7 +53,7 @@ def where(plan: Plan) -> list[tuple[str, str, int]]:
     return [(one.workload, one.cluster, one.replicas) for one in plan.assignments]
 
 
-def test_nothing_to_place() -> None:
+def test_empty_problem_gives_an_optimal_empty_plan() -> None:
     plan = plan_of([], [cluster("c1", {"all": 1}, {})])
     assert (plan.status, plan.objective, plan.bound, plan.gap) == (Status.OPTIMAL, 0, 0, 0)
     assert plan.coverage is Coverage.NOTHING_TO_PLACE
@@ -76,7 +76,7 @@ def test_capacity_counts_per_kind_of_resource() -> None:
     )
 
 
-def test_a_missing_score_forbids_only_that_option() -> None:
+def test_missing_score_forbids_only_its_option() -> None:
     clusters = [cluster("c1", {"all": 1, "half": 1}, {"a;half": 10}), cluster("c2", {"all": 1}, {"b;all": 1})]
     plan = plan_of([workload("a")], clusters)
     assert where(plan) == [("a", "c1", 1)]
@@ -89,7 +89,7 @@ def test_a_missing_score_forbids_only_that_option() -> None:
     assert (explanation.reason, explanation.next_best, explanation.options_without_score) == (Reason.NO_SCORE, None, 2)
 
 
-def test_a_cluster_that_gets_nothing_gets_no_configuration() -> None:
+def test_unused_cluster_gets_no_configuration() -> None:
     clusters = [cluster(name, {"all": 2, "half": 4}, {"a;all": value}) for name, value in (("c1", 5), ("c2", 9))]
     plan = plan_of([workload("a"), workload("b")], clusters)
     assert [(one.cluster, one.policy) for one in plan.configurations] == [("c2", "p-all")]
@@ -115,7 +115,7 @@ def test_expired_scores_are_not_used() -> None:
     assert only.unplaced[0].message == "all scores of app a have expired"
 
 
-def test_a_score_below_zero_is_not_placed_and_zero_is() -> None:
+def test_negative_score_is_not_placed_and_zero_is() -> None:
     clusters = [cluster("c1", {"all": 2}, {"a;all": -1, "b;all": 0})]
     plan = plan_of([workload("a"), workload("b")], clusters)
     assert where(plan) == [("b", "c1", 1)]
@@ -178,14 +178,14 @@ def test_replicas_spread_and_may_be_placed_in_part() -> None:
     assert where(plan_of([workload("a", 2, replicas=4, per_cluster=1)], clusters)) == [("a", "c1", 1), ("a", "c2", 1)]
 
 
-def test_a_replica_stays_only_on_its_device_when_that_is_known() -> None:
+def test_kept_replica_stays_on_its_current_device() -> None:
     clusters = [cluster("c1", {"all": 1, "half": 1}, {"a;all": 5, "a;half": 5})]
     moved = Workload("a", "a", {"gpu": 1}, current=(Current("c1", "half"),))
     plan = plan_of([moved], clusters)
     assert (plan.assignments[0].device, plan.assignments[0].kept) == ("half", 1)
 
 
-def test_a_mix_of_scores_needs_all_of_them() -> None:
+def test_mixed_preference_requires_all_scores() -> None:
     def mixed(name: str, power: dict[str, int]) -> Cluster:
         return Cluster(
             name,
@@ -218,7 +218,7 @@ def test_sums_are_exact_where_floats_are_not() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.05, 1.0])
-def test_a_time_limit_gives_a_plan_and_how_far_it_can_be(seconds: float) -> None:
+def test_time_limit_gives_a_plan_with_its_gap(seconds: float) -> None:
     problem = instance(60, 20, 3)
     started = time.monotonic()
     plan = solve(problem, SearchLimits(time_limit=seconds))
@@ -230,7 +230,7 @@ def test_a_time_limit_gives_a_plan_and_how_far_it_can_be(seconds: float) -> None
     check_books(problem, plan)
 
 
-def test_a_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = instance(40, 15, 3, load=0.5)
 
     def found() -> Plan:
