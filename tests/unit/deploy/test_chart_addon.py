@@ -64,7 +64,7 @@ def test_configs_that_are_named_are_there() -> None:
                 assert found["metadata"]["namespace"] == placement["namespace"]
 
 
-def test_a_placement_may_use_its_cluster_set() -> None:
+def test_placement_may_use_its_cluster_set() -> None:
     objects = chart.render({"addon": {"clusterSet": "edge"}})
     assert chart.one(objects, "Placement")["spec"]["clusterSets"] == ["edge"]
     binding = chart.one(objects, "ManagedClusterSetBinding")
@@ -72,7 +72,7 @@ def test_a_placement_may_use_its_cluster_set() -> None:
 
 
 @pytest.mark.parametrize("namespace", [AGENT_NAMESPACE, "elsewhere"])
-def test_one_namespace_for_the_agent_end_to_end(namespace: str) -> None:
+def test_agent_namespace_is_the_same_everywhere(namespace: str) -> None:
     objects = chart.render({"spokeSetting": {"namespace": namespace}})
     # OCM's default would move everything to another namespace than the one that the hub delivers to.
     assert chart.one(objects, "AddOnDeploymentConfig")["spec"]["agentInstallNamespace"] == namespace
@@ -168,7 +168,7 @@ def test_without_the_addon_every_accepted_cluster_is_served() -> None:
     ]
 
 
-def test_a_pull_secret_of_the_hub_is_delivered_and_used() -> None:
+def test_pull_secret_of_the_hub_is_delivered_and_used() -> None:
     objects = chart.render({"spokeSetting": {"agent": {"pullSecret": "ours", "imagePullSecrets": ["there"]}}})
     account = chart.one(chart.agent_objects(objects), "ServiceAccount")
     assert account["imagePullSecrets"] == [{"name": "there"}, {"name": PULL_SECRET_NAME}]

@@ -389,7 +389,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     _check_alerts(series, cases, tmp_path)
 
 
-def test_a_long_interval_has_its_three_turns_and_then_an_alert_that_stays(tmp_path: Path) -> None:
+def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Path) -> None:
     """c1 is due every 4 hours and takes 10 minutes each time; c2, every 2 hours, succeeded once and never again."""
     slow, dead = 'ds_cluster="c1",ds_score_name="s"', 'ds_cluster="c2",ds_score_name="s"'
     series = [

@@ -104,7 +104,7 @@ def test_flower_lets_those_in_to_whom_it_is_shown(
     ],
 )
 @pytest.mark.parametrize("component", USE_THE_API)
-def test_a_proxy_is_reached(component: str, proxy: dict[str, str], port: int | None) -> None:
+def test_proxy_port_is_allowed(component: str, proxy: dict[str, str], port: int | None) -> None:
     before = _ports({}, component)
     assert _ports({"proxy": proxy}, component) == before | ({port} if port else set())
     assert _ports({"proxy": {"noProxy": ".svc"}}, component) == before
@@ -188,7 +188,7 @@ def test_clients_of_the_page_do_not_reach_the_probes(mode: str) -> None:
     assert _clients(values, component) == {8080: [{"namespaceSelector": {}}]}
 
 
-def test_only_the_port_of_an_ipv6_address_is_reached() -> None:
+def test_egress_to_an_ipv6_redis_allows_only_its_port() -> None:
     redis = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://[2001:db8::10]:6390/0"}}
     rules = _policy({"mode": "Distributed", "redis": redis}, "beat")["egress"]
     assert [one["port"] for rule in rules for one in rule["ports"] if one["port"] not in (53, 5353)] == [6390]

@@ -57,7 +57,7 @@ def _leaves(outer: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["null", "empty", "outer null"])
-def test_what_upstream_leaves_empty_is_the_default(how: str) -> None:
+def test_empty_upstream_values_mean_the_default(how: str) -> None:
     values: chart.Values = {}
     outer = [path for path in UPSTREAM if any(other.startswith(f"{path}.") for other in UPSTREAM)]
     for path in _leaves(UPSTREAM) if how == "outer null" else UPSTREAM:
@@ -89,7 +89,7 @@ def _structures(schema: chart.Object, path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 @pytest.mark.parametrize(("path", "required"), [pair for pair in _structures(SCHEMA) if pair[1]])
-def test_a_part_that_is_needed_is_asked_for(path: str, required: list[str]) -> None:
+def test_missing_required_value_is_named(path: str, required: list[str]) -> None:
     values: chart.Values = {}
     for name in required:
         _set(values, f"{path}.{name}".removeprefix("."), None)

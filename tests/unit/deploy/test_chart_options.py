@@ -30,7 +30,7 @@ def _container(objects: list[chart.Object]) -> chart.Object:
     return container
 
 
-def test_nothing_of_it_is_there_unless_asked_for() -> None:
+def test_optional_parts_are_off_by_default() -> None:
     objects = chart.render()
     agent = chart.agent_objects(objects)
     assert not chart.of_kind(agent, "ClusterRole", "ClusterRoleBinding")
@@ -81,7 +81,7 @@ def test_kinds_with_secrets_are_not_given_to_the_source_object(group: str, resou
     "entry",
     [{"apiGroup": "*", "resource": "a"}, {"apiGroup": "", "resource": "*"}, {"apiGroup": "", "resource": "pods/log"}],
 )
-def test_only_whole_kinds_are_given_to_the_source_object(entry: dict[str, str]) -> None:
+def test_partial_kinds_are_refused_for_the_source_object(entry: dict[str, str]) -> None:
     with pytest.raises(chart.RenderError, match="objects"):
         _agent({"objects": [entry]})
 
@@ -99,7 +99,7 @@ def test_otlp_is_offered_as_in_the_manifest() -> None:
     assert chart.environment(_container(objects))["DSF_OTLP_PORT"] == "4318"
 
 
-def test_one_port_of_otlp_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_otlp_port_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = _agent({"otlp": {"enabled": True, "port": 14318, "from": [{"podSelector": {}}]}})
     environment = chart.environment(_container(objects))
     monkeypatch.setenv("DSF_OTLP_PORT", environment["DSF_OTLP_PORT"])

@@ -110,7 +110,7 @@ def test_user_ids_are_ours_or_those_of_openshift() -> None:
     assert "runAsUser" not in chart.pod(agent)["securityContext"], "the image's own, or one that OpenShift chooses"
 
 
-def test_only_those_get_a_token_that_use_the_api(workloads: dict[str, chart.Object]) -> None:
+def test_service_account_token_is_mounted_only_for_api_users(workloads: dict[str, chart.Object]) -> None:
     for name, workload in workloads.items():
         assert chart.pod(workload)["automountServiceAccountToken"] is (name in USE_THE_API)
         expected = "dynamic-scoring-agent-sa" if name == "agent" else f"dynamic-scoring-{name}"
@@ -226,7 +226,7 @@ def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
         assert f"find {folder}/alive -mmin -1" in probes["livenessProbe"]
 
 
-def test_a_slow_start_is_no_reason_to_be_killed(workloads: dict[str, chart.Object]) -> None:
+def test_startup_probe_allows_a_slow_start(workloads: dict[str, chart.Object]) -> None:
     for name, workload in workloads.items():
         for container in chart.pod(workload)["containers"]:
             startup, liveness = container["startupProbe"], container["livenessProbe"]

@@ -192,7 +192,7 @@ def test_the_shipped_files_speak_of_the_same_sentinels() -> None:
     assert f"secret generic {sentinel['passwordSecret']} " in readme
 
 
-def test_only_what_redis_reads_restarts_it() -> None:
+def test_redis_restarts_only_for_changes_that_it_reads() -> None:
     def template(values: chart.Values) -> chart.Object:
         (found,) = chart.of_kind(chart.render(values), "StatefulSet")
         return found["spec"]["template"]  # type: ignore[no-any-return]
@@ -229,7 +229,7 @@ def test_no_password_is_in_a_configmap() -> None:
         assert password_hash(password) not in texts
 
 
-def test_a_load_balancer_without_an_address_is_said() -> None:
+def test_load_balancer_without_an_address_is_noted() -> None:
     values: chart.Values = {"redis": {"exposure": {"type": "LoadBalancer"}}}
     assert "run this upgrade again" in chart.notes(values)
     assert "only agents on the hub cluster itself" in chart.notes({"redis": {"exposure": {"type": "ClusterIP"}}})
@@ -260,7 +260,7 @@ _EXTERNAL = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss
     [(_CERT_MANAGER, "dynamic-scoring-redis-tls"), (_OWN, "redis-cert"), (_EXTERNAL, "theirs")],
     ids=["cert-manager", "own", "external"],
 )
-def test_a_ca_that_is_not_there_yet_is_said(redis: chart.Values, secret: str) -> None:
+def test_missing_ca_is_noted(redis: chart.Values, secret: str) -> None:
     assert f"no ca.crt was found in Secret {secret}" in chart.notes({"redis": redis})
     assert "DSF_REDIS_CA_FILE" not in _agent_environment({"redis": redis})
     # Without agents of the addon nobody lacks it.
@@ -273,5 +273,5 @@ def test_a_ca_that_is_not_there_yet_is_said(redis: chart.Values, secret: str) ->
 
 
 @pytest.mark.parametrize("values", [{}, {"redis": {"tls": {"enabled": False}}}, chart.MATRIX["external"]])
-def test_nothing_is_said_of_a_ca_that_nobody_needs(values: chart.Values) -> None:
+def test_notes_omit_a_ca_that_is_not_needed(values: chart.Values) -> None:
     assert "no ca.crt" not in chart.notes(values)

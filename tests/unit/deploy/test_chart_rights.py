@@ -101,7 +101,7 @@ def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
     )
 
 
-def test_nobody_else_has_rights() -> None:
+def test_bindings_cover_only_expected_service_accounts() -> None:
     for values in chart.MATRIX.values():
         objects = chart.render(values)
         bindings = chart.of_kind(objects, "ClusterRoleBinding", "RoleBinding")

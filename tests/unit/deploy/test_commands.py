@@ -84,7 +84,7 @@ def test_scripts_can_be_read_by_their_shell(name: str) -> None:
     subprocess.run([*shell, "-n", script], check=True, timeout=300)
 
 
-def test_what_names_its_interpreter_can_be_run() -> None:
+def test_scripts_with_a_shebang_are_executable() -> None:
     folders = (".ci", "scripts", "samples", "deploy", "tests")
     scripts = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     scripts = [path for path in scripts if path.read_bytes()[:2] == b"#!"]
@@ -92,7 +92,7 @@ def test_what_names_its_interpreter_can_be_run() -> None:
     assert [str(path) for path in scripts if not os.access(path, os.X_OK)] == []
 
 
-def test_a_good_uv_on_path_is_used(tmp_path: Path) -> None:
+def test_suitable_uv_on_path_is_used(tmp_path: Path) -> None:
     done = _uv(tmp_path, 'case $1 in --version) echo "uv 0.99.1 (x)";; *) echo "mine: $*";; esac')
     assert done.stdout == "mine: sync --locked\n"
     assert done.stderr == ""
@@ -110,7 +110,7 @@ def test_an_old_uv_is_not_used(tmp_path: Path) -> None:
     assert done.stdout == "cached: sync --locked\n"
 
 
-def test_a_machine_without_python_is_told(tmp_path: Path) -> None:
+def test_missing_python_is_reported(tmp_path: Path) -> None:
     done = _uv(tmp_path, "exit 1", commands=("sh", "cut", "sort", "head", "mkdir", "mktemp", "rm"))
     assert done.returncode == 1
     assert "python3 is not on PATH; install Python 3.11 or newer" in done.stderr

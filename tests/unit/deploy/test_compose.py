@@ -26,7 +26,7 @@ SAMPLES = ("sample-scorer", "static-scorer")
 DOCKERFILES = [ROOT / "Dockerfile", *sorted((ROOT / "samples").glob("*-scorer/Dockerfile"))]
 
 
-def test_it_is_the_set_of_the_demo() -> None:
+def test_compose_services_are_those_of_the_demo() -> None:
     clusters = ("worker01", "worker02")
     parts = ("agent", "prometheus", "node-exporter")
     assert set(SERVICES) == (
@@ -100,7 +100,7 @@ def test_ports_are_for_this_machine_only_and_differ() -> None:
     assert sorted(hosts) == ["5555", "8080", "9090", "9091"]
 
 
-def test_a_file_that_a_health_check_looks_at_is_written() -> None:
+def test_file_of_each_health_check_is_written() -> None:
     for name, service in SERVICES.items():
         for word in service.get("healthcheck", {}).get("test", []):
             if "find /tmp/alive" in word:

@@ -62,6 +62,6 @@ def test_every_key_is_one_that_compose_knows() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"comand": []}, {"ports": [8080]}, {"restart": "sometimes"}, {"depends_on": {"redis": {}}}, {"build": {}}]
 )
-def test_what_the_schema_is_for(wrong: dict[str, object]) -> None:
+def test_compose_schema_refuses_wrong_services(wrong: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, _SERVICE)

@@ -71,7 +71,7 @@ def test_go_builds_what_setup_envtest_does_not_get_and_says_before_what_it_costs
     assert "minutes" not in again.stderr
 
 
-def test_another_version_of_one_module_leaves_the_others(tmp_path: Path) -> None:
+def test_module_cache_folders_are_independent(tmp_path: Path) -> None:
     """A folder of the cache belongs to one module: nobody builds Kubernetes again for a new Helm."""
     _controlplane(tmp_path, "etcd", "helm", go=_GO)
     folders = sorted(path.name.partition("-")[0] for path in (tmp_path / "cache/dsf/controlplane").glob("*-*/"))
@@ -106,7 +106,7 @@ def test_core_tests_run_while_the_control_plane_is_built(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("tests", "expected"), [("core", "core "), ("kube", "kube ")])
-def test_a_set_runs_its_own_tests(tmp_path: Path, tests: str, expected: str) -> None:
+def test_test_set_runs_only_its_tests(tmp_path: Path, tests: str, expected: str) -> None:
     log, built = tmp_path / "log", tmp_path / "built"
     _copy(tmp_path, f"touch {built}")
     (tmp_path / "test_suite.py").write_text(_SUITE.format(log=str(log), built=str(built)))

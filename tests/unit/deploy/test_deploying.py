@@ -81,7 +81,7 @@ def test_images_are_built_and_given_to_the_kind_clusters_that_run_them(tmp_path:
     assert "push" not in done.stderr
 
 
-def test_a_managed_kind_cluster_gets_the_agents_image_where_the_hub_is_none(tmp_path: Path) -> None:
+def test_managed_kind_cluster_gets_the_agent_image_without_a_local_hub(tmp_path: Path) -> None:
     machine = _whole(tmp_path, "production")
     done = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
     assert done.returncode == 0, done.stderr
@@ -130,7 +130,7 @@ def test_without_an_image_of_its_own_the_charts_are_used(tmp_path: Path) -> None
     assert "--set" not in machine.calls("helm")[0]
 
 
-def test_it_is_removed_in_the_order_of_the_page(tmp_path: Path) -> None:
+def test_undeploy_follows_the_order_of_the_page(tmp_path: Path) -> None:
     machine = _whole(tmp_path)
     assert machine.run("undeploy").returncode == 0
     page = (ROOT / "docs" / "install.md").read_text().partition("## Uninstall")[2]
@@ -152,7 +152,7 @@ def test_it_is_removed_in_the_order_of_the_page(tmp_path: Path) -> None:
         ("undeploy", "kubectl", "kubectl is not on PATH"),
     ],
 )
-def test_what_is_missing_is_named(tmp_path: Path, action: str, missing: str, says: str) -> None:
+def test_missing_program_is_named(tmp_path: Path, action: str, missing: str, says: str) -> None:
     machine = _whole(tmp_path)
     (tmp_path / "bin" / missing).unlink()
     done = machine.run(action)

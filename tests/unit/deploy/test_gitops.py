@@ -69,7 +69,7 @@ def test_the_settled_chart_uses_the_given_secrets() -> None:
 
 
 @pytest.mark.parametrize("missing", ["hubSetting", "signing", "flower", "usersSecret", "ca", "source", "host"])
-def test_what_is_not_given_is_named(tmp_path: Path, missing: str) -> None:
+def test_missing_gitops_value_is_named(tmp_path: Path, missing: str) -> None:
     values: chart.Values = yaml.safe_load(yaml.safe_dump(SETTLED))
     values["redis"]["exposure"] = {"type": "LoadBalancer", "host": "redis.hub.example.com"}
     part, name = {

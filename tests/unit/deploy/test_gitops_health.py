@@ -107,7 +107,7 @@ _BY_HAND = Pauses(2, "a", ScheduleOverride(paused=True, by="ann"), None)
         ({"spread": replace(_EVERYWHERE, desired=0, distributed=0)}, "Suspended", "current"),
     ],
 )
-def test_a_scorer_is_as_well_as_its_condition_says(given: dict[str, Any], by_argo: str, by_flux: str) -> None:
+def test_scorer_health_follows_its_ready_condition(given: dict[str, Any], by_argo: str, by_flux: str) -> None:
     usual = {"health": _ACTIVE, "cycles": _WELL, "spread": _EVERYWHERE, "pauses": Pauses(), "found": scorer()}
     manifest = _scorer(**{**usual, **given})
     assert (argo(manifest), flux(manifest)) == (by_argo, by_flux)
@@ -122,7 +122,7 @@ def test_a_scorer_is_as_well_as_its_condition_says(given: dict[str, Any], by_arg
         ({"without_room": ["a/b"]}, "Degraded", "failed"),
     ],
 )
-def test_a_configuration_is_as_well_as_its_condition_says(given: dict[str, Any], by_argo: str, by_flux: str) -> None:
+def test_configuration_health_follows_its_ready_condition(given: dict[str, Any], by_argo: str, by_flux: str) -> None:
     found = config(generation=3)
     numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **given}
     manifest = {**found.to_manifest(), "status": config_status(found, now=NOW, **numbers).to_manifest()}
@@ -130,7 +130,7 @@ def test_a_configuration_is_as_well_as_its_condition_says(given: dict[str, Any],
 
 
 @pytest.mark.parametrize("kind", [SCORER_KIND, CONFIG_KIND])
-def test_a_status_of_an_earlier_spec_does_not_count(kind: str) -> None:
+def test_status_of_an_earlier_generation_counts_as_progressing(kind: str) -> None:
     bad = {"type": "Ready", "status": "False", "reason": "Old", "message": "m", "observedGeneration": 1}
     manifest: Manifest = {
         "apiVersion": f"{GROUP}/v1alpha1",

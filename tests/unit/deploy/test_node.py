@@ -49,7 +49,7 @@ def _pod(namespace: str, name: str, address: str) -> dict[str, Any]:
     }
 
 
-def test_a_policy_is_rules_of_its_pods_addresses() -> None:
+def test_network_policy_becomes_rules_of_its_pod_addresses() -> None:
     peer = {"namespaceSelector": {"matchLabels": {"team": "b"}}, "podSelector": {"matchLabels": {"app": "client"}}}
     spec = {
         "podSelector": {"matchLabels": {"app": "server"}},
@@ -72,7 +72,7 @@ def test_a_policy_is_rules_of_its_pods_addresses() -> None:
     ]
 
 
-def test_a_selector_has_what_kubernetes_has() -> None:
+def test_selector_supports_the_kubernetes_operators() -> None:
     labels = {"a": "1"}
     expression = {"key": "a", "operator": "NotIn", "values": ["2"]}
     assert policies.selects({}, labels)

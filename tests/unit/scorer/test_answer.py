@@ -23,7 +23,7 @@ def test_numbers_of_any_kind(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "5", b"5", True, [5], np.array([1.0, 2.0]), 5j])
-def test_what_is_no_number(value: Any) -> None:
+def test_non_numeric_score_is_refused(value: Any) -> None:
     with pytest.raises(TypeError):
         Score(value)
 
@@ -54,7 +54,7 @@ def test_an_answer_is_what_the_framework_reads() -> None:
     assert answer.results == 3
 
 
-def test_what_is_not_finite_is_left_out_counted_and_said() -> None:
+def test_non_finite_scores_are_dropped_and_counted() -> None:
     given = [Score(float("nan")), Score(float("inf")), Score(float("-inf")), Skipped("too_short"), Score(1)]
     answer = encode(given, 10)
     dropped = {"nan": 1, "infinite": 2, "too_short": 1}
@@ -65,7 +65,7 @@ def test_what_is_not_finite_is_left_out_counted_and_said() -> None:
     assert "dropped" not in json.loads(encode([Score(1)], 10).body)
 
 
-def test_a_generator_is_read() -> None:
+def test_generator_of_scores_is_encoded() -> None:
     def generate() -> Iterator[Score]:
         yield Score(1)
 
@@ -75,7 +75,7 @@ def test_a_generator_is_read() -> None:
 @pytest.mark.parametrize(
     ("given", "message"), [(None, "returned None"), ([5], "gave 5"), ({"results": []}, "gave 'results'")]
 )
-def test_what_is_no_score(given: Any, message: str) -> None:
+def test_invalid_score_object_is_refused(given: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         encode(given, 10)
 

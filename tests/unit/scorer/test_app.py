@@ -70,13 +70,13 @@ def test_no_body_is_no_series(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("body", "status"), [("{", 400), ('{"data": 1}', 422), ("[]", 422), (" ", 400)])
-def test_what_is_no_request(client: TestClient, body: str, status: int) -> None:
+def test_invalid_request_is_refused(client: TestClient, body: str, status: int) -> None:
     answer = client.post("/scoring", content=body)
     assert answer.status_code == status
     assert answer.json()["detail"]
 
 
-def test_a_compressed_request_is_refused(client: TestClient) -> None:
+def test_compressed_request_is_refused(client: TestClient) -> None:
     answer = client.post("/scoring", content=b"x", headers={"Content-Encoding": "gzip"})
     assert (answer.status_code, "as it is" in answer.json()["detail"]) == (415, True)
 
@@ -144,7 +144,7 @@ def test_an_error_in_the_function_stays_inside(caplog: pytest.LogCaptureFixture,
 
 
 @pytest.mark.parametrize("given", [None, [5], [None]])
-def test_a_function_that_gives_something_else(given: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_scoring_function_with_a_bad_result_gives_500(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     made = scorer()
     made.score(lambda _: given)
     with TestClient(made) as client:

@@ -32,7 +32,7 @@ def wave(at: object) -> object:
     "line",
     [lambda at: 2.0 + 0.5 * at, lambda at: wave(at), lambda at: 1e9 + 1e6 * np.cos(at / 3), lambda at: -0.001 * at],
 )
-def test_what_follows_a_rule_is_continued(line: object) -> None:
+def test_regular_series_is_continued(line: object) -> None:
     times = np.arange(70.0)
     expected = line(times)  # type: ignore[operator]
     made = found(of(expected[:60]))
@@ -52,7 +52,7 @@ def test_the_weights_are_those_of_least_squares() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -1e300, 5e-324])
-def test_a_constant_series_stays(value: float) -> None:
+def test_constant_series_is_continued_unchanged(value: float) -> None:
     made = found(of([value] * 30))
     assert made.is_constant
     assert made.values.tolist() == [value] * 10
@@ -77,7 +77,7 @@ def test_short_gaps_are_bridged(missing: object) -> None:
     assert as_nan.values.tolist() == made.values.tolist()
 
 
-def test_what_is_before_a_long_gap_is_not_used() -> None:
+def test_forecast_ignores_values_before_a_long_gap() -> None:
     times = np.arange(100)
     series = of(np.where(times < 50, 1000.0, wave(times)))
     kept = (times < 40) | (times >= 55)
@@ -118,7 +118,7 @@ def test_times_that_are_not_quite_even() -> None:
     assert found(late).values == pytest.approx(found(series).values, abs=0.3)
 
 
-def test_a_steep_end_does_not_run_away() -> None:
+def test_forecast_of_a_steep_end_is_bounded() -> None:
     made = found(of([0.0] * 40 + [2.0**at for at in range(12)]))
     assert made.values.max() <= 2 * 2**11
     assert made.values.min() >= -(2**11)

@@ -41,7 +41,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, header: str | None, expect
     assert status(Bearer(env="TOKEN"), header) == expected
 
 
-def test_a_refusal_says_how_to_authenticate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_says_how_to_authenticate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     with pytest.raises(RefusedError) as caught:
         Bearer(env="TOKEN").check(["Bearer wrong"])
@@ -50,13 +50,13 @@ def test_a_refusal_says_how_to_authenticate(monkeypatch: pytest.MonkeyPatch) -> 
     assert "secret" not in repr(Bearer(env="TOKEN"))
 
 
-def test_a_second_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     with pytest.raises(RefusedError, match="only one token"):
         Bearer(env="TOKEN").check(["Bearer secret", "Bearer secret"])
 
 
-def test_a_file_with_several_tokens_is_read_again(tmp_path: Path) -> None:
+def test_file_with_several_tokens_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "token"
     bearer = Bearer(file=file)
     file.write_text("old\n\nnew\r\n")

@@ -6,7 +6,9 @@ from dsf.scorer import Prometheus, Scorer, ScorerError, env_number
 
 
 @pytest.mark.parametrize(("text", "value"), [(None, 7.0), ("", 7.0), (" ", 7.0), ("2", 2.0), (" -1.5e3 ", -1500.0)])
-def test_a_number(monkeypatch: pytest.MonkeyPatch, text: str | None, value: float) -> None:
+def test_env_number_reads_the_variable_or_the_default(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, value: float
+) -> None:
     monkeypatch.delenv("LIMIT", raising=False)
     if text is not None:
         monkeypatch.setenv("LIMIT", text)
@@ -19,7 +21,9 @@ def test_a_number(monkeypatch: pytest.MonkeyPatch, text: str | None, value: floa
     ("text", "least", "wanted"),
     [("many", None, "a number"), ("nan", None, "a number"), ("inf", 1, "a number from 1 on"), ("0", 1, "from 1 on")],
 )
-def test_what_is_none(monkeypatch: pytest.MonkeyPatch, text: str, least: float | None, wanted: str) -> None:
+def test_env_number_refuses_invalid_text(
+    monkeypatch: pytest.MonkeyPatch, text: str, least: float | None, wanted: str
+) -> None:
     monkeypatch.setenv("LIMIT", text)
     with pytest.raises(ScorerError, match=f"environment variable LIMIT is '{text}'; it must be .*{wanted}"):
         env_number("LIMIT", 7, least=least)
@@ -46,7 +50,7 @@ def test_the_variable_of_a_wrong_value_is_named(
         Scorer(name="s", description="", score_name="s", interval=30, source=source, env="MY_")
 
 
-def test_a_whole_number_has_no_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_number_has_no_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENGTH", "2.7")
     assert env_number("LENGTH", 20) == 2.7
     with pytest.raises(ScorerError, match=r"LENGTH is '2\.7'; it must be a whole number from 1 on"):

@@ -52,12 +52,12 @@ asyncio.run(ask())
 """
 
 
-def test_it_imports_nothing_of_the_rest() -> None:
+def test_library_imports_nothing_of_the_framework() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_it_is_typed() -> None:
+def test_library_is_typed() -> None:
     assert (Path(dsf.scorer.__file__).parent / "py.typed").exists()
 
 

@@ -16,7 +16,7 @@ from tests.unit.scorer.apps import TWO, mean_scorer, metric, scorer
 
 @pytest.mark.parametrize("limits", [Limits(bytes=50), Limits(series=1), Limits(samples=1, series=1)])
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_request_that_is_too_large(limits: Limits, is_streamed: bool) -> None:
+def test_oversized_request_gives_413(limits: Limits, is_streamed: bool) -> None:
     body = b'{"data":[' + b",".join([b'{"metric":{},"values":[[1,"2"],[2,"3"]]}'] * 3) + b"]}"
     with TestClient(mean_scorer(limits=limits)) as client:
         answer = client.post("/scoring", content=iter([body[:60], body[60:]]) if is_streamed else body)
@@ -55,7 +55,7 @@ def test_concurrency() -> None:
         assert client.post("/scoring", json=TWO).status_code == 200
 
 
-def test_a_request_that_does_not_end() -> None:
+def test_unfinished_request_gives_408() -> None:
     async def ask() -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
         pieces = iter([b'{"data":'])
@@ -112,7 +112,7 @@ def start(app: Any) -> dict[str, Any]:
     return asyncio.run(run())
 
 
-def test_it_does_not_start_without_its_token_or_its_function(tmp_path: Path) -> None:
+def test_service_does_not_start_without_its_token_or_function(tmp_path: Path) -> None:
     file = tmp_path / "token"
     guarded = mean_scorer(token=Bearer(file=file))
     assert start(guarded)["type"] == "lifespan.startup.failed"

@@ -51,7 +51,7 @@ def test_labels_times_and_values() -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "Inf", "1e999"])
-def test_what_is_not_finite_is_nan(text: str) -> None:
+def test_non_finite_sample_becomes_nan(text: str) -> None:
     (series,) = parse(one([1, text], [2, "7"]))
     assert math.isnan(series.values[0])
     assert series.values[1] == 7
@@ -82,7 +82,7 @@ def test_other_forms_of_the_same(body: bytes) -> None:
     assert (series.times.tolist(), series.values.tolist()) == ([1, 2], [2, 3])
 
 
-def test_a_series_of_native_histograms_has_no_samples() -> None:
+def test_series_of_native_histograms_has_no_samples() -> None:
     (series,) = parse({"data": [{"metric": {}, "histograms": [[1, {"count": "1"}]]}]})
     assert series.is_empty
 
@@ -94,7 +94,7 @@ def test_no_series(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("absent", ['"values":null', '"values":null,"histograms":[]', '"values":[]'])
-def test_a_series_without_samples_as_go_writes_it(absent: str) -> None:
+def test_series_without_samples_is_read_as_go_writes_it(absent: str) -> None:
     first, second = parse(f'{{"data":[{{"metric":null,{absent}}},{{"metric":{{}},"values":[[1,"2"]]}}]}}'.encode())
     assert (first.labels, first.is_empty) == ({}, True)
     assert second.values.tolist() == [2]
@@ -194,7 +194,7 @@ def test_refusals_say_where(body: Any, status: int, detail: str) -> None:
     assert detail in refused.detail
 
 
-def test_what_stands_for_samples_cannot_be_sent() -> None:
+def test_placeholder_for_samples_cannot_be_sent() -> None:
     assert refusal(b'{"data":[{"metric":{},"values":0},{"metric":{},"values":[[1,"2"]]}]}').status == 422
     (series, _) = parse(b'{"data":[{"metric":{},"values":[]},{"metric":{},"values":[[1,"2"]]}]}')
     assert series.is_empty
@@ -214,14 +214,14 @@ def test_series_are_limited() -> None:
     assert (refused.status, "more than 2 series" in refused.detail) == (413, True)
 
 
-def test_nothing_of_the_parser_is_in_labels() -> None:
+def test_labels_cannot_contain_parser_placeholders() -> None:
     body = b'{"data":[{"metric":{"node":"n1","values":[[1,"2"]]},"values":[[1,"2"]]}]}'
     assert refusal(body).status == 422
     for text in (f"{requestbody._NONCE}99", f"{requestbody._NONCE}x"):
         assert refusal({"data": [{"metric": {}, "values": text}]}).status == 422
 
 
-def test_a_source_without_series_may_be_null() -> None:
+def test_source_without_series_may_be_null() -> None:
     found = requestbody.parse_sources(compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
     assert found == {"load": []}
 
@@ -243,7 +243,7 @@ def test_numbers_that_json_lacks_are_refused(sample: bytes) -> None:
 
 @pytest.mark.parametrize("blank", ["", " "])
 @pytest.mark.parametrize("quote", ["", '"'])
-def test_a_long_series_takes_little_more_memory_than_its_request(blank: str, quote: str) -> None:
+def test_long_series_takes_little_more_memory_than_its_request(blank: str, quote: str) -> None:
     samples = f",{blank}".join(
         f"[{1_718_600_000 + number},{blank}{quote}{number}.5{quote}]" for number in range(300_000)
     )

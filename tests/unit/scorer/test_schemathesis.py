@@ -54,6 +54,6 @@ def test_every_operation(case: schemathesis.Case[Any]) -> None:
 
 @closed.include(path="/scoring").parametrize()
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-def test_a_token_is_wanted_as_the_document_says(case: schemathesis.Case[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_required_as_documented(case: schemathesis.Case[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GUARDED_TOKEN", "right")
     case.call_and_validate(headers={"Authorization": "Bearer right"})

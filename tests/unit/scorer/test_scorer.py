@@ -125,7 +125,7 @@ def test_mistakes(make: Callable[[], object], message: str) -> None:
         make()
 
 
-def test_one_function_that_stays_as_it_is() -> None:
+def test_score_decorator_returns_the_function_and_accepts_only_one() -> None:
     one = scorer()
 
     @one.score

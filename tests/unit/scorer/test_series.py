@@ -18,7 +18,7 @@ def series(times: list[float], values: list[float] | None = None) -> Series:
     return Series({"pod": "web"}, np.array(times, float), np.array(values or [1.0] * len(times), float))
 
 
-def test_of_is_for_tests() -> None:
+def test_series_of_builds_series_for_tests() -> None:
     made = Series.of({"a": "b"}, [1, float("inf")], start=100, step=5)
     assert made.times.tolist() == [100, 105]
     assert made.values[0] == 1
@@ -67,7 +67,7 @@ def test_regular_sorts_and_the_later_sample_of_one_point_stays() -> None:
     assert series([]).regular(60).is_empty
 
 
-def test_a_grid_is_bounded() -> None:
+def test_regular_grid_is_bounded() -> None:
     with pytest.raises(ValueError, match="more than 1000000 points"):
         series([0, 1e15]).regular(1)
 

@@ -33,7 +33,7 @@ def test_several_scorers_under_prefixes() -> None:
         assert len(operations) == len(set(operations))
 
 
-def test_a_prefix_of_all() -> None:
+def test_prefix_applies_to_all_scorers() -> None:
     with TestClient(several(prefix="/scorers/")) as client:
         config = client.get("/scorers/a/config").json()
         assert config["scoring"]["path"] == "/scorers/a/scoring"
@@ -41,7 +41,7 @@ def test_a_prefix_of_all() -> None:
         assert client.get("/healthz").status_code == 200
 
 
-def test_a_proxy_that_takes_the_prefix_away() -> None:
+def test_config_path_includes_the_prefix_of_a_proxy() -> None:
     with TestClient(several(), root_path="/outside") as client:
         assert client.get("/a/config").json()["scoring"]["path"] == "/outside/a/scoring"
 

@@ -70,7 +70,7 @@ def test_config_has_all_and_the_first_for_older_hubs() -> None:
     assert config["sources"] == [{"name": "load", **LOAD.document()}, {"name": "power", "type": "Kubernetes"}]
 
 
-def test_a_scorer_of_one_source_does_not_look_at_the_others() -> None:
+def test_scorer_of_one_source_ignores_other_sources() -> None:
     with TestClient(mean_scorer()) as client:
         answer = client.post("/scoring", json=TWO | {"sources": {"x": [series("a", 1)]}})
         assert answer.json()["results"] == [{"metric": {"pod": "a"}, "score": 6.0}]
@@ -87,7 +87,7 @@ def test_a_scorer_of_one_source_does_not_look_at_the_others() -> None:
         ({"sources": {"load": [], "power": []}}, 'the request is not {"data": [...]}'),
     ],
 )
-def test_a_request_that_has_not_all_is_refused(body: dict[str, Any], expected: str) -> None:
+def test_request_without_all_sources_is_refused(body: dict[str, Any], expected: str) -> None:
     with TestClient(ratio_scorer()) as client:
         answer = client.post("/scoring", json=body)
     assert answer.status_code == 422
@@ -110,7 +110,7 @@ def test_environment_variables_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"sources": {"a b": LOAD}}, "'a b' is no name"),
     ],
 )
-def test_what_cannot_be(values: dict[str, Any], expected: str) -> None:
+def test_invalid_sources_are_refused(values: dict[str, Any], expected: str) -> None:
     with pytest.raises(ScorerError, match=re.escape(expected)):
         made(**values)
 
