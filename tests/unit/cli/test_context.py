@@ -31,7 +31,7 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_was_published_is_loaded(tmp_path: Path) -> None:
+def test_published_context_is_loaded(tmp_path: Path) -> None:
     with context.published(redis_url=URL, manifests=tmp_path / "m", out_dir="relative"):
         loaded = context.choose()
     assert loaded is not None
@@ -47,14 +47,14 @@ def test_the_file_is_for_its_owner_only() -> None:
     assert not file.exists()
 
 
-def test_a_file_that_cannot_be_removed_at_the_end_is_left() -> None:
+def test_unremovable_context_file_is_left() -> None:
     with context.published(redis_url=URL) as file:
         shutil.rmtree(file.parent)
         file.parent.write_text("a file in place of the folder")
 
 
 @pytest.mark.parametrize("function", ["fcntl.flock", "json.dump"])
-def test_nothing_stays_of_a_file_that_cannot_be_locked_or_written(
+def test_context_file_that_cannot_be_locked_or_written_is_removed(
     monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     def refuse(*_: object) -> None:
@@ -67,11 +67,11 @@ def test_nothing_stays_of_a_file_that_cannot_be_locked_or_written(
     assert list(context.folder().iterdir()) == []
 
 
-def test_there_is_none_before_the_first() -> None:
+def test_context_is_absent_before_the_first_demo() -> None:
     assert context.choose() is None
 
 
-def test_a_context_whose_process_was_killed_is_ignored_and_the_next_removes_it() -> None:
+def test_context_of_a_killed_process_is_ignored_and_later_removed() -> None:
     code = (
         "from dsf.cli import context\n"
         f"with context.published(redis_url={URL!r}) as file:\n    print(file, flush=True)\n    input()"
@@ -89,7 +89,7 @@ def test_a_context_whose_process_was_killed_is_ignored_and_the_next_removes_it()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"redis_url": 1}'])
-def test_a_file_that_makes_no_sense_is_ignored(text: str) -> None:
+def test_malformed_context_file_is_ignored(text: str) -> None:
     with context.published(redis_url=URL) as file:
         file.write_text(text)
         assert context.choose() is None
@@ -117,7 +117,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_of_two_demos_none_is_taken_silently(two: None, tmp_path: Path) -> None:
+def test_ambiguous_context_of_two_demos_is_refused(two: None, tmp_path: Path) -> None:
     with pytest.raises(ContextError) as raised:
         context.choose()
     assert str(raised.value) == (
@@ -127,14 +127,14 @@ def test_of_two_demos_none_is_taken_silently(two: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["other", "{}/other", "{}/other/sub", "{}/started-other"])
-def test_a_demo_is_chosen_by_name_and_by_folder(two: None, tmp_path: Path, wanted: str) -> None:
+def test_demo_is_chosen_by_name_and_by_folder(two: None, tmp_path: Path, wanted: str) -> None:
     chosen = context.choose(wanted.format(tmp_path))
     assert chosen is not None
     assert chosen.name == "other"
 
 
 @pytest.mark.parametrize(("folder", "name"), [("other", "other"), ("other/sub", "other"), ("started-mine", "mine")])
-def test_of_two_demos_the_one_of_the_current_folder(
+def test_demo_of_the_current_folder_is_chosen(
     two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path / folder)
@@ -143,7 +143,7 @@ def test_of_two_demos_the_one_of_the_current_folder(
     assert chosen.name == name
 
 
-def test_one_that_does_not_run_is_no_other_one(two: None) -> None:
+def test_unknown_context_name_is_refused(two: None) -> None:
     with pytest.raises(ContextError, match=r"no demo 'third' runs; running: mine \(.*, other \("):
         context.choose("third")
 
@@ -159,7 +159,7 @@ def test_two_of_one_name_are_told_apart_by_folder(two: None, tmp_path: Path) -> 
     assert [demo.name for demo in context.running()] == ["mine", "other"]
 
 
-def test_a_command_uses_the_running_demo(tmp_path: Path) -> None:
+def test_command_uses_the_running_demo(tmp_path: Path) -> None:
     with context.published(redis_url=URL, manifests=tmp_path, out_dir=tmp_path / "_out"):
         settings = command_settings()
     assert settings.resolved_redis_url() == URL
@@ -167,7 +167,7 @@ def test_a_command_uses_the_running_demo(tmp_path: Path) -> None:
     assert settings.out_dir == tmp_path / "_out"
 
 
-def test_a_redis_url_in_the_environment_wins_over_all_of_the_context(
+def test_redis_url_of_the_environment_overrides_the_whole_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DSF_REDIS_URL", "redis://other:1/0")

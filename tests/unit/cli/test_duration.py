@@ -22,13 +22,13 @@ def test_durations(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-5", "5x", "m", "1.5h", "5 m", "²", "1h30"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="use seconds such as 90"):
         seconds(text)
 
 
 @pytest.mark.parametrize("text", ["2147483648", "999999999999", "99999999d", "9" * 400, "9" * 5000, "9" * 5000 + "d"])
-def test_what_is_too_long(text: str) -> None:
+def test_too_long_duration_is_refused(text: str) -> None:
     for read in (seconds, moment):
         with pytest.raises(typer.BadParameter, match=r"too long; at most 2147483647 seconds \(68 years\)") as raised:
             read(text)
@@ -36,7 +36,7 @@ def test_what_is_too_long(text: str) -> None:
     assert seconds("2147483647") == 2147483647
 
 
-def test_a_duration_is_from_now() -> None:
+def test_duration_counts_from_now() -> None:
     assert moment("2h", NOW) == NOW + 7200
 
 
@@ -57,17 +57,17 @@ def test_the_past_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "18:00", "9999999999-01-01"])
-def test_what_is_no_moment(text: str) -> None:
+def test_invalid_moment_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="use ISO 8601"):
         moment(text, NOW)
 
 
-def test_a_hold_is_points_and_a_time() -> None:
+def test_hold_is_parsed_as_points_and_duration() -> None:
     assert hold("5:10m") == HoldRule(min_change=5, for_seconds=600)
     assert hold("200:0") == HoldRule(min_change=200, for_seconds=0)
 
 
 @pytest.mark.parametrize("text", ["", "5", "5:", ":5m", "0:5m", "-1:5m", "201:5m", "5:x", "5.5:1m", "٣:1m", "5:5m:1"])
-def test_what_is_no_hold(text: str) -> None:
+def test_invalid_hold_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         hold(text)

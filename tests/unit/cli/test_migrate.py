@@ -87,7 +87,7 @@ def test_sound_installation_has_no_findings() -> None:
         (config("dynamic-scoring", masks=[{"clusterName": "c", "scoreName": "cpu"}]), "its masks are lost"),
     ],
 )
-def test_what_would_stop_is_reported_with_its_remedy(manifest: dict[str, Any], words: str) -> None:
+def test_blocking_finding_is_reported_with_its_remedy(manifest: dict[str, Any], words: str) -> None:
     report = checked(manifest)
     assert report.stops
     found = [line for line in lines(report) if line.startswith("stops: ")]

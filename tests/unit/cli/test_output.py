@@ -51,7 +51,7 @@ def test_text_of_others_is_not_read_as_markup() -> None:
 
 
 @pytest.mark.parametrize("width", ["25", "24"])
-def test_a_table_that_just_fits_looks_as_one_whose_cells_may_be_folded(
+def test_exactly_fitting_table_looks_like_a_foldable_one(
     width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -83,7 +83,7 @@ def test_no_form_steers_a_terminal_and_programs_read_what_was_said(
     assert yaml.safe_load(text) == said.model_dump()
 
 
-def test_a_cell_has_its_style() -> None:
+def test_cell_keeps_its_style() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
     console.print(table(("NAME", "STATE"), [("a", ("failing", "red"))]))
     assert isinstance(console.file, io.StringIO)
@@ -93,7 +93,7 @@ def test_a_cell_has_its_style() -> None:
     ]
 
 
-def test_a_table_that_is_not_whole_says_so_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated_table_is_noted_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     output.say_rest(100, 100)
     assert capsys.readouterr() == ("", "")
     output.say_rest(100, 101)

@@ -17,7 +17,7 @@ def _printed(code: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_source_type_is_loaded_when_it_is_first_asked_and_what_it_needs_with_it() -> None:
+def test_source_types_load_lazily_with_their_dependencies() -> None:
     """Pushed metrics are a plug-in: it is found without being loaded."""
     code = (
         "import sys, dsf.agent.main, dsf.sources\n"

@@ -65,7 +65,7 @@ def test_any_valid_answer_is_cut_like_it_would_be_parsed(
 
 
 @given(series, extras, st.integers(1, 200))
-def test_a_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], missing: int) -> None:
+def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], missing: int) -> None:
     body = json.dumps(whole(result, **extra), separators=(",", ":")).encode()
     with pytest.raises(MatrixError):
         cut(body[: -min(missing, len(body))])
@@ -89,13 +89,13 @@ def test_a_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any],
         (compact(whole([SERIES]))[:-4], "ends within the series"),
     ],
 )
-def test_what_is_no_matrix_is_refused_in_words(body: bytes, words: str) -> None:
+def test_non_matrix_answer_is_refused_with_its_reason(body: bytes, words: str) -> None:
     with pytest.raises(MatrixError) as caught:
         cut(body)
     assert words in str(caught.value)
 
 
-def test_a_second_array_of_series_is_not_taken_for_the_first() -> None:
+def test_second_array_of_series_is_not_mistaken_for_the_first() -> None:
     document = whole([SERIES, SERIES])
     document["exemplars"] = [{"metric": {"x": "y"}}]
     body = compact(document)
@@ -124,14 +124,14 @@ def test_series_that_look_otherwise_between_others_are_counted(between: bytes, s
     assert bytes(found.inside) == inside
 
 
-def test_what_stands_beside_the_series_is_bounded() -> None:
+def test_bytes_besides_the_series_are_bounded() -> None:
     junk = b"[" + b"[]," * 1_000_000 + b"[]]"
     body = b'{"status":"success","warnings":%b,"data":{"resultType":"matrix","result":[]}}' % junk
     with pytest.raises(MatrixError, match="bytes besides the series"):
         cut(body)
 
 
-def test_one_series_of_many_megabytes_is_cut_in_small_memory_and_can_be_ended() -> None:
+def test_huge_series_is_extracted_in_little_memory_and_can_be_interrupted() -> None:
     values = b"[0,0]," * 1_000_000 + b"[0,0]"
     inside = b'{"metric":{},"values":[' + values + b"]}"
     body = b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}"
@@ -181,6 +181,6 @@ def test_an_array_that_was_never_made_is_empty() -> None:
         (b',"warnings":["1","2","3","4"]', ("1", "2", "3")),
     ],
 )
-def test_what_a_server_says_against_its_answer_is_kept(beside: bytes, warnings: tuple[str, ...]) -> None:
+def test_server_warnings_are_kept(beside: bytes, warnings: tuple[str, ...]) -> None:
     body = b'{"status":"success"%s,"data":{"resultType":"matrix","result":[]}}' % beside
     assert cut(body).warnings == warnings

@@ -35,9 +35,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("taken", [10, 11, 30])
-def test_a_scorer_with_all_the_series_there_may_be_gives_way(
-    monkeypatch: pytest.MonkeyPatch, lost: list[str], taken: int
-) -> None:
+def test_scorer_holding_most_series_gives_way(monkeypatch: pytest.MonkeyPatch, lost: list[str], taken: int) -> None:
     series = {"greedy": taken, "modest": 2}
     scorers = {name: scorer(name) for name in series}
     memory = SourceMemory(WindowBudget(10, 1000), lambda: scorers)
@@ -67,7 +65,7 @@ def samples(series: int, now: float) -> dict[Hashable, tuple[Mapping[str, str], 
     return {number: ({"__name__": "m", "x": str(number)}, now, 1.0) for number in range(series)}
 
 
-def test_a_scorer_with_all_the_samples_there_may_be_gives_way(lost: list[str]) -> None:
+def test_scorer_holding_most_samples_gives_way(lost: list[str]) -> None:
     scorers = {name: scorer(name) for name in ("wide", "long")}
     memory = SourceMemory(WindowBudget(1000, 100), lambda: scorers)
     long = memory.window(scorers["long"])
@@ -80,7 +78,7 @@ def test_a_scorer_with_all_the_samples_there_may_be_gives_way(lost: list[str]) -
 
 
 @pytest.mark.parametrize(("pushed", "gives_way"), [(6, False), (7, True)])
-def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
+def test_pushed_series_give_way_beyond_the_share_of_their_scorers(
     lost: list[str], pushed: int, gives_way: bool
 ) -> None:
     scorers = {"one": scorer("one")}
@@ -94,7 +92,7 @@ def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
     assert (len(received), len(lost)) == ((0, 1) if gives_way else (pushed, 0))
 
 
-def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list[str]) -> None:
+def test_series_with_oversized_labels_is_dropped_and_reported_once(lost: list[str]) -> None:
     one = scorer("one")
     memory = SourceMemory(WindowBudget(10, 100), lambda: {"one": one})
     for now in (100, 110, 120):
@@ -128,7 +126,7 @@ def test_cycles_within_a_step_have_the_same_points(interval: int, step: int) -> 
     assert all(values == newest_points[values[-1][0]] for values in points[40:])
 
 
-def test_another_tenant_starts_a_new_window() -> None:
+def test_tenant_change_starts_a_new_window() -> None:
     memory = SourceMemory(WindowBudget(10, 100), lambda: {"a": scorer("a")})
     window = memory.window(scorer("a"))
     assert memory.window(scorer("a")) is window

@@ -141,7 +141,7 @@ def test_the_sample_takes_options(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"time,value\n\xff,1\n", "the answer is no CSV in UTF-8: UnicodeDecodeError"),
     ],
 )
-def test_what_the_sample_says_of_a_bad_answer(monkeypatch: pytest.MonkeyPatch, body: bytes, said: str) -> None:
+def test_sample_plugin_reports_a_bad_answer(monkeypatch: pytest.MonkeyPatch, body: bytes, said: str) -> None:
     serve(monkeypatch, body)
     with pytest.raises(HttpError) as caught:
         data(summary(), context())
@@ -170,7 +170,7 @@ def test_options_that_a_plug_in_does_not_have_are_refused(options: dict[str, Any
     assert said in str(caught.value)
 
 
-def test_a_type_that_nothing_has(package: Install) -> None:
+def test_unknown_source_type_is_refused_with_the_known_ones(package: Install) -> None:
     package(GOOD, "other.example.com")
     reason, said = refusal("nobody.example.com")
     assert reason == "unsupported_source"
@@ -195,7 +195,7 @@ def test_a_type_that_nothing_has(package: Install) -> None:
         (GOOD.replace("1, Options", "2, Options"), "is for version 2 of the plug-ins' protocol and this agent has 1"),
     ],
 )
-def test_a_plug_in_that_is_no_good_says_why_each_time(package: Install, module: str, said: str) -> None:
+def test_broken_plugin_reports_its_cause_each_time(package: Install, module: str, said: str) -> None:
     name = package(module)
     for _ in range(2):
         reason, message = refusal()
@@ -225,7 +225,7 @@ def test_two_packages_of_one_type_are_both_refused(package: Install) -> None:
         ("A.b", "DNS name"),
     ],
 )
-def test_a_name_that_is_no_plug_in_s_is_never_used(
+def test_invalid_plugin_name_is_never_used(
     package: Install, monkeypatch: pytest.MonkeyPatch, name: str, why: str
 ) -> None:
     said: list[dict[str, Any]] = []
@@ -246,7 +246,7 @@ def asking(fetch: Callable[[Request[Options]], Any], with_: Context, **values: A
     return json.loads(b"".join(payload.pieces))["data"]
 
 
-def test_a_plug_in_is_told_what_the_scorer_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_receives_the_request_of_the_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[dict[str, Any]] = []
 
     def post(url: str, body: bytes, **way: Any) -> bytes:
@@ -294,7 +294,7 @@ def test_no_path_leads_to_another_server(monkeypatch: pytest.MonkeyPatch, path: 
 
 
 @pytest.mark.parametrize("path", ["http://evil.example/x", "@evil.example", ".evil.example", ":1/", ""])
-def test_what_is_no_path_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_invalid_request_path_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     asked = serve(monkeypatch, b"")
     with pytest.raises(HttpError, match="does not begin with /"):
         asking(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
@@ -369,7 +369,7 @@ def test_work_without_end_ends_with_the_deadline() -> None:
         assert caught.value.reason == "timeout"
 
 
-def test_a_plug_in_may_ask_nobody() -> None:
+def test_plugin_may_answer_without_a_request() -> None:
     seen: list[Question] = []
     assert asking(lambda _: [Series({}, [(1, 2)])], context(seen=seen)) == [{"metric": {}, "values": [[1, "2"]]}]
     assert [(one.url, one.series) for one in seen] == [("what the plug-in knows without a request", 1)]

@@ -65,7 +65,7 @@ def fetch(prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch, context: Cont
         ('a{x=";"} ; b # c;d', 60, 5, 1000.0, [('a{x=";"}', 940, 1000, 5), ("b", 940, 1000, 5)]),
     ],
 )
-def test_one_request_per_query(
+def test_each_query_makes_one_request(
     monkeypatch: pytest.MonkeyPatch, query: str, span: int, step: int, now: float, expected: list[tuple[Any, ...]]
 ) -> None:
     prometheus = Prometheus(*[answer()] * len(expected))
@@ -134,7 +134,7 @@ def test_no_query_is_said(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
     assert caught.value.reason == "bad_query"
 
 
-def test_a_bad_answer_is_shown_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_answer_is_shown_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     prometheus = Prometheus(b'{"status":"error","error":"you sent canary-1\\nagain"}')
     with pytest.raises(HttpError) as caught:
         fetch(prometheus, monkeypatch, Context(time.monotonic() + 60, 1000, 1.0, ACCESS), source_query="x")
@@ -187,7 +187,7 @@ def test_the_method_that_a_refusal_asks_for(
         assert expected[1] in explained[1]
 
 
-def test_none_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_type_none_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "get", Prometheus())
     payload = source_of("None")(summary(), Context(0.0, 0, 0.0))
     assert b"".join(payload.pieces) == b'{"data":[]}'
@@ -217,5 +217,5 @@ def test_an_address_that_cannot_be_one_is_the_mistake_of_its_scorer(kind: str) -
         ("", False),
     ],
 )
-def test_which_metrics_are_pushed(address: str, is_pushed: bool) -> None:
+def test_pushed_type_is_used_for_otlp_addresses(address: str, is_pushed: bool) -> None:
     assert (type_of(summary(source_type="OpenTelemetry", source_endpoint=address)) == OTLP) is is_pushed

@@ -45,17 +45,17 @@ def test_the_last_point_is_the_end_also_when_the_step_does_not_divide_the_range(
     assert list(Grid(100, 0, 0).times) == [100]
 
 
-def test_a_sample_counts_until_it_is_too_old() -> None:
+def test_sample_counts_until_the_lookback_ends() -> None:
     found = fill(window(), (0.0, 1.0))
     assert values(found, Grid(400, 400, 100, lookback=250)) == [[0, "1"], [100, "1"], [200, "1"]]
 
 
-def test_a_series_that_ended_has_a_gap() -> None:
+def test_ended_series_has_a_gap() -> None:
     found = fill(window(), (100.0, 1.0), (120.0, None), (160.0, 2.0))
     assert values(found, Grid(180, 80, 20)) == [[100, "1"], [160, "2"], [180, "2"]]
 
 
-def test_a_series_without_a_point_is_not_shown() -> None:
+def test_series_without_a_point_is_omitted() -> None:
     found = fill(fill(window(), (1000.0, 1.0)), (100.0, 5.0), labels=B)
     assert [one["metric"] for one in shown(found, Grid(110, 20, 10))] == [B]
 
@@ -72,14 +72,14 @@ def test_the_same_sample_again_is_nothing_and_an_older_one_is_refused() -> None:
     assert values(found, Grid(100, 0, 0)) == [[100, "1"]]
 
 
-def test_what_is_not_there_any_more_ends() -> None:
+def test_series_missing_from_an_update_ends() -> None:
     found = window()
     found.update({"a": (A, 100.0, 1.0), "b": (B, 100.0, 2.0)}, 100.0)
     found.update({"a": (A, 110.0, 1.0)}, 110.0)
     assert {one["metric"]["pod"]: len(one["values"]) for one in shown(found, Grid(120, 20, 10))} == {"a": 3, "b": 1}
 
 
-def test_a_failed_try_and_a_good_one_in_the_same_second() -> None:
+def test_failed_and_successful_updates_in_the_same_second_are_both_kept() -> None:
     found = window()
     found.update({"a": (A, 100.0, 1.0)}, 100.0)
     found.end_all(110.0)
@@ -89,7 +89,7 @@ def test_a_failed_try_and_a_good_one_in_the_same_second() -> None:
 
 
 @pytest.mark.parametrize(("again", "times"), [(110.0, [100, 110, 120, 130]), (120.0, [100, 120, 130])])
-def test_a_sample_with_a_time_of_its_own_goes_on_after_a_failed_try(again: float, times: list[int]) -> None:
+def test_sample_with_its_own_timestamp_continues_after_a_failed_update(again: float, times: list[int]) -> None:
     found = window()
     found.update({"a": (A, 95.0, 1.0)}, 100.0)
     found.end_all(110.0)
@@ -134,7 +134,7 @@ def test_labels_that_are_too_long_are_refused_and_cost_nothing() -> None:
     assert (budget.series, budget.samples) == (0, 0)
 
 
-def test_it_is_asked_whether_to_go_on_before_each_series_is_looked_at() -> None:
+def test_selection_runs_its_check_before_each_series() -> None:
     found = fill(fill(window(), (100.0, 1.0)), (100.0, 2.0), labels=B)
     looked_at: list[object] = []
 
@@ -151,7 +151,7 @@ def test_it_is_asked_whether_to_go_on_before_each_series_is_looked_at() -> None:
     assert len(looked_at) == 1
 
 
-def test_a_clock_that_was_set_back_a_little_takes_no_value_for_another_time() -> None:
+def test_slightly_rewound_clock_keeps_values_at_their_times() -> None:
     budget = WindowBudget(10, 100)
     found = Window(budget)
     for now in (1000.0, 1060.0, 1120.0, 1180.0):
@@ -168,7 +168,7 @@ def test_a_clock_that_was_set_back_a_little_takes_no_value_for_another_time() ->
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_clock_that_was_set_back_hides_nothing(goes_on: bool) -> None:
+def test_rewound_clock_hides_no_new_samples(goes_on: bool) -> None:
     budget = WindowBudget(10, 100)
     found = Window(budget)
     for now in (100_000.0, 100_060.0):

@@ -48,7 +48,7 @@ def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -
 
 
 @pytest.mark.parametrize("header", ["X_Forwarded_User", "X_Auth_Request_User", "Remote_User"])
-def test_nobody_but_a_trusted_proxy_names_people(header: str) -> None:
+def test_untrusted_peer_cannot_name_a_user(header: str) -> None:
     with pytest.raises(AccessError, match="use the proxy") as refused:
         recognised(behind_proxy(listed(["bob"])), trusted=False, **{header: "bob"})
     assert refused.value.status == 401
@@ -56,7 +56,7 @@ def test_nobody_but_a_trusted_proxy_names_people(header: str) -> None:
 
 @pytest.mark.parametrize("header", ["User", "Email", "Groups"])
 @pytest.mark.parametrize("family", ["X-Forwarded", "X-Auth-Request"])
-def test_a_header_that_the_proxy_adds_to_its_client_s_names_nobody(family: str, header: str) -> None:
+def test_header_added_beside_the_one_of_the_client_names_nobody(family: str, header: str) -> None:
     lines = [(f"{family}-User", "ann"), (f"{family}-{header}", "boss"), (f"{family}-{header}", "ann")]
     raw = [(name.lower().encode(), text.encode()) for name, text in lines]
     request = Request({"type": "http", "headers": raw, "dsf.trusted": True})
@@ -76,7 +76,7 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
     assert access.allows(PageUser("bob"), "look")
 
 
-def test_a_login_counts_while_the_token_is_the_same(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+def test_login_is_valid_while_the_token_is_unchanged(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("the-first-token-of-all")
     access = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
@@ -170,7 +170,7 @@ def test_token_of_openshift_is_asked_about(reviewer: Reviewer) -> None:
     assert KubeAccess(cast("Session", None), "ocm").holder(token, "10.0.0.1").name == token
 
 
-def test_what_a_token_may_not_is_not_remembered_for_another_one(reviewer: Reviewer) -> None:
+def test_permission_of_a_limited_token_is_cached_separately(reviewer: Reviewer) -> None:
     allows = KubeAccess(cast("Session", None), "ocm").allows
     limited = '{"scopes.authorization.openshift.io": ["user:info"]}'
     assert allows(PageUser("ann"), "act")
@@ -189,7 +189,7 @@ def test_what_a_token_may_not_is_not_remembered_for_another_one(reviewer: Review
         ({"web_root_path": "/scorers"}, "DSF_WEB_ROOT_PATH"),
     ],
 )
-def test_what_would_be_open_to_others_does_not_start(
+def test_open_access_settings_are_refused_at_start(
     settings_factory: SettingsFactory, values: dict[str, object], said: str
 ) -> None:
     with pytest.raises(SettingsError, match=said):

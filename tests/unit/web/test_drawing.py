@@ -79,7 +79,7 @@ def test_both_axes_have_round_numbers(
     assert all(chart.left <= tick.at <= chart.right for tick in chart.times)
 
 
-def test_a_cycle_without_a_score_is_a_gap() -> None:
+def test_cycle_without_a_score_is_a_gap() -> None:
     chart = _chart([1.0, 2.0, None, 3.0, 4.0, None, 5.0])
     assert chart is not None
     [curve] = chart.curves
@@ -87,7 +87,7 @@ def test_a_cycle_without_a_score_is_a_gap() -> None:
     assert len(chart.dots) == 5
 
 
-def test_one_score_is_no_line() -> None:
+def test_single_score_draws_no_chart() -> None:
     assert _chart([1.0]) is _chart([None, 1.0]) is _chart([]) is None
 
 

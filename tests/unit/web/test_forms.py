@@ -22,7 +22,7 @@ def _request(*parts: bytes) -> Request:
     return Request({"type": "http", "method": "POST", "path": "/login", "headers": []}, receive)
 
 
-def test_a_form_may_come_in_parts() -> None:
+def test_form_in_several_chunks_is_read() -> None:
     found = asyncio.run(forms.read_form(_request(b"token=a&", b"to=%2Fscores&empty=")))
     assert found == {"token": "a", "to": "/scores", "empty": ""}
 
@@ -35,7 +35,7 @@ def test_a_form_may_come_in_parts() -> None:
         (_request(b"scorer=a&scorer=b"), 400, "a field twice"),
     ],
 )
-def test_a_form_that_is_refused(request_: Request, status: int, why: str) -> None:
+def test_invalid_form_is_refused(request_: Request, status: int, why: str) -> None:
     with pytest.raises(AccessError, match=why) as refused:
         asyncio.run(forms.read_form(request_))
     assert refused.value.status == status

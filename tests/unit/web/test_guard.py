@@ -89,7 +89,7 @@ FORWARDED = {
 }
 
 
-def test_a_trusted_proxy_is_believed() -> None:
+def test_trusted_proxy_headers_are_used() -> None:
     status, _, seen = ask(peer="10.0.0.1", proxies=("10.0.0.0/8",), hosts=("scores.example",), **FORWARDED)
     assert status == 200
     assert seen["client"] == ["203.0.113.9", 0]
@@ -122,7 +122,7 @@ def test_the_line_that_the_proxy_added_counts(first: str, second: str, seen: str
     assert (told["scheme"], told["dsf.host"]) == ("https", "localhost:2")
 
 
-def test_nobody_else_is_believed() -> None:
+def test_untrusted_proxy_headers_are_ignored() -> None:
     _, _, seen = ask(peer="10.0.0.1", proxies=("10.0.0.2",), hosts=("scores.example",), **FORWARDED)
     assert seen["client"] == ["10.0.0.1", 1]
     assert (seen["scheme"], seen["dsf.host"], seen["dsf.root"], seen["dsf.trusted"]) == (
@@ -136,12 +136,12 @@ def test_nobody_else_is_believed() -> None:
 @pytest.mark.parametrize(
     ("path", "seen"), [("/p/scorers/x", "/scorers/x"), ("/p", "/"), ("/scorers/x", "/scorers/x"), ("/pp", "/pp")]
 )
-def test_a_prefix_that_is_left_or_taken_away(path: str, seen: str) -> None:
+def test_root_prefix_is_stripped_if_present(path: str, seen: str) -> None:
     assert ask(path, root="/p")[2]["path"] == seen
 
 
 @pytest.mark.parametrize("prefix", ["//evil.example", '/a"b', "javascript:x", "/a b", "/scorers", "/api/v1"])
-def test_a_prefix_leads_nowhere_else(prefix: str) -> None:
+def test_invalid_prefix_is_ignored(prefix: str) -> None:
     assert not is_prefix(prefix)
     assert ask(peer="10.0.0.1", proxies=("10.0.0.1",), x_forwarded_prefix=prefix)[2]["dsf.root"] == ""
 

@@ -184,7 +184,7 @@ def test_the_matrix_of_any_fleet(clusters: int, scorers: int, groups: int, unrea
 
 
 @pytest.mark.parametrize(("clusters", "scorers"), [(1, 1000), (2, 1000), (1, 2000)])
-def test_a_matrix_without_room_is_a_list(clusters: int, scorers: int) -> None:
+def test_oversized_matrix_is_shown_as_a_list(clusters: int, scorers: int) -> None:
     html = first_page(Fleet(clusters, scorers, 30, 30, 40), {})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
     assert html.count('<td data-name="State"') == 100

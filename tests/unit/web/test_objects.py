@@ -31,7 +31,7 @@ def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> di
     return {one.name: (one.value, one.origin) for one in settings_of(found)}
 
 
-def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> None:
+def test_scorer_of_another_namespace_is_found_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "dynamicscorers"
     folder.mkdir()
     assert in_folder(tmp_path, "mem", "") is None
@@ -65,7 +65,7 @@ def test_the_page_reads_the_folder_of_the_hub(tmp_path: Path) -> None:
     ("source", "synced", "origin"),
     [({}, {}, "default"), ({"type": "None"}, {}, "spec"), ({}, {"type": "None"}, "/config")],
 )
-def test_a_scorer_without_a_source_has_no_settings_of_one(
+def test_scorer_without_a_source_shows_no_source_settings(
     source: dict[str, Any], synced: dict[str, Any], origin: str
 ) -> None:
     found = settings(source, synced)
@@ -80,7 +80,7 @@ def test_the_host_of_a_source_is_by_default_that_of_its_config() -> None:
     assert found["source host"] == ("http://scorer.test", "default")
 
 
-def test_a_field_that_only_a_newer_crd_knows_hides_no_scorer() -> None:
+def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
     found = parsed(
         {
             "metadata": {"name": "s", "namespace": "n"},

@@ -28,7 +28,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
         cached.cache_clear()
 
 
-def test_one_that_cannot_be_used_is_named_once_and_the_others_are_there(
+def test_unusable_plugin_is_named_once_and_others_load(
     installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[dict[str, str]] = []
@@ -58,7 +58,7 @@ def test_without_plug_ins_there_are_the_pages_of_the_framework(installed: list[E
     rendering.prepare()
 
 
-def test_those_of_the_project_are_found_in_this_environment() -> None:
+def test_plugins_of_the_project_are_installed() -> None:
     assert {name: plugin.path for name, plugin in pages.plugins().items()} == {
         "placements": "/placements",
         "plans": "/plans",

@@ -33,7 +33,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_time_of_another_day_has_its_date() -> None:
+def test_timestamp_of_another_day_includes_its_date() -> None:
     clock = environment().filters["clock"]
     assert clock(0.0) == '<time datetime="1970-01-01T00:00:00Z">1970-01-01 00:00:00</time>'
     now = time.time()
@@ -44,7 +44,7 @@ def test_links() -> None:
     assert link("/p", "/find", q="a b&c", page=None) == "/p/find?q=a+b%26c"
 
 
-def test_what_is_put_in_is_escaped() -> None:
+def test_template_values_are_escaped() -> None:
     html = render("error.html", "", _base(title="<script>x</script>", text='"><img src=x onerror=y>', again=False))
     assert "<script>x" not in html
     assert "<img" not in html
@@ -92,7 +92,7 @@ NO_ITEMS = SimpleNamespace(items=[], results=0)
         ("ok", ITEMS, False, False),
     ],
 )
-def test_a_pair_without_items_is_never_in_use(
+def test_pair_without_items_is_never_in_use(
     state: str, score: SimpleNamespace | None, expired: bool, in_use: bool
 ) -> None:
     row = {"state": {"name": state}, "score": score, "expired": expired}
@@ -108,9 +108,7 @@ def test_a_pair_without_items_is_never_in_use(
         ({"paused": 2}, "where a cluster has one"),
     ],
 )
-def test_a_scorer_without_scores_says_older_ones_are_in_use_only_where_there_may_be_some(
-    states: dict[str, int], text: str
-) -> None:
+def test_scorer_without_scores_mentions_older_ones_only_if_possible(states: dict[str, int], text: str) -> None:
     said = _macro("no_fresh_score", {"pairs": 2, "states": {"empty": 0, "paused": 0, **states}})
     assert text in said
     assert ("in use" in said) is ("empty" not in states or states["empty"] < 2)

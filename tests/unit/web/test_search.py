@@ -53,7 +53,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
     assert not fits("a" * 253, pattern)
 
 
-def test_nothing_is_kept_of_a_search() -> None:
+def test_search_retains_no_memory() -> None:
     def search(start: int) -> None:
         for number in range(start, start + 1000):
             fits("worker01", f"{number}-{'x' * 200}*")
@@ -68,13 +68,13 @@ def test_nothing_is_kept_of_a_search() -> None:
 
 
 @given(st.text())
-def test_it_never_fails(text: str) -> None:
+def test_search_parser_never_fails(text: str) -> None:
     query = parse(text)
     assert query.allows("cluster", "c") in (True, False)
 
 
 @given(st.text(alphabet=st.characters(exclude_characters='"', exclude_categories=["Cs"]), min_size=1, max_size=50))
-def test_a_quoted_value_is_one_term(text: str) -> None:
+def test_quoted_value_is_one_term(text: str) -> None:
     query = parse(f"cluster:{quoted(text)}")
     if text.strip() and ":" not in text:
         assert query.of("cluster") == [text.lower()] or len(text) > 490

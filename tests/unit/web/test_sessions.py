@@ -35,7 +35,7 @@ def seconds(client: redis.Redis) -> int:
     return int(client.ttl(key))
 
 
-def test_a_session_ends_with_its_lifetime(client: redis.Redis) -> None:
+def test_session_ends_after_its_lifetime(client: redis.Redis) -> None:
     cookie = Sessions(client).open("a-secret-token")
     assert Sessions(client).token(cookie) == "a-secret-token"
     assert LIFETIME - 60 <= seconds(client) <= LIFETIME
@@ -55,7 +55,7 @@ def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
 @pytest.mark.parametrize(
     ("later", "is_open"), [(-7200, False), (-30, True), (LIFETIME - 10, True), (LIFETIME + 10, False)]
 )
-def test_a_session_lasts_no_longer_when_clocks_are_set(
+def test_session_lifetime_survives_clock_changes(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, later: float, is_open: bool
 ) -> None:
     """Those of the page and of Redis were ahead and are set right, or Redis keeps a session for too long."""
@@ -78,7 +78,7 @@ def test_all_sessions_end(client: redis.Redis) -> None:
     ("scheme", "root", "name"),
     [("https", "", "__Host-dsf_page"), ("https", "/dsf", "__Secure-dsf_page"), ("http", "", "dsf_page")],
 )
-def test_a_cookie_that_other_sites_cannot_set(scheme: str, root: str, name: str) -> None:
+def test_cookie_cannot_be_set_by_other_sites(scheme: str, root: str, name: str) -> None:
     answer = Response()
     set_cookie(request(scheme=scheme, root=root), answer, COOKIE)
     cookie = answer.headers["set-cookie"]
