@@ -41,6 +41,6 @@ def test_without_an_api_server_it_says_what_to_set(
         make_backend(settings_factory(backend="kube"))
 
 
-def test_a_folder_of_manifests_needs_no_kubernetes_client() -> None:
+def test_directory_backend_needs_no_kubernetes_client() -> None:
     code = "import sys, dsf.backends; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

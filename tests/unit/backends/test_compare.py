@@ -27,5 +27,5 @@ from dsf.backends.compare import covers
         ("text", ["text"], False),
     ],
 )
-def test_a_part_covers(actual: Any, wanted: Any, expected: bool) -> None:
+def test_covers_compares_the_wanted_part(actual: Any, wanted: Any, expected: bool) -> None:
     assert covers(actual, wanted) is expected

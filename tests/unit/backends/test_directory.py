@@ -79,7 +79,7 @@ def test_an_object_stays_itself_through_edits_renames_and_restarts(tmp_path: Pat
         assert (backend.get(*KEY) or {})["metadata"]["uid"] != first["uid"]
 
 
-def test_a_look_that_fails_is_not_the_last(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_refresh_is_repeated(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
 
     def refresh(*_: object, **__: object) -> None:
@@ -107,7 +107,7 @@ def test_an_object_that_cannot_be_stored_counts_and_is_stored_later(
         wait_for((obstacle / "c.yaml").exists)
 
 
-def test_what_was_edited_while_no_hub_ran_is_put_right(tmp_path: Path, start: Start) -> None:
+def test_out_folder_edits_made_without_a_hub_are_repaired(tmp_path: Path, start: Start) -> None:
     work = manifest_work("c", "agent", [])
     folder = tmp_path / "_out" / "clusters" / "c"
     with start() as (backend, _):
@@ -175,7 +175,7 @@ def test_problems_are_in_a_file_and_told_once(tmp_path: Path, start: Start, monk
     assert row["message"] in event["message"]
 
 
-def test_a_second_hub_on_the_folder_is_refused(start: Start) -> None:
+def test_second_hub_on_the_folder_is_refused(start: Start) -> None:
     with start(), pytest.raises(BackendError, match="another hub works on"), start():
         pass
     with start():

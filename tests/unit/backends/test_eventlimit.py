@@ -42,7 +42,7 @@ def test_an_equal_one_after_the_other_is_told_once_in_five_minutes(clock: list[f
     assert limit.allows("a", "Normal", "Bad", "again"), "Kubernetes forgets events after an hour"
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_limit_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eventlimit, "_OBJECTS", 3)
     limit = EventLimit()
     for number in range(10):

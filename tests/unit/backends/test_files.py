@@ -27,7 +27,7 @@ def test_writing_leaves_nothing_beside_it(tmp_path: Path) -> None:
     assert read_yaml(path) == {"x": 2}
 
 
-def test_a_file_that_cannot_be_written_is_said_with_its_name(tmp_path: Path) -> None:
+def test_unwritable_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BackendError, match=r"cannot write .*file/x\.yaml"):
         write_text(tmp_path / "file" / "x.yaml", "")
@@ -42,7 +42,7 @@ def test_times_stay_text_and_nothing_is_an_alias(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a: [", "\ttab: 1", "!!python/object:os.system {}", "&a [*a]"])
-def test_what_is_no_yaml_any_more_is_nothing(tmp_path: Path, text: str) -> None:
+def test_invalid_yaml_is_read_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     assert OutFolder(tmp_path, "hub").read(KEY) is None
     read_yaml(tmp_path / "x.yaml")
@@ -82,7 +82,7 @@ def test_names_cannot_leave_the_folder(tmp_path: Path) -> None:
         out.path(ObjectKey(Kind.SCORE, "c", "../../x"))
 
 
-def test_another_namespace_is_in_the_file_name(tmp_path: Path) -> None:
+def test_foreign_namespace_is_in_the_file_name(tmp_path: Path) -> None:
     out = OutFolder(tmp_path, "hub")
     assert out.path(KEY) == tmp_path / "dynamicscorers/s.yaml"
     assert out.path(ObjectKey(Kind.SCORER, "team", "s")) == tmp_path / "dynamicscorers/team_s.yaml"

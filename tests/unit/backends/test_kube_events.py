@@ -51,7 +51,7 @@ def _tell(recorder: EventRecorder, *messages: str) -> None:
         recorder.record({"kind": "DynamicScorer", "namespace": "hub", "name": "s"}, "Normal", "Reason", message)
 
 
-def test_a_server_that_stalls_holds_up_nobody(stalled: Stalled) -> None:
+def test_stalled_server_does_not_block_recording(stalled: Stalled) -> None:
     recorder = _recorder(stalled)
     _tell(recorder, "a", "b")
     assert stalled.taken == []
@@ -61,7 +61,7 @@ def test_a_server_that_stalls_holds_up_nobody(stalled: Stalled) -> None:
     assert all(connect + read <= 5 for connect, read in stalled.timeouts)
 
 
-def test_what_does_not_fit_is_dropped_and_logged(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_events_are_dropped_and_logged(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_events, "_QUEUE", 2)
     recorder = _recorder(stalled)
     _tell(recorder, "a")
@@ -102,7 +102,7 @@ def test_the_end_writes_what_waits(stalled: Stalled, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("error", [BackendError("no"), KeyError("what")])
-def test_one_that_fails_keeps_no_other_from_being_written(stalled: Stalled, error: Exception) -> None:
+def test_failed_event_does_not_block_later_events(stalled: Stalled, error: Exception) -> None:
     stalled.error = error
     stalled.go_on.set()
     recorder = _recorder(stalled)

@@ -97,7 +97,7 @@ def test_each_mistake_has_its_place_and_stops_nothing_else(
         assert [key.name for key in folder.objects] == ["c"]
 
 
-def test_a_half_written_file_changes_nothing_until_it_is_whole(tmp_path: Path) -> None:
+def test_half_written_file_changes_nothing_until_complete(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(CLUSTER % "c")
     (tmp_path / "notes.yaml").write_text("# No object.")
@@ -135,7 +135,7 @@ def test_the_file_that_has_an_object_keeps_it(tmp_path: Path) -> None:
     assert folder.problems == []
 
 
-def test_a_folder_that_disappears_changes_nothing(tmp_path: Path) -> None:
+def test_missing_folder_changes_nothing(tmp_path: Path) -> None:
     root = tmp_path / "manifests"
     root.mkdir()
     (root / "c.yaml").write_text(CLUSTER % "c")
@@ -166,7 +166,7 @@ def _lose_all(path: Path) -> None:
     [(_empty, 300), (Path.unlink, 1), (_lose_all, 300)],
     ids=["emptied", "removed", "all removed"],
 )
-def test_what_is_away_for_a_moment_stays(
+def test_missing_file_keeps_its_objects_for_the_grace_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Path], None], grace: int
 ) -> None:
     now = 100.0
@@ -211,7 +211,7 @@ def test_what_is_away_for_a_moment_stays(
     ],
     ids=["a mount point", "one above", "a hidden file is left", "another file is left", "the folder is removed"],
 )
-def test_a_folder_without_anything_left_is_doubted(
+def test_emptied_folder_keeps_its_objects_for_the_grace_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: list[str], lost: str, grace: int
 ) -> None:
     """As a share is whose mount point can be listed while it is not mounted."""
@@ -238,7 +238,7 @@ def test_a_folder_without_anything_left_is_doubted(
     assert not folder.problems
 
 
-def test_a_file_that_moved_out_of_its_folder_is_not_missed(tmp_path: Path) -> None:
+def test_moved_file_is_not_reported_missing(tmp_path: Path) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default", grace=300)
     (tmp_path / "eu").mkdir()
     (tmp_path / "eu" / "one.yaml").write_text(CLUSTER % "one")
@@ -249,7 +249,7 @@ def test_a_file_that_moved_out_of_its_folder_is_not_missed(tmp_path: Path) -> No
     assert not folder.problems
 
 
-def test_a_file_that_is_empty_when_the_hub_starts_keeps_what_it_had(tmp_path: Path) -> None:
+def test_file_empty_at_start_keeps_its_objects(tmp_path: Path) -> None:
     path = tmp_path / "clusters.yaml"
     path.write_text(CLUSTER % "one")
     before = ManifestFolder(tmp_path, tmp_path / "out", "default")
@@ -261,7 +261,7 @@ def test_a_file_that_is_empty_when_the_hub_starts_keeps_what_it_had(tmp_path: Pa
     assert folder.objects == before.objects
 
 
-def test_a_link_that_leads_nowhere_is_a_problem_of_its_own(tmp_path: Path) -> None:
+def test_broken_link_is_reported_alone(tmp_path: Path) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     for name in ("a", "z"):
         (tmp_path / f"{name}.yaml").write_text(CLUSTER % name)
@@ -276,7 +276,7 @@ def test_a_link_that_leads_nowhere_is_a_problem_of_its_own(tmp_path: Path) -> No
         ]
 
 
-def test_what_a_folder_had_that_cannot_be_listed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlistable_folder_keeps_its_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     for name in ("eu/one", "eu/west/two", "eu2/three", "four"):
         path = tmp_path / f"{name}.yaml"
@@ -320,7 +320,7 @@ def test_folders_may_be_nested_deeper_than_python_calls_itself(tmp_path: Path) -
     assert ([key.name for key in folder.objects], folder.problems) == (["near"], [])
 
 
-def test_a_file_that_was_always_empty_is_nothing(tmp_path: Path) -> None:
+def test_always_empty_file_is_ignored(tmp_path: Path) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     (tmp_path / "empty.yaml").write_text("")
     folder.refresh()

@@ -25,7 +25,7 @@ def passwords(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_prints_the_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_acl_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--passwords", str(passwords)]) == 0
     text, said = capsys.readouterr()
     assert "no user for controller, web, flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
@@ -34,7 +34,7 @@ def test_it_prints_the_file(passwords: Path, capsys: pytest.CaptureFixture[str])
     assert "a-long-password" not in text
 
 
-def test_it_writes_the_file_and_keeps_the_clusters(
+def test_command_writes_the_acl_file_and_keeps_clusters(
     passwords: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "users.acl"
@@ -49,7 +49,7 @@ def test_it_writes_the_file_and_keeps_the_clusters(
     assert "a-long-password" not in capsys.readouterr().err
 
 
-def test_nobody_is_left_out_in_silence_or_named_in_vain(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_no_role_if_all_have_passwords(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for role in HUB_ROLES:
         (passwords / role).write_text(f"a-long-password-of-{role}")
     assert main(["--passwords", str(passwords)]) == 0
@@ -60,7 +60,7 @@ def test_nobody_is_left_out_in_silence_or_named_in_vain(passwords: Path, capsys:
     ("change", "words"),
     [("short", "at least 16"), ("none", "no file with a password for hub")],
 )
-def test_what_is_of_no_use_is_named(
+def test_unusable_passwords_are_named(
     passwords: Path, capsys: pytest.CaptureFixture[str], change: str, words: str
 ) -> None:
     if change == "short":
@@ -74,6 +74,6 @@ def test_what_is_of_no_use_is_named(
     assert "short-secret" not in said.err + said.out
 
 
-def test_a_file_that_cannot_be_written(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_acl_file_is_an_error(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--passwords", str(passwords), "--file", "/no/such/folder/users.acl"]) == 2
     assert "No such file or directory" in capsys.readouterr().err

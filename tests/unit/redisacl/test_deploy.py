@@ -86,7 +86,7 @@ def _write_users(passwords: Path, file: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_there_is_a_password_for_every_user() -> None:
+def test_each_user_has_a_password() -> None:
     assert set(_passwords()) == set(HUB_ROLES) - {"probe"}
     text = (FOLDER / "sentinel.conf.example").read_text()
     assert f"auth-pass hub {_passwords()['sentinel']}" in text
@@ -98,7 +98,7 @@ def test_manifests_are_valid(name: str) -> None:
         kubernetes_validate.validate(document, "1.36", strict=True)
 
 
-def test_what_is_mounted_is_there() -> None:
+def test_mounted_secrets_and_paths_exist() -> None:
     (stateful_set,) = _documents("statefulset.yaml")
     pod = stateful_set["spec"]["template"]["spec"]
     secrets = {document["metadata"]["name"] for document in _documents("secrets.example.yaml")}

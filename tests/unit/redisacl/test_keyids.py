@@ -11,7 +11,7 @@ HOUR = 3600.0
 SECRET = bytes(range(32))
 
 
-def test_a_rotation_waits_for_the_agent() -> None:
+def test_rotation_waits_for_the_agent() -> None:
     first = KeyIds()
     assert first.valid == (1,)
     both = first.rotated(100.0)
@@ -21,19 +21,19 @@ def test_a_rotation_waits_for_the_agent() -> None:
     assert both.settled(101.0, 2).valid == (2,)
 
 
-def test_a_rotation_does_not_wait_for_ever() -> None:
+def test_rotation_ends_after_the_grace_period() -> None:
     both = KeyIds().rotated(100.0)
     assert both.settled(100.0 + HOUR - 1, 1).valid == (2, 1)
     assert both.settled(100.0 + HOUR, 1).valid == (2,)
 
 
-def test_a_rotation_by_a_clock_that_was_ahead_lasts_no_longer() -> None:
+def test_rotation_stamped_by_a_fast_clock_lasts_no_longer() -> None:
     ids = KeyIds().rotated(10_000.0).settled(1000.0, None)
     assert ids == KeyIds(2, 1, 1000.0)
     assert ids.settled(1000.0 + HOUR, None).valid == (2,)
 
 
-def test_a_rotation_lasts_at_least_as_long_as_a_mounted_secret_may_be_late() -> None:
+def test_rotation_lasts_at_least_the_delay_of_a_mounted_secret() -> None:
     both = KeyIds().rotated(100.0)
     assert both.settled(279.0, 2, least=180.0) == both
     assert both.settled(280.0, 2, least=180.0).valid == (2,)
@@ -42,7 +42,7 @@ def test_a_rotation_lasts_at_least_as_long_as_a_mounted_secret_may_be_late() -> 
     assert both.settled(150.0, None, least=180.0, grace=10.0) == both
 
 
-def test_what_is_noted_is_read_again_and_nothing_else() -> None:
+def test_key_ids_survive_dump_and_parse_and_bad_text_is_refused() -> None:
     for ids in (KeyIds(), KeyIds(4, 3, 1700000000.25), KeyIds(7, None, 5.0)):
         assert KeyIds.parse(ids.dump()) == ids
     for text in (

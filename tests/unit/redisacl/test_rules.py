@@ -24,7 +24,7 @@ EVENT_KINDS = (
 _DANGEROUS = ("@all", "eval", "keys", "scan", "flushall", "shutdown", "config", "monitor", "debug", "select", "module")
 
 
-def test_a_clusters_rules() -> None:
+def test_cluster_rules_are_exact() -> None:
     assert cluster_rules("c1") == [
         "resetkeys",
         "resetchannels",
@@ -42,7 +42,7 @@ def test_a_clusters_rules() -> None:
 
 
 @pytest.mark.parametrize("name", ["c*", "c?", "c[1]", "c\\1", "", "c1 ~*", "c1)(+@all ~*", "Ä", "c1\n"])
-def test_only_names_of_clusters(name: str) -> None:
+def test_invalid_cluster_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="not the name of a cluster"):
         cluster_rules(name)
 
@@ -54,7 +54,7 @@ def test_user_names() -> None:
 
 
 @pytest.mark.parametrize("role", HUB_ROLES)
-def test_nobody_has_a_dangerous_command(role: HubRole) -> None:
+def test_dangerous_commands_are_granted_to_no_role(role: HubRole) -> None:
     commands = re.findall(r"\+([^ )]+)", " ".join(hub_rules(role)))
     assert commands
     assert not set(commands) & set(_DANGEROUS)
@@ -72,7 +72,7 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
 
 
 @pytest.mark.parametrize("role", [role for role in HUB_ROLES if role != "hub"])
-def test_only_results_workers_say_how_a_pair_is(role: HubRole) -> None:
+def test_rows_are_written_only_by_results_workers(role: HubRole) -> None:
     rules = [rule for rule in hub_rules(role) if re.search(rf"%(RW|W)~{keys.ROWS}\b(?!:)", rule)]
     commands = {command for rule in rules for command in re.findall(r"\+(\S+)", rule)}
     # The controller removes the rows of pairs that are gone.
@@ -80,7 +80,7 @@ def test_only_results_workers_say_how_a_pair_is(role: HubRole) -> None:
     assert commands == wanted.get(role, set())
 
 
-def test_only_beat_and_who_acts_for_people_can_make_ticks() -> None:
+def test_ticks_are_written_only_by_beat_and_roles_acting_for_people() -> None:
     def writes_ticks(role: HubRole) -> bool:
         return any(
             re.search(r"\+(lpush|rpush|lmove|blmove)\b", rule) and re.search(r"%(RW|W)~spoke\.\*", rule)
@@ -105,7 +105,7 @@ def test_an_optimiser_sends_ticks_and_sees_nothing_of_scores() -> None:
     assert commands == {"evalsha", "hincrby"}
 
 
-def test_only_the_hub_manages_users() -> None:
+def test_users_are_managed_only_by_the_hub() -> None:
     assert [role for role in HUB_ROLES if any("acl|" in rule for rule in hub_rules(role))] == ["controller", "hub"]
 
 

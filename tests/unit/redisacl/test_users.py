@@ -9,7 +9,7 @@ import pytest
 from dsf.redisacl.users import User, hub_users, render_acl_file
 
 
-def test_a_file_has_no_password_and_no_default_user() -> None:
+def test_acl_file_has_no_password_and_no_default_user() -> None:
     users = hub_users({"beat": "secret-of-beat", "results": "secret-of-results"})
     text = render_acl_file(users)
     lines = text.splitlines()
@@ -20,7 +20,7 @@ def test_a_file_has_no_password_and_no_default_user() -> None:
     assert lines[3].split()[2:4] == ["on", "nopass"]
 
 
-def test_only_the_probe_needs_no_password() -> None:
+def test_password_is_optional_only_for_the_probe() -> None:
     with pytest.raises(ValueError, match="dsf-beat needs a password"):
         User.of_hub("beat")
     with pytest.raises(ValueError, match="spoke-c1 needs a password"):
