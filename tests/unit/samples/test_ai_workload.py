@@ -61,14 +61,14 @@ def test_nodes_add_up_and_the_application_is_the_mean_of_its_nodes(sample: Load)
     assert by_key(module.power_headroom(given))["app01;2g.24gb"] == pytest.approx(logistic((130 + 80) / 2 + base))
 
 
-def test_a_longer_series_is_forecast(sample: Load) -> None:
+def test_longer_series_is_forecast(sample: Load) -> None:
     module = sample(THRESHOLD="650", ALPHA="0.01")
     rising = gpu("app02-x", [float(watts) for watts in range(100, 160)])
     # Ten steps on: 160 to 169 W, on average 164.5 W; and 159 W at most so far.
     assert by_key(module.power_headroom([rising]))["app02;all"] == pytest.approx(logistic(164.5 + 159), rel=1e-3)
 
 
-def test_a_node_that_ended_counts_no_longer_but_says_what_its_application_draws(sample: Load) -> None:
+def test_ended_node_is_not_counted_but_informs_the_draw_of_its_application(sample: Load) -> None:
     module = sample(THRESHOLD="650", ALPHA="0.01")
     running = gpu("other", [300.0] * 61)
     ended = gpu("app01-x", [200.0] * 21, node="n2")
@@ -82,7 +82,7 @@ def test_a_node_that_ended_counts_no_longer_but_says_what_its_application_draws(
     assert not reasons(given)
 
 
-def test_a_pod_that_is_scraped_every_other_time_draws_all_the_time(sample: Load) -> None:
+def test_pod_scraped_every_other_time_draws_continuously(sample: Load) -> None:
     module = sample(THRESHOLD="650", ALPHA="0.01")
     whole = gpu("other", [300.0] * 61)
     for missing in (0, 1):
@@ -94,7 +94,7 @@ def test_a_pod_that_is_scraped_every_other_time_draws_all_the_time(sample: Load)
         assert by_key(module.power_headroom([whole, absent]))["app01;all"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_pod_draws_nothing_before_it_starts_and_in_a_long_gap(sample: Load) -> None:
+def test_pod_draws_nothing_before_its_start_and_in_a_long_gap(sample: Load) -> None:
     module = sample()
     times = 60.0 * np.arange(61)
     started = module.drawn(gpu("a", [5.0] * 31, start=1800), times, 600)
@@ -119,7 +119,7 @@ def test_nan_and_empty_series_count_for_nothing(sample: Load) -> None:
     assert set(by_key(sample().power_headroom(given)).values()) == {10.0}
 
 
-def test_it_never_overflows(sample: Load) -> None:
+def test_headroom_never_overflows(sample: Load) -> None:
     module = sample(ALPHA="1e6")
     assert module.headroom(1e308) == 10
     assert module.headroom(-1e308) == 100
@@ -166,7 +166,7 @@ def test_pods_belong_to_the_first_application_whose_pattern_fits(sample: Load, t
         ('{"applications": [{"name": "a", "full_tokens_per_second": -1}]}', "full_tokens_per_second"),
     ],
 )
-def test_a_file_that_is_wrong(sample: Load, tmp_path: Path, text: str | None, message: str) -> None:
+def test_invalid_config_file_is_refused(sample: Load, tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "config.json"
     if text is not None:
         file.write_text(text)

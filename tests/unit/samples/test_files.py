@@ -33,7 +33,7 @@ def objects(file: Path) -> dict[str, dict[str, Any]]:
     return {found["kind"]: found for found in yaml.safe_load_all(file.read_text())}
 
 
-def test_these_are_the_samples() -> None:
+def test_samples_are_listed_and_documented() -> None:
     assert SAMPLES == [
         "ai-workload-scorer",
         "llm-forecast-scorer",

@@ -90,7 +90,7 @@ def test_the_number_in_an_answer(sample: Load, said: str, value: float | None) -
         ([-3.0, -1.0], [-5.0, 0.5], [10.0]),
     ],
 )
-def test_a_value_far_from_all_samples_is_none(
+def test_value_far_from_all_samples_is_rejected(
     sample: Load, samples: list[float], near: list[float], far: list[float]
 ) -> None:
     module = sample()
@@ -98,7 +98,7 @@ def test_a_value_far_from_all_samples_is_none(
     assert [value for value in [*near, *far] if module.is_near(value, known)] == near
 
 
-def test_only_the_samples_that_the_model_saw_count(sample: Load) -> None:
+def test_nearness_uses_only_samples_seen_by_the_model(sample: Load) -> None:
     module = sample(MAX_SAMPLES="2")
     assert not module.is_near(900.0, Series.of({}, [1000, 1, 2]))
 
@@ -130,7 +130,7 @@ def test_the_endpoint(sample: Load, environment: dict[str, str], url: str) -> No
         ("CONTEXT_FILE", "/nowhere/context.txt"),
     ],
 )
-def test_what_is_no_setting(sample: Load, variable: str, value: str) -> None:
+def test_invalid_setting_is_refused(sample: Load, variable: str, value: str) -> None:
     with pytest.raises(ScorerError) as raised:
         sample(**{variable: value})
     assert value in str(raised.value)
@@ -148,7 +148,7 @@ def test_the_prompt_has_the_newest_samples_and_the_labels_in_one_line(sample: Lo
 
 
 @pytest.mark.parametrize("text", ["no samples here", "$samples $colour", "$samples costs 5$", "$labels"])
-def test_a_prompt_that_is_none(sample: Load, tmp_path: Path, text: str) -> None:
+def test_prompt_without_placeholder_is_refused(sample: Load, tmp_path: Path, text: str) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text(text)
     with pytest.raises(ScorerError, match=r"must have \$samples"):

@@ -31,7 +31,7 @@ def test_defaults(sample: Load) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"), [("THRESHOLD", "high"), ("ALPHA", "nan"), ("MIN_LENGTH", "0"), ("HORIZON_LENGTH", "-1")]
 )
-def test_what_is_no_setting(sample: Load, variable: str, value: str) -> None:
+def test_invalid_setting_is_refused(sample: Load, variable: str, value: str) -> None:
     with pytest.raises(ScorerError, match=variable):
         sample(**{variable: value})
 
@@ -47,14 +47,14 @@ def test_the_score_is_the_logistic_function_of_the_highest_value(sample: Load) -
 
 
 @pytest.mark.parametrize(("value", "score"), [(1e308, 100.0), (-1e308, 0.0), (math.inf, 100.0), (-math.inf, 0.0)])
-def test_it_never_overflows(sample: Load, value: float, score: float) -> None:
+def test_likelihood_never_overflows(sample: Load, value: float, score: float) -> None:
     assert sample().likelihood(value) == score
     with np.errstate(all="ignore"):
         (found,) = sample().predict([series("web", [value / 2] * 30)]) if math.isfinite(value) else [Score(score)]
     assert found.value == score
 
 
-def test_a_falling_exponent_is_the_other_half(sample: Load) -> None:
+def test_negative_alpha_reverses_the_likelihood(sample: Load) -> None:
     module = sample(ALPHA="-20")
     assert module.likelihood(1e300) == 0
     assert module.likelihood(-1e300) == 100
@@ -69,7 +69,7 @@ def test_meta(sample: Load) -> None:
     assert json.loads(base64.b64decode(score.labels["meta"]))["predictor_label"] == "unknown_unknown_unknown"
 
 
-def test_what_has_no_score_and_why(sample: Load) -> None:
+def test_unpredictable_series_is_skipped_with_its_reason(sample: Load) -> None:
     module = sample()
     start, nan = 1_718_600_000, float("nan")
     given = [
@@ -102,6 +102,6 @@ def test_the_horizon_can_be_set(sample: Load) -> None:
     assert far > near
 
 
-def test_of_one_namespace_the_pod_that_is_closest_to_the_threshold_comes_last(sample: Load) -> None:
+def test_pod_closest_to_the_threshold_comes_last_in_its_namespace(sample: Load) -> None:
     pods = [series(name, [load] * 30) for name, load in (("b", 0.9), ("c", 0.99), ("a", 0.2))]
     assert [score.labels["pod"] for score in sample().predict(pods)] == ["a", "b", "c"]

@@ -100,7 +100,7 @@ def test_without_the_clusters_series_nodes_are_added_up(client: TestClient) -> N
     assert found == {"cpuNodeAvailable": 0, "cpuClusterAvailable": 50, "cpuAvailable": 50}
 
 
-def test_a_cluster_without_nodes_has_no_room(client: TestClient) -> None:
+def test_cluster_without_nodes_has_no_room(client: TestClient) -> None:
     assert items(client, series("cpu", 0)) == {
         "cpuNodeAvailable": -100,
         "cpuClusterAvailable": -100,
@@ -114,7 +114,7 @@ def test_gaps_do_not_count_as_nothing(client: TestClient) -> None:
     assert items(client) == {}
 
 
-def test_its_config(client: TestClient) -> None:
+def test_config_names_source_score_and_interval(client: TestClient) -> None:
     config = client.get("/config").json()
     assert config["source"] == {"type": SourceType.Kubernetes}
     assert config["scoring"]["params"] == {"name": "resource-usage-score", "interval": 60}

@@ -49,7 +49,7 @@ def test_the_score_is_the_mean_and_labels_are_kept(load_sample: Load) -> None:
 @pytest.mark.parametrize(
     ("values", "reason"), [(["1", "NaN"], "nan"), (["1", "+Inf"], "nan"), (["1e308", "1e308"], "infinite")]
 )
-def test_a_series_without_a_finite_mean_has_no_result(load_sample: Load, values: list[str], reason: str) -> None:
+def test_series_without_a_finite_mean_has_no_result(load_sample: Load, values: list[str], reason: str) -> None:
     assert scored(load_sample("sample-scorer"), series(values, pod="bad"), series(["1", "3"], pod="good")) == {
         "results": [{"metric": {"pod": "good", "meta": META}, "score": 2.0}],
         "dropped": {reason: 1},

@@ -149,7 +149,7 @@ def test_the_object_says_so_after_an_equal_score(back: Bed) -> None:
     assert back.write() == [("apply", "c1", "score-of-s1")]
 
 
-def test_a_little_ahead_is_not_touched(bed: Bed) -> None:
+def test_slightly_fast_clock_leaves_scores_unchanged(bed: Bed) -> None:
     """Clocks of two hosts differ."""
     bed.now = START + 20
     bed.cycle()

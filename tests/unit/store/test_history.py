@@ -33,13 +33,13 @@ OK: dict[str, Any] = {
         {"outcome": "lost", "reason": "lost", "message": "nothing was heard of it"},
     ],
 )
-def test_what_is_written_is_read(values: dict[str, Any]) -> None:
+def test_history_row_is_read_back_unchanged(values: dict[str, Any]) -> None:
     entry = HistoryEntry(**{"run": RUN, "at": AT, "outcome": "ok", **values})
     assert read_row(entry.row()) == entry
     assert run_of(entry.row()) == RUN
 
 
-def test_a_row_is_short_and_as_documented() -> None:
+def test_history_row_is_short_and_as_documented() -> None:
     row = HistoryEntry(run=RUN, at=AT, outcome="ok", **OK).row()
     assert row == "q83HSw.0aq8FW 1X,3G,c 1A,RZ8,RZ8,a 4.5"
     # Fifty of them, with two bytes more each while one is shorter than 64, fit into 2 KiB, a size that jemalloc has.
@@ -60,5 +60,5 @@ def test_a_row_is_short_and_as_documented() -> None:
         "short ok   ",
     ],
 )
-def test_a_row_that_cannot_be_read_is_none(row: str) -> None:
+def test_unreadable_history_row_is_none(row: str) -> None:
     assert read_row(row) is None

@@ -22,7 +22,7 @@ NOTICE = ClusterNotice(name="c", labels={"env": "a"})
 CHANGED = ClusterNotice(name="c", labels={"env": "b"})
 
 
-def test_others_are_forgotten_and_lost_ones_named() -> None:
+def test_unlisted_notices_are_deleted_and_lost_ones_returned() -> None:
     client = Mock(hkeys=STORED.get)
     assert Notices(client).keep(["cpu", "new"], {"a": "", "b": ""}.keys()) == {"b"}
     assert client.hdel.mock_calls == [call(keys.SCORER_NOTICES, "gone"), call(keys.CLUSTER_NOTICES, "left")]
@@ -30,7 +30,7 @@ def test_others_are_forgotten_and_lost_ones_named() -> None:
     assert len(client.hdel.mock_calls) == 2
 
 
-def test_what_was_told_is_written_again_only_when_it_is_to_be() -> None:
+def test_notice_is_rewritten_only_after_a_change_or_a_reset() -> None:
     client = memory_client()
     told = Notices(client)
     told.tell_cluster(NOTICE)
@@ -45,7 +45,7 @@ def test_what_was_told_is_written_again_only_when_it_is_to_be() -> None:
     assert told.clusters() == {"c": CHANGED}
 
 
-def test_what_was_removed_is_written_again() -> None:
+def test_removed_notice_is_written_again() -> None:
     told = Notices(memory_client())
     told.tell_cluster(NOTICE)
     told.tell_scorer(ScorerNotice(name="c"))
@@ -55,7 +55,7 @@ def test_what_was_removed_is_written_again() -> None:
     assert told.clusters() == {"c": NOTICE}
 
 
-def test_what_redis_lost_is_written_again_when_it_is_told_next() -> None:
+def test_notice_lost_by_redis_is_written_again() -> None:
     client = memory_client()
     told = Notices(client)
     told.tell_cluster(NOTICE)
@@ -68,7 +68,7 @@ def test_what_redis_lost_is_written_again_when_it_is_told_next() -> None:
     assert told.clusters() == {"c": NOTICE}
 
 
-def test_a_write_that_failed_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_is_not_assumed_done(monkeypatch: pytest.MonkeyPatch) -> None:
     client = memory_client()
     told = Notices(client)
     told.tell_cluster(NOTICE)

@@ -30,7 +30,7 @@ def test_slots_follow_each_other_without_drift(pair: str, interval: int, at: flo
 
 
 @given(PAIRS, INTERVALS, TIMES, st.floats(0, 0.0009))
-def test_a_due_time_that_was_moved_by_less_than_a_millisecond_is_still_that_slot(
+def test_due_time_moved_by_under_a_millisecond_keeps_its_slot(
     pair: str, interval: int, at: float, nudge: float
 ) -> None:
     slot = next_slot(pair, interval, at)
@@ -50,9 +50,7 @@ def test_missed_slots_are_skipped(pair: str, interval: int, at: float, late: flo
 
 
 @given(PAIRS, INTERVALS, TIMES, st.floats(0, 10))
-def test_a_run_outside_the_slots_keeps_half_an_interval_to_the_next(
-    pair: str, interval: int, due: float, late: float
-) -> None:
+def test_unscheduled_run_keeps_half_an_interval_to_the_next(pair: str, interval: int, due: float, late: float) -> None:
     now = due + late
     following = next_due(pair, interval, due, now)
     assert is_slot(pair, interval, following)

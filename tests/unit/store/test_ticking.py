@@ -23,7 +23,7 @@ NOW = 1_790_000_000.0
     ("due", "is_problem"),
     [({}, False), ({"c1/s": 10.0}, False), ({"c1/s": -LATE}, False), ({"c1/s": -LATE - 1, "c2/s": 5.0}, True)],
 )
-def test_a_pair_that_stays_due_means_that_no_beat_works(due: dict[str, float], is_problem: bool) -> None:
+def test_overdue_pair_is_reported_as_a_missing_beat(due: dict[str, float], is_problem: bool) -> None:
     client: redis.Redis = memory_client()
     for pair, after in due.items():
         client.zadd(keys.DUE, {pair: NOW + after})

@@ -17,7 +17,7 @@ EXPIRES = 1_795_000_030.25
 RUN = new_run_id(1_795_000_000.25)
 
 
-def test_a_tick_carries_names_and_nothing_else() -> None:
+def test_tick_carries_only_names() -> None:
     message = json.loads(tick_message("worker01", "sample-scorer", RUN, EXPIRES))
     args, kwargs, embedded = json.loads(message["body"])
     assert (args, kwargs) == (["sample-scorer", RUN, EXPIRES], {})
@@ -31,7 +31,7 @@ def test_a_tick_carries_names_and_nothing_else() -> None:
     assert message["properties"]["delivery_info"] == {"exchange": "", "routing_key": "spoke.worker01"}
 
 
-def test_a_tick_is_what_celery_would_send() -> None:
+def test_tick_equals_a_message_of_celery() -> None:
     text = tick_message("worker01", "sample-scorer", RUN, EXPIRES)
     ours, theirs = json.loads(text), _by_celery()
     for part in ("content-type", "content-encoding"):
@@ -45,7 +45,7 @@ def test_a_tick_is_what_celery_would_send() -> None:
     assert len(text) < len(json.dumps(theirs))
 
 
-def test_a_tick_is_small() -> None:
+def test_tick_is_small() -> None:
     assert len(tick_message("worker01", "sample-scorer", RUN, EXPIRES)) < 900
 
 
@@ -61,7 +61,7 @@ def test_names_that_are_none_are_refused(cluster: str, scorer: str) -> None:
         tick_message(cluster, scorer, RUN, EXPIRES)
 
 
-def test_a_stage_that_begins_at_the_last_moment_still_counts() -> None:
+def test_stage_starting_at_the_last_moment_still_counts() -> None:
     # Two time-outs of 30 s, the default of spec.execution.timeoutSeconds.
     assert run_deadline(EXPIRES) == EXPIRES + RUN_SLACK
     assert RUN_SLACK >= 60
