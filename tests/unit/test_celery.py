@@ -24,7 +24,7 @@ def test_people_send_ticks_to_every_cluster_and_nowhere_else(settings_factory: S
 
 
 @pytest.mark.parametrize("role", ["results", "agent", "beat", "hub"])
-def test_a_name_in_a_message_makes_no_queue(settings_factory: SettingsFactory, role: Role) -> None:
+def test_queue_name_in_a_message_makes_no_queue(settings_factory: SettingsFactory, role: Role) -> None:
     queues = _app(settings_factory, role).amqp.queues
     for name in ("spoke.c10", "celery"):
         with pytest.raises(KeyError):

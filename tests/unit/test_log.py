@@ -37,7 +37,7 @@ def test_variables_that_are_no_settings(environment: dict[str, str], unknown: li
     assert unknown_variables(environment) == unknown
 
 
-def test_a_process_names_them_once_and_a_command_does_not() -> None:
+def test_unknown_settings_are_named_once_by_a_process_and_not_by_a_command() -> None:
     environment = child_environment(log_format="json") | {"DSF_OTLP_TOKEN_FILE": "/etc/hidden"}
 
     def said(code: str) -> list[dict[str, str]]:
@@ -54,7 +54,7 @@ def test_a_process_names_them_once_and_a_command_does_not() -> None:
     assert [line["event"] for line in said("dsf.log.prepare(settings())")] == ["begins"]
 
 
-def test_one_per_kind_and_how_many_were_left_out() -> None:
+def test_throttle_passes_one_per_kind_and_counts_the_rest() -> None:
     throttle = Throttle(every=3600)
     assert throttle.take("a") == 0
     assert throttle.take("a") is None

@@ -32,12 +32,12 @@ def _sent(reason: str) -> Result:
     return verify(sent, MASTER).result
 
 
-def test_a_reason_is_one_word() -> None:
+def test_reason_is_one_word() -> None:
     assert _sent("http_error").reason == "http_error"
 
 
 @pytest.mark.parametrize("reason", ["abc\n", "\nabc", "abc\n\n", "a b", "Abc", "a:b", "é"])
-def test_what_is_no_reason(reason: str) -> None:
+def test_invalid_reason_is_refused(reason: str) -> None:
     with pytest.raises(MessageRejectedError, match="reason: Value error, not a snake_case word"):
         _sent(reason)
 
@@ -61,7 +61,7 @@ def test_frame_names_sender_and_schema_once() -> None:
     assert sent[:FRAME_MARK] != sign(result, derive_key(MASTER, "c.1", 8))[:FRAME_MARK]
 
 
-def test_what_cannot_be_seen_does_not_arrive() -> None:
+def test_invisible_characters_are_removed() -> None:
     result = Result.model_construct(
         cluster="c",
         scorer="s",
@@ -87,7 +87,7 @@ def test_cluster_signs_for_itself_only() -> None:
 
 
 @pytest.mark.parametrize(("version", "said"), [("2.0", "2.0"), (2, ""), ({"major": 2}, "")])
-def test_a_result_of_a_later_schema_is_named_as_such(version: object, said: str) -> None:
+def test_result_of_a_later_schema_is_named_as_such(version: object, said: str) -> None:
     key = derive_key(MASTER, "c", 1)
     sent = frame(json.dumps({"version": version}).encode(), key, "c", 99)
     with pytest.raises(SchemaMismatchError) as refused:

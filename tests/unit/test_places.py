@@ -62,7 +62,7 @@ def test_the_named_others_are_there_and_nothing_of_dsf() -> None:
     assert not _OTHERS.keys() & _ours()
 
 
-def test_a_unit_test_imports_of_its_own_package() -> None:
+def test_unit_test_imports_its_own_package() -> None:
     """What imports of other packages only is one of theirs; what imports nothing starts programs."""
     packages = {name for name in _ours() if not (_ROOT / "dsf" / f"{name}.py").is_file()}
     files = [file for package in packages for file in (_ROOT / "tests" / "unit" / package).rglob("test_*.py")]

@@ -11,7 +11,7 @@ from dsf.settings import Settings
 from tests.conftest import SettingsFactory
 
 
-def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_setting_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_CLUSTER", "there")
     monkeypatch.setenv("DSF_LISTEN_PORT", "1234")
     found = Settings(cluster="here")
@@ -52,7 +52,7 @@ def test_lists_in_objects_are_shown_whole(monkeypatch: pytest.MonkeyPatch, text:
 
 
 @pytest.mark.parametrize("text", ["a,b", '["a"', "[" * 100_000, '{"a": 1}'])
-def test_what_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_json_setting_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("DSF_HOST_NAMES", text)
     with pytest.raises(
         SettingsError, match=r"^wrong setting: DSF_HOST_NAMES: Input should be a valid list, as JSON: \["
@@ -61,7 +61,7 @@ def test_what_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, text: str) ->
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"auths": []}', '{"password": "sesame"}', "[" * 100_000])
-def test_what_is_no_pull_secret_is_refused_and_not_shown(
+def test_invalid_pull_secret_is_refused_and_not_shown(
     text: str, tmp_path: Path, settings_factory: SettingsFactory
 ) -> None:
     file = tmp_path / "config.json"
@@ -71,7 +71,7 @@ def test_what_is_no_pull_secret_is_refused_and_not_shown(
     assert "sesame" not in str(caught.value)
 
 
-def test_a_secret_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_non_text_secret_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b"\xff\xfe")
     settings = Settings(signing_secret_file=file)

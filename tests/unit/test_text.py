@@ -27,12 +27,12 @@ def test_cleaned_text_is_one_printable_line(text: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("names", "text"), [([], ""), (["a", "b", "c"], "a, b, c"), (["a", "b", "c", "d", "e"], "a, b, c and 2 more")]
 )
-def test_of_many_names_the_first_are_listed(names: list[str], text: str) -> None:
+def test_long_list_of_names_is_truncated(names: list[str], text: str) -> None:
     assert listed(names, 3) == text
 
 
 @pytest.mark.parametrize("code", [0x00, 0x07, 0x1B, 0x7F, 0x85, 0x9B, 0x200B, 0x2028, 0x202E, 0x2066, 0xD800, 0xFEFF])
-def test_what_cannot_be_seen_becomes_a_blank(code: int) -> None:
+def test_invisible_character_becomes_a_blank(code: int) -> None:
     assert cleaned(f"a{chr(code)}b", 10) == "a b"
 
 
@@ -56,7 +56,7 @@ def test_letters_of_all_writings_stay() -> None:
         f"it was cut here: {TOKEN[:-3]}",
     ],
 )
-def test_a_token_is_not_shown_however_it_is_written(text: str) -> None:
+def test_token_is_masked_in_any_spelling(text: str) -> None:
     found = masked(text, None, "another-token", TOKEN)
     assert TOKEN[:-3] not in found
     assert found == WITHHELD or MASK in found

@@ -15,7 +15,7 @@ from dsf.errors import HttpError
 from dsf.http.access import Access, TlsOptions
 
 
-def test_a_renewal_that_fails_is_an_answer_of_401() -> None:
+def test_failed_renewal_is_reported_as_401() -> None:
     builder = CredentialsBuilder(
         "https://a.test", 0.0, NO_HOSTS, cast("SecretSource", None), TokenCache(), TlsOptions()
     )
@@ -47,7 +47,7 @@ class Uses:
     ("url", "verify", "seen"),
     [("https://a.test", True, False), ("https://a.test", False, True), ("http://a.test", True, True)],
 )
-def test_a_proxy_that_can_read_a_secret_must_be_allowed_it(url: str, verify: bool, seen: bool) -> None:
+def test_proxy_that_sees_a_secret_must_be_allowed(url: str, verify: bool, seen: bool) -> None:
     uses, proxy = Uses(), "http://proxy.test:3128"
     builder = CredentialsBuilder(
         url, 0.0, NO_HOSTS, cast("SecretSource", uses), TokenCache(), TlsOptions(verify=verify), proxy=proxy

@@ -13,7 +13,7 @@ from dsf.errors import HttpError
 
 
 @pytest.mark.parametrize("left", [4.0, 60.0])
-def test_a_good_token_is_renewed_in_a_part_of_the_deadline(monkeypatch: pytest.MonkeyPatch, left: float) -> None:
+def test_valid_token_is_renewed_within_part_of_the_deadline(monkeypatch: pytest.MonkeyPatch, left: float) -> None:
     monkeypatch.setattr(tokencache, "_SHARE", 0.0)
     cache = TokenCache()
     deadline = time.monotonic() + left
@@ -34,7 +34,7 @@ def test_a_good_token_is_renewed_in_a_part_of_the_deadline(monkeypatch: pytest.M
     assert given[2] == deadline
 
 
-def test_one_more_than_are_kept_takes_the_place_of_the_oldest() -> None:
+def test_full_token_cache_evicts_the_oldest() -> None:
     cache = TokenCache()
     asked: list[int] = []
 
@@ -54,7 +54,7 @@ def test_one_more_than_are_kept_takes_the_place_of_the_oldest() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "fresh"), [(100.0, 80.0), (3600.0, 3540.0)])
-def test_a_token_is_renewed_in_its_last_fifth_and_a_minute_before_its_end_at_most(
+def test_token_is_renewed_in_its_last_fifth_at_most_a_minute_early(
     monkeypatch: pytest.MonkeyPatch, seconds: float, fresh: float
 ) -> None:
     now = 1000.0

@@ -90,7 +90,7 @@ def test_steady_holds_what_was_chosen_the_moment_before(stack: ExitStack, tmp_pa
     assert (web.differ, web.flaps_a, web.flaps_b) == (0, 0, 0)
 
 
-def test_a_failure_leaves_the_score_before_until_it_expires(stack: ExitStack, tmp_path: Path) -> None:
+def test_failure_keeps_the_previous_score_until_it_expires(stack: ExitStack, tmp_path: Path) -> None:
     # Valid for 900 s, and OCM reads a missing score as 0, which beats -5.
     a = side(stack, "a", {"a": [5, *[None] * 5], "b": [-5] * 6})
     b = side(stack, "b", {"a": [-9, *[None] * 5], "b": [-5] * 6})
@@ -149,7 +149,7 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
         assert web.differ == differ, f"fleet {number}"
 
 
-def test_nothing_in_common_says_what_there_is(stack: ExitStack) -> None:
+def test_disjoint_recordings_are_refused_with_their_extent(stack: ExitStack) -> None:
     a = side(stack, "first", {"a": [1, 2]})
     with pytest.raises(BacktestError, match="no cluster is in both: first has a, second has b"):
         in_common(a, side(stack, "second", {"b": [1, 2]}))
@@ -157,7 +157,7 @@ def test_nothing_in_common_says_what_there_is(stack: ExitStack) -> None:
         in_common(a, side(stack, "second", {"a": [1, 2]}, start=90_000))
 
 
-def test_a_cluster_of_one_side_has_its_score_of_now_for_both(stack: ExitStack, tmp_path: Path) -> None:
+def test_cluster_of_one_side_uses_its_current_score_for_both(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "a", {"a": [1, 1], "b": [50, 50]})
     b = side(stack, "b", {"a": [1, 1]})
     web = replay(a, b, placement(tmp_path))
@@ -175,7 +175,7 @@ def test_notes_say_what_was_left_out(stack: ExitStack, tmp_path: Path) -> None:
     assert notes == ["clusters of Placements that were not tested have their score of now: x"]
 
 
-def test_a_file_without_a_placement(tmp_path: Path) -> None:
+def test_file_without_a_placement_is_refused(tmp_path: Path) -> None:
     for text, words in (("kind: Pod\n", "has no Placement"), ("[", "cannot be read")):
         (tmp_path / "p.yaml").write_text(text)
         with pytest.raises(ManifestError, match=words):

@@ -71,7 +71,7 @@ def with_backtests(run: KeptRun, views: list[BacktestView]) -> KeptRun:
     return run.model_copy(update={"comparison": view})
 
 
-def test_a_run_is_kept_as_it_is() -> None:
+def test_small_run_is_stored_unchanged() -> None:
     run = comparison(1e9)
     assert fitting(run) == run
     run = with_backtests(run, [backtest()])
@@ -80,7 +80,7 @@ def test_a_run_is_kept_as_it_is() -> None:
     assert [view.items for view in stored.comparison.backtests] == [backtest().items] * 2
 
 
-def test_a_large_run_is_cut_and_says_so() -> None:
+def test_large_run_is_truncated_with_a_note() -> None:
     run = KeptRun(
         id="1",
         at=1e9,
@@ -98,7 +98,7 @@ def test_a_large_run_is_cut_and_says_so() -> None:
     assert len(fitting(with_backtests(both, run.backtests)).model_dump_json()) < 256 * 1024
 
 
-def test_a_comparison_whose_lines_are_too_large_is_kept_without_them() -> None:
+def test_comparison_with_oversized_lines_is_stored_without_them() -> None:
     lines = [backtest(f"c{number}", items=8, columns=COLUMNS, text="x" * 9000) for number in range(10)]
     cut = fitting(with_backtests(comparison(1e9), lines))
     assert cut.comparison is not None

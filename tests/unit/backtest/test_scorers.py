@@ -31,17 +31,17 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("hub")
-def test_one_that_cannot_be_read_is_not_in_the_way_of_another() -> None:
+def test_unreadable_scorer_does_not_affect_another() -> None:
     assert scorers.from_hub(None, "good", "c1").name == "good"  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("hub")
-def test_one_that_cannot_be_read_says_why() -> None:
+def test_unreadable_scorer_is_reported_with_its_reason() -> None:
     with pytest.raises(ManifestError, match=r"DynamicScorer 'later' of the hub cannot be read: spec\.source: "):
         scorers.from_hub(None, "later", "c1")  # type: ignore[arg-type]
 
 
-def test_one_that_the_hub_ignores_stands_for_no_other_of_its_name(hub: list[dict[str, Any]]) -> None:
+def test_ignored_scorer_hides_no_other_of_its_name(hub: list[dict[str, Any]]) -> None:
     theirs = copy.deepcopy(hub[0])
     theirs["metadata"]["namespace"] = "z-team"
     theirs["spec"]["source"]["params"]["query"] = "theirs"

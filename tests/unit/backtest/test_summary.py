@@ -76,7 +76,7 @@ def test_each_item_has_its_values_changes_and_gaps() -> None:
         ([50, None, None, 54, 54, 54], HoldRule(min_change=5), 0),
     ],
 )
-def test_what_a_hold_would_have_saved(values: list[int | None], hold: HoldRule, left: int) -> None:
+def test_summary_counts_changes_left_by_a_hold(values: list[int | None], hold: HoldRule, left: int) -> None:
     records = [record(at, None if value is None else {"n": value}) for at, value in zip(ASKED, values, strict=False)]
     (item,) = summary(*records, hold=hold).items
     assert item.held_changes == left
@@ -91,7 +91,7 @@ def test_the_median_is_that_of_the_values(number: int) -> None:
     assert view.items[0].median == statistics.median(values)
 
 
-def test_those_that_change_most_come_first() -> None:
+def test_items_are_sorted_by_number_of_changes() -> None:
     view = summary(*(record(at, {"still": 1, "busy": at // 300 % 2}) for at in ASKED))
     assert [item.name for item in view.items] == ["busy", "still"]
 
@@ -157,7 +157,7 @@ def test_addresses_are_moved_to_another_server() -> None:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_run_asks_what_is_missing(tmp_path: Path) -> None:
+def test_second_run_asks_only_missing_moments(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     with Recording(file, writing=True) as recording:
         recording.begin(QUESTION)
@@ -177,7 +177,7 @@ def test_a_second_run_asks_what_is_missing(tmp_path: Path) -> None:
     assert len(file.read_text().splitlines()) == 5
 
 
-def test_another_question_is_refused(tmp_path: Path) -> None:
+def test_recording_of_another_question_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     with Recording(file, writing=True) as recording:
         recording.begin(QUESTION)
@@ -189,7 +189,7 @@ def test_another_question_is_refused(tmp_path: Path) -> None:
         recording.begin(QUESTION.model_copy(update={"every": 60, "formats": ("x",)}))
 
 
-def test_a_file_is_one_run_s(tmp_path: Path) -> None:
+def test_recording_has_one_writer(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     with Recording(file, writing=True), pytest.raises(BacktestError, match="another backtest writes"):
         Recording(file, writing=True)
@@ -203,7 +203,7 @@ def test_a_file_is_one_run_s(tmp_path: Path) -> None:
         ('{"cluster":"c1","at":1,"outcome":"ok"}\n', "no question of cluster 'c1' stands before it"),
     ],
 )
-def test_another_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_recording_is_refused(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(text)
     with pytest.raises(BacktestError, match=words):

@@ -18,13 +18,13 @@ from bench.adapters import read
 from bench.common import ROOT, Figure, exit_code, spread, table
 
 
-def test_what_is_measured_has_the_heaps_of_the_images() -> None:
+def test_benches_use_the_heap_settings_of_the_images() -> None:
     image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert {name: os.environ.get(name) for name in HEAPS} == HEAPS
     assert dict(re.findall(r"(MALLOC_\w+)=(\d+)", image)) == HEAPS
 
 
-def test_a_figure_knows_whether_its_limit_is_kept() -> None:
+def test_figure_knows_whether_its_limit_is_met() -> None:
     assert Figure("f", "", 1.2, "x", most=1.3).is_met is True
     assert Figure("f", "", 1.31, "x", most=1.3).is_met is False
     assert Figure("f", "", 0.4, "x", least=0.5).is_met is False
@@ -32,7 +32,7 @@ def test_a_figure_knows_whether_its_limit_is_kept() -> None:
     assert Figure("f", "", 1, "x", most=1.3, least=0.5).goal == "<= 1.3 x, >= 0.5 x"
 
 
-def test_a_missed_limit_is_an_error_only_when_asked_for() -> None:
+def test_missed_limit_is_an_error_only_in_strict_mode() -> None:
     missed = [Figure("f", "", 2, "x", most=1), Figure("g", "", 2, "x")]
     assert exit_code(missed, strict=False) == 0
     assert exit_code(missed, strict=True) == 1
@@ -90,7 +90,7 @@ def run(program: str, seconds: float = 30.0) -> runner.Report:
     return report
 
 
-def test_what_a_bench_writes_comes_into_the_report() -> None:
+def test_figures_of_a_bench_appear_in_the_report() -> None:
     figure = {"name": "f", "measured": "2 ms", "value": 2, "unit": "x", "most": 1, "against": "", "least": None}
     report = run(f"import sys; open(sys.argv[1], 'w').write({json.dumps({'figures': [figure], 'details': 7})!r})")
     assert report.problems == {}
@@ -101,13 +101,13 @@ def test_what_a_bench_writes_comes_into_the_report() -> None:
     assert list(document["details"].values()) == [7]
 
 
-def test_a_bench_that_fails_says_why() -> None:
+def test_failing_bench_is_reported_with_its_reason() -> None:
     report = run("raise SystemExit('no Redis here')")
     assert list(report.problems.values()) == ["no Redis here"]
     assert list(run("").problems.values()) == ["ended with 0 and said nothing"]
 
 
-def test_a_bench_that_hangs_is_stopped() -> None:
+def test_hanging_bench_is_stopped() -> None:
     report = run("import time; time.sleep(60)", seconds=0.3)
     assert list(report.problems.values()) == ["not done in 0 s"]
 

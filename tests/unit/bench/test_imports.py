@@ -10,10 +10,10 @@ import pytest
 MODULES = sorted(file.stem for file in (Path(__file__).parents[3] / "bench").glob("[!_]*.py"))
 
 
-def test_there_are_benches() -> None:
+def test_bench_modules_exist() -> None:
     assert MODULES
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_bench_finds_what_it_imports(module: str) -> None:
+def test_bench_module_can_be_imported(module: str) -> None:
     importlib.import_module(f"bench.{module}")

@@ -63,7 +63,7 @@ def test_values(text: str, expected: list[float | None]) -> None:
 
 
 @pytest.mark.parametrize("text", [*BAD, "1e999", "-1e999+1x2", "1" * 201])
-def test_what_is_none(text: str) -> None:
+def test_invalid_values_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not such as|is too large"):
         values_of(text)
 
@@ -108,7 +108,7 @@ def test_labels(text: str, expected: dict[str, str]) -> None:
         (r'up{a="\u12"}', "is not one of"),
     ],
 )
-def test_what_are_no_labels(text: str, why: str) -> None:
+def test_invalid_labels_are_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         labels_of(text)
 

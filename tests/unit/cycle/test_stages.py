@@ -17,7 +17,7 @@ def _stages() -> Stages:
 
 
 @pytest.mark.parametrize(("left", "timeout"), [(5.0, 60), (60.0, 5)])
-def test_it_ends_with_its_timeout_and_with_its_cycle(left: float, timeout: int) -> None:
+def test_stage_deadline_is_the_earlier_of_timeout_and_cycle(left: float, timeout: int) -> None:
     began = time.monotonic()
     summary = ScorerSummary.model_construct(name="a", score_name="a", timeout_seconds=timeout)
     cycle = Cycle("a", "1", summary, began + left)
@@ -26,7 +26,7 @@ def test_it_ends_with_its_timeout_and_with_its_cycle(left: float, timeout: int) 
     assert cycle.timings["fetch"] > 0
 
 
-def test_a_type_that_is_not_installed_is_said_before_credentials_are_got() -> None:
+def test_missing_source_type_is_reported_before_credentials_are_fetched() -> None:
     summary = ScorerSummary.model_construct(
         name="a", source_type="nowhere.example/csv", source_endpoint_auth_name="secret"
     )
@@ -36,7 +36,7 @@ def test_a_type_that_is_not_installed_is_said_before_credentials_are_got() -> No
     assert (caught.value.stage, caught.value.reason) == ("fetch", "unsupported_source")
 
 
-def test_it_does_not_begin_after_its_cycle() -> None:
+def test_stage_does_not_start_after_its_cycle() -> None:
     cycle = Cycle("a", "1", ScorerSummary.model_construct(name="a"), time.monotonic())
     with pytest.raises(CycleError) as caught, _stages()._stage(cycle, "score"):
         raise AssertionError("it begins")

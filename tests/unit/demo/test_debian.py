@@ -34,7 +34,7 @@ def test_path_comes_first(nothing_there: Path) -> None:
     assert debian.find(PROMETHEUS) == own
 
 
-def test_another_name_on_path(nothing_there: Path) -> None:
+def test_alternative_name_on_path_is_found(nothing_there: Path) -> None:
     own = script(nothing_there / "node_exporter")
     assert debian.find(NODE_EXPORTER) == own
 
@@ -82,7 +82,7 @@ def test_an_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch
     assert {path.name for path in debian.cache_dir().iterdir()} == {".lock", folder.name}
 
 
-def test_a_package_that_cannot_be_had_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_leaves_nothing_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def unpack(package: str, root: Path, apt: Path) -> str:
         root.mkdir(parents=True)
         raise ToolError("apt-get cannot download prometheus: no network")
@@ -94,7 +94,7 @@ def test_a_package_that_cannot_be_had_leaves_nothing(monkeypatch: pytest.MonkeyP
     assert {path.name for path in debian.cache_dir().iterdir()} == {".lock"}
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("")
     monkeypatch.setattr(debian, "available", lambda: True)
     with pytest.raises(ToolError, match="cannot write into the cache folder"):

@@ -36,7 +36,7 @@ def test_the_manifest_is_a_good_one(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_it_asks_the_prometheus_of_whatever_cluster(name: str) -> None:
+def test_extra_scorer_queries_the_prometheus_of_each_cluster(name: str) -> None:
     extra = EXTRAS[name]
     environment = ScorerService(extra.sample, extra.port, extra.environment).program().environment
     assert environment is not None
@@ -68,7 +68,7 @@ def test_names() -> None:
         chosen(["colour"], Path("/nowhere"))
 
 
-def test_a_mistyped_name_ends_before_anything_starts() -> None:
+def test_mistyped_extra_is_refused_before_the_start() -> None:
     result = CliRunner().invoke(app, ["demo", "--with", "predictoin"], prog_name="dsf")
     assert result.exit_code == 2
     said = " ".join(result.stderr.replace("│", " ").split())

@@ -31,7 +31,7 @@ def test_the_manifests_are_good_ones(tmp_path: Path) -> None:
     }
 
 
-def test_what_a_person_edited_is_kept(tmp_path: Path) -> None:
+def test_edited_manifest_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     manifests.prepare(folder, PORTS)
     (folder / "static-scorer.yaml").unlink()
@@ -53,7 +53,7 @@ def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path) -> None:
     assert "configURL: http://127.0.0.1:8000/performance/config\n" in (folder / "static-scorer.yaml").read_text()
 
 
-def test_a_scorer_of_the_users_own_keeps_its_address(tmp_path: Path) -> None:
+def test_scorer_added_by_the_user_keeps_its_address(tmp_path: Path) -> None:
     """It may have the port that one of the demo had the last time."""
     folder = tmp_path / "demo"
     manifests.prepare(folder, PORTS)
@@ -71,7 +71,7 @@ def test_foreign_manifests_are_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["one.yml", ".addresses.json"]
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolError, match=r"cannot write manifests into .*file"):
         manifests.prepare(tmp_path / "file", PORTS)

@@ -75,7 +75,7 @@ def test_much_trouble_fits_and_says_that_there_is_more(size: tuple[int, int]) ->
     assert "... `dsf status` shows everything" in found
 
 
-def test_what_foreign_services_say_does_not_steer_the_terminal() -> None:
+def test_screen_strips_control_sequences_of_foreign_services() -> None:
     found = shown((80, 24), Screen([line("worker01", "s", "score bad: \x1b[2J\nroot$")], ["\x1b[31m"], ()))
     assert not any("\x1b" in text for text in found)
 

@@ -42,7 +42,7 @@ def test_every_package_is_in_the_reading_order() -> None:
     assert packages <= {name for names in steps() for name in names}
 
 
-def test_one_tick_is_walked_in_few_files() -> None:
+def test_walk_of_one_tick_names_few_files() -> None:
     walk = PAGE.partition("## One tick, file by file")[2].partition("\n## ")[0]
     files = re.findall(r"^\| \d+ \| `([^`]+)`", walk, re.MULTILINE)
     assert 10 < len(files) <= 14
@@ -58,7 +58,7 @@ def _places() -> list[tuple[str, str]]:
     return places
 
 
-def test_what_can_be_changed_is_where_the_page_says() -> None:
+def test_names_on_the_page_are_in_their_files() -> None:
     places = _places()
     assert len(places) > 150
     assert {file for file, _ in places if not (ROOT / file).is_file()} == set()

@@ -114,7 +114,7 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_setting_takes_five_files(tmp_path: Path) -> None:
+def test_new_setting_needs_five_files(tmp_path: Path) -> None:
     """One is added as the page says, in a copy; scripts write all but the code that reads it and its test."""
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| setting |")]
     assert all(f"`{name}`" in row for name in SETTING_FILES | SETTING_GENERATED)
@@ -157,7 +157,7 @@ def test_a_setting_takes_five_files(tmp_path: Path) -> None:
         ("queue_limit bat", "beat.queueLimit: no component bat"),
     ],
 )
-def test_a_wrong_line_of_a_setting_is_named(tmp_path: Path, line: str, says: str) -> None:
+def test_wrong_line_of_a_setting_is_named(tmp_path: Path, line: str, says: str) -> None:
     for name in ("chart-settings", "helm-values-table"):
         (tmp_path / "scripts").mkdir(exist_ok=True)
         shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")

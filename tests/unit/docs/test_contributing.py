@@ -52,7 +52,7 @@ def targets() -> list[tuple[str, str]]:
     ]
 
 
-def test_only_targets_that_exist_are_called() -> None:
+def test_called_make_targets_exist() -> None:
     called = targets()
     assert {name for name, _ in called} >= {"pull-request.yaml", "nightly.yaml", "release.yaml", "CONTRIBUTING.md"}
     assert [(name, target) for name, target in called if target not in TARGETS] == []
@@ -95,7 +95,7 @@ def test_workflows_have_the_go_that_the_control_plane_needs() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_has_no_more_rights_than_each_job_names(path: Path) -> None:
+def test_workflow_grants_permissions_per_job_only(path: Path) -> None:
     loaded = workflow(path)
     assert loaded["permissions"] == {}
     assert [name for name, job in loaded["jobs"].items() if "permissions" not in job] == []
@@ -117,7 +117,7 @@ def test_no_job_runs_for_hours_by_mistake(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(GITHUB.rglob("*.yml")), ids=lambda path: path.name)
-def test_what_github_reads_is_yaml(path: Path) -> None:
+def test_files_read_by_github_are_yaml(path: Path) -> None:
     loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert isinstance(loaded, dict)
     for field in loaded.get("body", ()):

@@ -66,7 +66,7 @@ def _resolved_with(synced_source_host: str | None, **spec: Any) -> Any:
         (f"{_SPEC}  source:\n    params: {{query: up, range: -1, step: 1}}\n", "range"),
     ],
 )
-def test_these_manifests_are_refused(text: str, names: str) -> None:
+def test_listed_manifests_are_refused(text: str, names: str) -> None:
     (problem, *_) = parse_documents(text, "f.yaml")
     assert isinstance(problem, ManifestProblem)
     assert names in str(problem)
@@ -78,7 +78,7 @@ def test_their_remedies_are_accepted() -> None:
     assert _resolved_with("http://prom.example:9090", source={"host": "http://prom.example:9090", "auth": _TOKEN})
 
 
-def test_a_token_for_a_host_of_config_alone_is_refused() -> None:
+def test_token_for_a_host_set_only_by_config_is_refused() -> None:
     with pytest.raises(ResolutionError) as raised:
         _resolved_with("http://prom.example:9090", source={"auth": _TOKEN})
     assert raised.value.reason == ResolveReason.TokenHostMismatch
@@ -112,7 +112,7 @@ def test_every_document_of_upstream_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize("row", _rows(), ids=lambda row: row[1][:40])
-def test_what_takes_the_place_of_a_command_exists(row: tuple[str, str, str]) -> None:
+def test_replacement_of_each_command_exists(row: tuple[str, str, str]) -> None:
     codes = re.findall(r"`([^`]+)`", row[2])
     links = re.findall(r"\]\(([^)]+)\)", row[2])
     checked = [_exists(code) for code in codes] + [_leads_somewhere(link) for link in links]

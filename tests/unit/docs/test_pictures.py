@@ -28,11 +28,11 @@ def test_every_picture_is_taken_by_the_script_and_shown_on_a_page() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_picture_shows_exists(name: str) -> None:
+def test_files_of_a_picture_exist(name: str) -> None:
     assert [path for path in SCRIPT["files"](name) if not path.is_file()] == []
 
 
-def test_a_change_makes_a_picture_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_source_makes_its_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = SCRIPT["old"].__globals__
     noted = json.loads((ROOT / "docs" / "pictures" / "sources.json").read_text(encoding="utf-8"))
     (tmp_path / "sources.json").write_text(json.dumps(noted | {"web-pair": "0" * 16}))

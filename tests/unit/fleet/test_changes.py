@@ -12,7 +12,7 @@ GOOD = '{"action":"rescore","by":"ann"}'
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"action":' * 100_000, "[" * 100_000])
-def test_a_change_that_cannot_be_read_hides_no_other(text: str) -> None:
+def test_unreadable_change_hides_no_other(text: str) -> None:
     client = Mock(**{"xrange.return_value": [("1-0", {"change": text}), ("2-0", {"change": GOOD})]})
     (_, bad), (id_, good) = after(client, "0-0")
     assert bad is None

@@ -29,14 +29,14 @@ def _states(groups: Groups) -> dict[str, str]:
     return {row.cluster: str(state) for state, some in groups.states.items() for row in some}
 
 
-def test_a_pair_that_cannot_run_is_not_paused() -> None:
+def test_stopped_pair_is_not_paused() -> None:
     entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).stopped()
     for is_suspended, state in ((False, Verdict.EXPIRED), (True, Verdict.PAUSED)):
         text = entry.model_copy(update={"suspended": is_suspended}).dump()
         assert _row("down", text, last_success=NOW - 300, valid_until=NOW - 1, items=1).state(NOW) is state
 
 
-def test_a_person_may_pause_a_pair_that_cannot_run() -> None:
+def test_stopped_pair_can_be_paused_manually() -> None:
     entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).stopped()
     override = ScheduleOverride(paused=True, paused_until=NOW + 30, by="ann")
     for overrides, paused_source in (({}, None), ({"*/cpu": override}, "*/cpu")):
@@ -71,7 +71,7 @@ def test_time_alone_changes_states() -> None:
     assert _states(grouped({"cpu": rows}, NOW, third)["cpu"]) == expected
 
 
-def test_only_the_groups_of_changed_rows_are_made_anew() -> None:
+def test_regrouping_covers_only_changed_rows() -> None:
     valid: dict[str, Any] = {"last_success": NOW, "valid_until": NOW + 60, "items": 1}
     rows = {name: _rows(_row("a", **valid), _row("b", **valid)) for name in ("cpu", "memory")}
     before = grouped(rows, NOW, {})

@@ -56,7 +56,7 @@ def test_score_is_the_float_as_the_scoring_api_gave_it() -> None:
     assert registry.get_sample_value("dynamic_score", labels(pod="a")) == 101.75
 
 
-def test_of_two_results_with_the_same_used_labels_the_later_one_wins() -> None:
+def test_later_of_two_results_with_equal_labels_wins() -> None:
     registry = exposed(state(score=score(({"pod": "a", "other": "1"}, 1), ({"pod": "a", "other": "2"}, 2))))
     assert registry.get_sample_value("dynamic_score", labels(pod="a")) == 2
 
@@ -125,7 +125,7 @@ def test_two_scorers_with_one_score_name_make_no_duplicate() -> None:
     assert registry.get_sample_value("dynamic_scoring_last_success_timestamp_seconds", where) == 9.0
 
 
-def test_a_stored_score_that_cannot_be_read_costs_only_itself() -> None:
+def test_unreadable_score_omits_only_itself() -> None:
     registry = exposed(state(score="{", n__scheduled=1))
     where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
     assert registry.get_sample_value("dynamic_scoring_scheduled_total", where) == 1

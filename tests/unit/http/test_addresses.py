@@ -84,9 +84,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "[64:ff9b:1:1::a9fe:a9fe]",
     ],
 )
-def test_a_silent_name_server_lets_no_metadata_service_pass_to_a_proxy(
-    monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_metadata_host_is_refused_despite_a_silent_name_server(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.05)
     with pytest.raises(HttpError) as caught:
         addresses.check(f"http://{host}/latest/meta-data", Exchange(time.monotonic() + 60, 100))
@@ -94,7 +92,7 @@ def test_a_silent_name_server_lets_no_metadata_service_pass_to_a_proxy(
 
 
 @pytest.mark.usefixtures("silent")
-def test_a_name_that_is_not_looked_up_in_time_is_the_proxys_while_there_is_time(
+def test_unresolved_name_is_left_to_the_proxy_within_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.05)

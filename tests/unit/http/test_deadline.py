@@ -64,7 +64,7 @@ class Owner:
     deadline: float
 
 
-def test_those_of_an_owner_are_cut_and_no_others(opened: ExitStack) -> None:
+def test_cut_ends_only_exchanges_of_its_owner(opened: ExitStack) -> None:
     ended, other = Owner(time.monotonic() + _FAR), Owner(time.monotonic() + _FAR)
     pairs = []
     for owner in (ended, other):
@@ -78,7 +78,7 @@ def test_those_of_an_owner_are_cut_and_no_others(opened: ExitStack) -> None:
         assert pairs[1].is_open
 
 
-def test_a_socket_that_comes_after_the_deadline_is_not_used(opened: ExitStack) -> None:
+def test_socket_opened_after_the_deadline_is_refused(opened: ExitStack) -> None:
     with pytest.raises(TimeoutError):
         Pair(opened, -0.1)
 

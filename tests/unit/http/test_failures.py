@@ -86,7 +86,9 @@ def test_retry_after_as_a_date(zone: str) -> None:
         (500, 3600, ""),
     ],
 )
-def test_a_refusal_by_another_clock(monkeypatch: pytest.MonkeyPatch, status: int, seconds: int, said: str) -> None:
+def test_refusal_mentions_a_differing_clock(
+    monkeypatch: pytest.MonkeyPatch, status: int, seconds: int, said: str
+) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(failures.time, "time", now.timestamp)
     headers = {"Date": format_datetime(now + timedelta(seconds=seconds), usegmt=True)}
@@ -96,11 +98,11 @@ def test_a_refusal_by_another_clock(monkeypatch: pytest.MonkeyPatch, status: int
 
 
 @pytest.mark.parametrize("date", ["", "soon", "Wed, 99 Oct 2015 07:28:00 GMT", "\u0667"])
-def test_a_refusal_without_a_date(date: str) -> None:
+def test_refusal_without_a_valid_date_mentions_no_clock(date: str) -> None:
     assert str(failures.refusal("GET http://a", 401, {"Date": date}, b"no")).endswith("HTTP 401: no")
 
 
-def test_a_refusal_that_is_in_its_header_alone() -> None:
+def test_refusal_includes_the_error_of_its_challenge() -> None:
     challenge = 'Bearer realm="r", error="invalid_token", error_description="token s3cret-token is over"'
     text = str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": challenge}, b"", ["s3cret-token"]))
     assert text.endswith('error="invalid_token", error_description="token *** is over"')

@@ -53,7 +53,7 @@ def status(sent: list[Message]) -> int:
 
 
 @pytest.mark.parametrize("name", sorted(ONCE))
-def test_a_header_that_is_there_twice_is_refused(name: str) -> None:
+def test_duplicate_header_is_refused(name: str) -> None:
     twice = [(name.encode(), b"1"), (name.encode(), b"2")]
     sent = asked("GET", *twice)
     assert status(sent) == 400
@@ -66,19 +66,17 @@ def test_head_is_answered_wherever_get_is() -> None:
 
 
 @pytest.mark.parametrize("parts", [(), (b"half",)])
-def test_a_body_that_does_not_arrive_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
-) -> None:
+def test_unfinished_body_gives_408(monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]) -> None:
     monkeypatch.setattr(front, "BODY_SECONDS", 0.05)
     sent = asked("POST", body=parts)
     assert status(sent) == 408
     assert len([one for one in sent if one["type"] == "http.response.start"]) == 1
 
 
-def test_a_client_that_leaves_in_the_middle_is_no_error() -> None:
+def test_client_disconnect_is_no_error() -> None:
     asked("POST", body=(b"half",), then="http.disconnect")
 
 
-def test_a_whole_body_arrives() -> None:
+def test_complete_body_arrives() -> None:
     sent = asked("POST", body=(b"abc", b"de", b""))
     assert (status(sent), sent[1]["body"]) == (200, b"5")

@@ -44,6 +44,6 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, expe
     assert (found.shown if found else None) == ("proxy:3128" if expected else None)
 
 
-def test_what_is_no_address_has_no_other_one() -> None:
+def test_invalid_address_has_no_alias() -> None:
     assert alias_of("http://[fd00:1:2]:9090/api") == ""
     assert alias_of("http://prometheus:99999/") == ""

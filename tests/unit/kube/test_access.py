@@ -56,7 +56,7 @@ def kubeconfig(folder: Path, server: str, cluster: dict[str, Any], user: dict[st
     return file
 
 
-def test_a_pod_asks_its_api_server_directly(
+def test_pod_connects_to_its_api_server_directly(
     server: ScriptedServer, ca: TestCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY"):
@@ -116,7 +116,7 @@ def test_certificates_in_files_are_read_again(
         assert session.get("/version") == {"kind": "Status"}
 
 
-def test_a_token_file_is_read_as_client_go_does(server: ScriptedServer, ca: TestCa, tmp_path: Path) -> None:
+def test_token_file_is_read_like_client_go(server: ScriptedServer, ca: TestCa, tmp_path: Path) -> None:
     token = tmp_path / "token"
     # As `kubectl create token NAME > token` writes it.
     token.write_text("first\n")
@@ -146,7 +146,7 @@ def test_a_token_file_is_read_as_client_go_does(server: ScriptedServer, ca: Test
         ("", "DSF_KUBECONFIG"),
     ],
 )
-def test_what_is_no_kubeconfig_is_said_in_a_line(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_kubeconfig_is_reported_on_one_line(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:

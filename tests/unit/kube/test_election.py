@@ -28,7 +28,7 @@ class Server:
         return copy.deepcopy(self.lease)
 
 
-def test_a_lease_is_taken_when_its_holder_was_silent_for_all_of_it() -> None:
+def test_lease_is_taken_after_its_holder_was_silent_for_its_duration() -> None:
     server = Server()
     elector = LeaderElector(
         cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
@@ -43,7 +43,7 @@ def test_a_lease_is_taken_when_its_holder_was_silent_for_all_of_it() -> None:
     assert (server.lease["spec"]["holderIdentity"], server.lease["spec"]["leaseTransitions"]) == ("me", 3)
 
 
-def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+def test_released_lease_is_taken_at_once() -> None:
     server = Server()
     server.lease["spec"]["holderIdentity"] = ""
     elector = LeaderElector(

@@ -29,11 +29,11 @@ def test_the_first_attempt_comes_almost_at_once_and_later_ones_ever_later(reflec
     assert 15 <= last <= 45
 
 
-def test_who_is_away_is_asked_every_few_seconds(reflector: Reflector) -> None:
+def test_unreachable_server_is_retried_every_few_seconds(reflector: Reflector) -> None:
     assert max(_pauses(reflector, UnreachableError("refused"), 50)) <= 4.8
 
 
-def test_a_server_that_is_back_is_not_punished_for_having_been_away(reflector: Reflector) -> None:
+def test_recovered_server_is_retried_without_the_earlier_backoff(reflector: Reflector) -> None:
     _pauses(reflector, UnreachableError("refused"), 50)
     # It is still reading what it has stored.
     first, *_, last = _pauses(reflector, ApiServerError("initializing", 429), 20)
@@ -41,10 +41,10 @@ def test_a_server_that_is_back_is_not_punished_for_having_been_away(reflector: R
     assert last >= 15, "but it is not asked for ever at this pace"
 
 
-def test_what_the_server_asks_for_is_the_least(reflector: Reflector) -> None:
+def test_retry_after_is_the_minimum_pause(reflector: Reflector) -> None:
     assert 7 <= reflector._pause_after(ApiServerError("busy", 429, 7.0)) <= 8.4
 
 
-def test_a_proxy_that_asks_for_hours_gets_a_minute(reflector: Reflector) -> None:
+def test_excessive_retry_after_is_limited_to_a_minute(reflector: Reflector) -> None:
     assert 60 <= reflector._pause_after(ApiServerError("maintenance", 503, 3600.0)) <= 72
     assert reflector._pause_after(ApiServerError("nonsense", 503, 1e10)) <= 72, "more than a thread can wait for"

@@ -15,7 +15,7 @@ def test_the_key_of_an_object_without_a_namespace() -> None:
     assert key_of({"metadata": {"name": "c1"}}) == ("", "c1")
 
 
-def test_what_was_there_before_is_returned() -> None:
+def test_store_returns_the_previous_object() -> None:
     store = Store()
     assert store.put(_object(1)) is None
     assert store.put(_object(2)) == _object(1)
@@ -24,7 +24,7 @@ def test_what_was_there_before_is_returned() -> None:
     assert store.remove(KEY) is None
 
 
-def test_a_later_state_that_was_observed_stays() -> None:
+def test_observed_later_version_stays() -> None:
     store = Store()
     store.put(_object(1))
     store.observe(_object(10))
@@ -76,7 +76,7 @@ def test_versions_that_are_no_numbers_are_believed_as_they_come() -> None:
     assert store.get(KEY) == _object("a")
 
 
-def test_a_list_takes_away_what_it_does_not_have() -> None:
+def test_list_removes_objects_that_it_lacks() -> None:
     store = Store()
     store.put(_object(1))
     store.replace({("ns", "b"): _object(2, name="b")})

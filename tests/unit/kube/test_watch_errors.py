@@ -12,7 +12,7 @@ from dsf.kube.session import ApiServerError, ExpiredError, Session
 
 
 @pytest.mark.parametrize(("code", "is_expired"), [(410, True), (500, False), (429, False)])
-def test_only_a_version_that_is_gone_calls_for_a_new_list(code: int, is_expired: bool) -> None:
+def test_relist_follows_only_an_expired_version(code: int, is_expired: bool) -> None:
     reflector = Reflector(cast("Session", None), LEASES, lambda *_: None)
     status = {"code": code, "message": "no", "details": {"retryAfterSeconds": 7}}
     with pytest.raises(ApiServerError) as caught:

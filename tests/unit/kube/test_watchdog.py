@@ -33,7 +33,7 @@ def test_the_lease_is_lost_at_the_deadline(elector: LeaderElector, lost: list[bo
     assert (elector.leading, lost) == (False, [True])
 
 
-def test_a_renewal_that_comes_in_at_the_last_moment_counts(elector: LeaderElector, lost: list[bool]) -> None:
+def test_last_moment_renewal_counts(elector: LeaderElector, lost: list[bool]) -> None:
     entered: list[bool] = []
 
     class Renewed:

@@ -45,7 +45,7 @@ def read(text: str, query: str = '{__name__=~".+"}') -> list[Any]:
 
 
 @given(st.lists(lines(), max_size=6))
-def test_it_reads_what_prometheus_client_reads(written: list[str]) -> None:
+def test_scrape_matches_prometheus_client(written: list[str]) -> None:
     text = "\n".join(["# HELP a words", "# TYPE a gauge", *written, ""])
     expected = {}
     for family in text_string_to_metric_families(text):
@@ -93,7 +93,7 @@ def test_names_in_quotes_and_line_ends_of_windows() -> None:
         (f"a {TOKEN}", "after name and labels"),
     ],
 )
-def test_what_is_wrong_is_said_without_quoting_it(text: str, words: str) -> None:
+def test_malformed_line_is_reported_without_its_content(text: str, words: str) -> None:
     with pytest.raises(ScrapeError) as caught:
         scraped(b"ok 1\n" + text.encode("utf-8", "surrogatepass"), [Selector(""), Selector("a")], 1.0, 0.0)
     assert words in str(caught.value)
@@ -133,7 +133,7 @@ def test_hostile_lines_cost_no_more_than_their_length(line: bytes) -> None:
             scraped(line, [Selector("a")], 1.0, 0.0)
 
 
-def test_a_scrape_that_is_to_end_ends_within_a_few_lines() -> None:
+def test_interrupted_scrape_stops_within_a_few_lines() -> None:
     looks = []
 
     def check() -> None:
@@ -169,17 +169,17 @@ def test_with_a_regular_expression_each_sample_is_preceded_by_the_question_wheth
         ("{'error': 'no'}", "line 1, "),
     ],
 )
-def test_a_page_that_is_none_of_prometheus_is_said(text: str, words: str) -> None:
+def test_page_without_prometheus_text_is_reported(text: str, words: str) -> None:
     with pytest.raises(ScrapeError, match=words):
         scraped(text.encode(), [Selector("a")], 1.0, 0.0)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# HELP b of b\n# TYPE b gauge\nb 1\n", 'b{x="y"} 2 3\r\n', "# EOF\n"])
-def test_a_page_without_what_is_selected_is_empty(text: str) -> None:
+def test_page_without_selected_metrics_is_empty(text: str) -> None:
     assert scraped(text.encode(), [Selector("a")], 1.0, 0.0) == {}
 
 
-def test_a_sample_of_long_ago_is_none() -> None:
+def test_old_sample_is_dropped() -> None:
     """As for Prometheus: what a collector shows on is not the present."""
     text = b"a{n='0'} 1\n".replace(b"'", b'"') + b"".join(
         b'a{n="%d"} 1 %d\n' % (at, 1000 * at) for at in (700, 701, 2000)

@@ -31,7 +31,7 @@ LABELS = {"__name__": "system_memory_usage", "state": "free", "k8s_node_name": "
         (r'system_memory_usage{state="\"free\""}', False),
     ],
 )
-def test_what_a_query_selects(query: str, selected: bool) -> None:
+def test_selector_matches_labels(query: str, selected: bool) -> None:
     (selector,) = parse_selectors(query)
     assert selector.matches(LABELS) is selected
 
@@ -55,7 +55,7 @@ def test_several_queries_are_joined_by_semicolons() -> None:
         ('x{a=~"("}', "cannot be used: missing ): ("),
     ],
 )
-def test_what_is_no_selector_is_refused_in_words(query: str, words: str) -> None:
+def test_invalid_selector_is_refused_with_its_reason(query: str, words: str) -> None:
     with pytest.raises(SelectorError) as caught:
         parse_selectors(query)
     assert words in str(caught.value)

@@ -121,7 +121,7 @@ class Agent:
         ("status.none.ready", None),
     ],
 )
-def test_a_path_leads_to_one_value(path: str, value: object) -> None:
+def test_path_reads_one_value(path: str, value: object) -> None:
     assert wanted(fields=[{"name": "a", "path": path}]).fields[0].path == path
     document = {
         "status": {"ready": 2, "allocatable": {"nvidia.com/gpu": "4"}, "text": "word", "none": None},
@@ -133,7 +133,7 @@ def test_a_path_leads_to_one_value(path: str, value: object) -> None:
 @pytest.mark.parametrize(
     "path", ["", "a..b", "a[*]", "a[?(@.b==1)]", "a['b'", "{.a}", "a b", "a.", "${cluster}", "a\n"]
 )
-def test_what_is_no_path(path: str) -> None:
+def test_invalid_path_is_refused(path: str) -> None:
     with pytest.raises(ValidationError):
         wanted(fields=[{"name": "a", "path": path}])
 
@@ -195,17 +195,17 @@ def test_anything_else_is_refused(value: object, reason: str) -> None:
         ({"kind": "deployments/scale"}, "pattern"),
     ],
 )
-def test_what_a_scorer_may_not_say(changes: dict[str, Any], words: str) -> None:
+def test_invalid_object_request_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError) as caught:
         wanted(**changes)
     assert words in str(caught.value)
 
 
-def test_a_secret_of_another_group_is_another_kind() -> None:
+def test_secret_kind_of_another_group_is_allowed() -> None:
     assert wanted(apiVersion="example.com/v1", kind="Secret").group == "example.com"
 
 
-def test_a_selector_as_the_api_server_has_it() -> None:
+def test_selector_is_written_for_the_api_server() -> None:
     expressions = [
         {"key": "a", "operator": "In", "values": ["b", "c"]},
         {"key": "d", "operator": "NotIn", "values": ["e"]},
@@ -254,7 +254,7 @@ def test_config_cannot_say_what_is_read() -> None:
     assert caught.value.reason == ResolveReason.MissingObject
 
 
-def test_a_series_for_each_object_and_field() -> None:
+def test_each_object_and_field_gives_a_series() -> None:
     fields = [
         {"name": "ready", "path": "status.ready", "default": 0},
         {
@@ -303,7 +303,7 @@ def test_cycles_fill_the_range() -> None:
     assert agent.ask(1090) == {("ready", "shop", "cart"): [[1030, "2"]]}
 
 
-def test_a_field_that_is_a_number_nowhere_fails_the_cycle() -> None:
+def test_field_without_any_number_fails_the_cycle() -> None:
     agent = Agent(View(found("cart", status={"ready": "many"})))
     with pytest.raises(
         HttpError, match=r"status\.ready is no number in any object .* shop/cart \(no_number\)"

@@ -47,7 +47,7 @@ def test_quantities(text: object, value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1 Gi", "one", "1mi", "1GiB", None, "1e", "--1", "1e9999"])
-def test_what_is_no_quantity(text: object) -> None:
+def test_invalid_quantity_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
         quantity(text)
 
@@ -91,7 +91,7 @@ def test_the_phases_are_compared_for_each_resource() -> None:
     assert pod_requests({"spec": spec}, RESOURCES) == {"cpu": 2, "memory": 4 * 2**30}
 
 
-def test_a_resize_counts_what_is_larger_until_it_is_done() -> None:
+def test_resize_counts_the_larger_request_until_done() -> None:
     spec = {"containers": [container("2")]}
     has = {"name": "c", "resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "1500m"}}
     assert cpu(spec, {"containerStatuses": [has]}) == 2
@@ -100,7 +100,7 @@ def test_a_resize_counts_what_is_larger_until_it_is_done() -> None:
     assert cpu({"containers": [container("64")]}, {"containerStatuses": [has], "conditions": never}) == 1.5
 
 
-def test_what_is_available_by_node_and_in_all() -> None:
+def test_available_resources_are_given_by_node_and_in_total() -> None:
     def node(name: str, cordoned: bool = False, **allocatable: str) -> Any:
         spec = {"unschedulable": True} if cordoned else {}
         return node_of({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}})

@@ -71,7 +71,7 @@ def score(value: int, until: str | None = None) -> dict[str, Any]:
         ({"tolerations": [{"key": "k", "operator": "Exists", "value": "x"}]}, "may have no value"),
     ],
 )
-def test_what_is_misconfigured_decides_nothing(spec: dict[str, Any], problem: str) -> None:
+def test_misconfigured_placement_decides_nothing(spec: dict[str, Any], problem: str) -> None:
     view = explain(situation(spec))
     assert problem in view.problem
     assert (view.chosen, view.ranking) == ([], [])
@@ -93,7 +93,7 @@ def test_two_of_one_score_both_count_and_the_last_of_a_builtin() -> None:
     assert outcome.totals == {"a": 0, "b": 50, "c": 0}
 
 
-def test_what_counts_0_is_marked_and_beats_what_is_below() -> None:
+def test_missing_score_counts_0_and_beats_negative_scores() -> None:
     scores = {("a", "r"): score(-5), ("b", "r"): score(90, "2026-05-31T23:59:59Z"), ("d", "r"): {"status": {}}}
     clusters = [cluster(name) for name in "abcd"]
     view = explain(
@@ -110,7 +110,7 @@ def test_what_counts_0_is_marked_and_beats_what_is_below() -> None:
     assert any("a score has expired" in note for note in view.notes)
 
 
-def test_a_what_if_counts_whatever_is_there() -> None:
+def test_hypothetical_score_overrides_the_stored_one() -> None:
     found = situation(policy(addon()) | {"numberOfClusters": 1}, scores={("a", "r"): score(5)})
     asked: dict[ScoreKey, int | None] = {ScoreKey("b", "r", "x"): 6}
     assert schedule(found, asked=asked).chosen == ["b"]
@@ -192,7 +192,7 @@ def test_expired_scores_that_cel_reads_are_named() -> None:
     ]
 
 
-def test_what_ocm_says_of_all_clusters_is_not_taken_where_it_compares_them() -> None:
+def test_scheduler_answer_is_ignored_for_relative_scores() -> None:
     amounts = {"allocatable": {"cpu": "1"}, "capacity": {"cpu": "1"}}
     more = {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "2"}}
     spec = policy({"weight": 1, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "ResourceAllocatableCPU"}}, addon())
@@ -204,7 +204,7 @@ def test_what_ocm_says_of_all_clusters_is_not_taken_where_it_compares_them() -> 
     assert schedule(situation(spec, *clusters), answer=answer).totals == {"a": -97, "b": 104}
 
 
-def test_who_is_in_no_bound_set_or_is_being_deleted_is_left_out() -> None:
+def test_unbound_or_deleted_cluster_is_left_out() -> None:
     clusters = [
         cluster("a"),
         cluster("b", labels={"cluster.open-cluster-management.io/clusterset": "other"}),
@@ -217,7 +217,7 @@ def test_who_is_in_no_bound_set_or_is_being_deleted_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("selector", [None, {}])
-def test_a_set_selects_by_labels(selector: dict[str, Any] | None) -> None:
+def test_cluster_set_selects_by_labels(selector: dict[str, Any] | None) -> None:
     """As in Kubernetes: no selector selects nothing, an empty one everything."""
     by_labels = {"selectorType": "LabelSelector"} | ({} if selector is None else {"labelSelector": selector})
     sets = {"s": {"metadata": {"name": "s"}, "spec": {"clusterSelector": by_labels}}}
@@ -249,7 +249,7 @@ def test_an_answer_that_is_none_is_said(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("seconds", "is_chosen"), [(5, False), (3600, True), (999_999_999_999, True), (-(10**12), False)]
 )
-def test_a_taint_is_tolerated_for_so_many_seconds(seconds: int, is_chosen: bool) -> None:
+def test_taint_is_tolerated_for_its_seconds(seconds: int, is_chosen: bool) -> None:
     taint = {"key": "k", "effect": "NoSelect", "timeAdded": "2026-05-31T23:59:00Z"}
     tolerations = [{"key": "k", "operator": "Exists", "tolerationSeconds": seconds}]
     view = explain(situation({"tolerations": tolerations}, cluster("a", spec={"taints": [taint]})))

@@ -49,6 +49,6 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
     assert len({id(one.scores["c1", "r"]) for one in situations}) == 1
 
 
-def test_a_what_if_of_the_page() -> None:
+def test_hypothetical_score_of_the_page_is_parsed() -> None:
     [asked] = _asked({"cluster": "c", "score": "r/ns/pod", "value": "5"})
     assert (asked.resource, asked.score, asked.value) == ("r", "ns/pod", 5)

@@ -35,7 +35,7 @@ def test_compliant_is_said_only_after_the_stable_time(claim: str) -> None:
     assert after((0, GOOD), (120, GOOD)).wanted(claim) == GOOD
 
 
-def test_one_look_is_enough_without_a_stable_time() -> None:
+def test_single_observation_is_enough_without_a_stable_time() -> None:
     assert State(0).observe(look(GOOD), 7, 8).wanted("empty") == GOOD
 
 
@@ -46,7 +46,7 @@ def test_an_interruption_starts_the_time_anew() -> None:
 
 
 @pytest.mark.parametrize("swapped", [("new", 1), ("uid", 2)])
-def test_a_policy_that_was_swapped_between_two_looks_has_yet_to_last(swapped: tuple[str, int]) -> None:
+def test_swapped_policy_restarts_the_stable_time(swapped: tuple[str, int]) -> None:
     """Another policy, or another spec of it: the old one's time says nothing of it."""
     before = after((0, GOOD), (119, GOOD))
     state = before.observe(look(GOOD, swapped), 120, 120)
@@ -57,12 +57,12 @@ def test_a_policy_that_was_swapped_between_two_looks_has_yet_to_last(swapped: tu
     assert after((0, GOOD), (130, GOOD)).observe(look(GOOD, swapped), 140, 140).wanted("compliant") == BAD
 
 
-def test_a_policy_that_goes_leaves_the_time_of_the_others() -> None:
+def test_removed_policy_keeps_the_time_of_the_others() -> None:
     state = State(STABLE).observe(look(GOOD, ("a", 1), ("b", 1)), 0, 0).observe(look(GOOD, ("a", 1)), 120, 120)
     assert state.wanted("empty") == GOOD
 
 
-def test_nobody_knows_what_was_so_while_looks_failed() -> None:
+def test_failed_observations_restart_the_stable_time() -> None:
     state = after((0, GOOD), (60, GOOD)).missed().observe(look(GOOD), 120, 120)
     assert state.wanted("empty") is None
     assert state.observe(look(GOOD), 240, 240).wanted("empty") == GOOD
@@ -70,23 +70,23 @@ def test_nobody_knows_what_was_so_while_looks_failed() -> None:
     assert after((0, GOOD), (120, GOOD)).missed().observe(look(GOOD), 500, 500).wanted("compliant") is None
 
 
-def test_a_slow_api_server_does_not_shorten_the_stable_time() -> None:
+def test_slow_api_server_does_not_shorten_the_stable_time() -> None:
     state = State(STABLE).observe(look(GOOD), 0, 50).observe(look(GOOD), 169, 200)
     assert state.wanted("empty") is None
     assert state.observe(look(GOOD), 170, 300).wanted("empty") == GOOD
 
 
-def test_nothing_is_written_when_the_claim_is_right() -> None:
+def test_correct_claim_is_not_rewritten() -> None:
     assert after((0, EMPTY)).wanted("empty") is None
     assert after((0, BAD)).wanted("noncompliant") is None
     assert after((0, GOOD), (120, GOOD)).wanted("compliant") is None
 
 
-def test_a_restart_while_compliant_keeps_the_claim() -> None:
+def test_restart_while_compliant_keeps_the_claim() -> None:
     assert after((1000, GOOD)).wanted("compliant") is None
 
 
-def test_a_claim_that_could_not_be_withdrawn_is_withdrawn_later() -> None:
+def test_failed_withdrawal_of_a_claim_is_repeated() -> None:
     # The policies were violated and are complied with again, and all the while the claim could not be written.
     assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD)).wanted("compliant") == BAD
     assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD), (260, GOOD)).wanted("compliant") is None
@@ -99,11 +99,11 @@ def test_after_an_interruption_is_over_a_claim_is_trusted_again() -> None:
 
 
 @pytest.mark.parametrize("claim", [None, "", "something else"])
-def test_a_claim_that_is_missing_while_it_is_not_certain_is_noncompliant(claim: str | None) -> None:
+def test_missing_or_unknown_claim_is_noncompliant_while_uncertain(claim: str | None) -> None:
     assert after((0, GOOD)).wanted(claim) == BAD
 
 
-def test_nothing_is_known_before_the_first_look() -> None:
+def test_claim_is_undecided_before_the_first_observation() -> None:
     assert State(STABLE).wanted(None) is None
 
 

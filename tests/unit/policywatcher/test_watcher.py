@@ -59,7 +59,7 @@ class Bed:
         return self.cluster.value
 
 
-def test_a_missing_claim_is_created() -> None:
+def test_missing_claim_is_created() -> None:
     bed = Bed(EMPTY, claim=None)
     assert bed.look() == "empty"
 
@@ -88,7 +88,7 @@ def test_the_claim_stays_while_the_api_server_is_away() -> None:
 
 
 @pytest.mark.parametrize("part", ["claim", "write"])
-def test_a_violation_that_could_not_be_written_is_not_forgotten(part: str) -> None:
+def test_unwritten_violation_is_written_later(part: str) -> None:
     bed = Bed(GOOD, claim="compliant")
     bed.look(later=120)
     bed.cluster.policies, bed.cluster.away = BAD, {part}
@@ -99,7 +99,7 @@ def test_a_violation_that_could_not_be_written_is_not_forgotten(part: str) -> No
     assert bed.look(later=1) == "compliant"
 
 
-def test_a_deleted_claim_comes_back_as_it_was() -> None:
+def test_deleted_claim_is_restored() -> None:
     bed = Bed(GOOD)
     bed.look()
     assert bed.look(later=120) == "compliant"
@@ -107,7 +107,7 @@ def test_a_deleted_claim_comes_back_as_it_was() -> None:
     assert bed.look(later=30) == "compliant"
 
 
-def test_a_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="policywatcher")
     bed = Bed(EMPTY)
     bed.cluster.away = {"policies"}
@@ -122,7 +122,7 @@ def test_a_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_hint_is_on_the_line_of_its_error() -> None:
+def test_hint_is_on_the_line_of_its_error() -> None:
     with ScriptedServer(answer("404 page not found\n", 404)) as server:
         cluster = Cluster(client.Configuration(host=server.url), "default", "claim")
         with contextlib.closing(cluster), pytest.raises(ClusterError) as raised:
@@ -167,7 +167,7 @@ def test_settings_are_read() -> None:
         {"WATCH_NAMESPACE": "x" * 254},
     ],
 )
-def test_a_wrong_setting_is_named(given: Mapping[str, str]) -> None:
+def test_invalid_setting_is_named(given: Mapping[str, str]) -> None:
     (name,) = given
     with pytest.raises(OptionError, match=f"^{name}=.*; allowed is "):
         Options.read(given)

@@ -39,7 +39,7 @@ def connect(server: MetricsServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), 30)
 
 
-def test_a_server_that_is_held_up_is_not_waited_for_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_forever_for_a_blocked_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "END_SECONDS", 0.1)
     inside, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -84,7 +84,7 @@ def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
-def test_a_head_that_drips_is_cut_without_a_word(
+def test_dripping_request_head_is_cut_silently(
     server: MetricsServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
@@ -120,13 +120,13 @@ def test_head_is_answered_as_get_without_a_body(server: MetricsServer, path: str
         b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
     ],
 )
-def test_a_header_that_is_there_twice_is_refused(server: MetricsServer, lines: bytes) -> None:
+def test_duplicate_header_is_refused(server: MetricsServer, lines: bytes) -> None:
     with connect(server) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
         assert client.recv(100).split()[1] == b"400"
 
 
-def test_a_mistake_of_ours_is_logged_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_internal_error_is_logged_once(capfd: pytest.CaptureFixture[str]) -> None:
     def broken() -> str:
         raise ValueError("a mistake")
 

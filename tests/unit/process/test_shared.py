@@ -13,7 +13,7 @@ from dsf.process.shared import Shared
 from tests.support.wait import wait_for
 
 
-def test_a_value_is_made_once_for_all_who_ask_meanwhile() -> None:
+def test_value_is_made_once_for_concurrent_readers() -> None:
     shared: Shared[str, int] = Shared(60.0, 2)
     numbers, asked = count(), threading.Barrier(5)
 
@@ -27,7 +27,7 @@ def test_a_value_is_made_once_for_all_who_ask_meanwhile() -> None:
     assert shared.get("a", lambda: next(numbers)) == 1
 
 
-def test_a_new_value_is_made_by_one_at_a_time() -> None:
+def test_new_value_is_made_by_one_thread_at_a_time() -> None:
     """And those who want one while another is being made share the next."""
     shared: Shared[str, int] = Shared(60.0, 2, turns=5)
     turns = shared._turns
@@ -49,7 +49,7 @@ def test_a_new_value_is_made_by_one_at_a_time() -> None:
         assert [one.result(30) for one in (first, *others)] == [0, 1, 1, 1, 1]
 
 
-def test_those_who_wait_get_the_same_error_and_do_not_take_all_threads() -> None:
+def test_waiting_readers_share_the_error_and_leave_threads_free() -> None:
     """Nobody asks a server again that has just let all of them wait."""
     shared: Shared[str, int] = Shared(60.0, 2, turns=5)
     turns = shared._turns
@@ -92,7 +92,7 @@ def test_the_keys_that_were_asked_for_last_are_kept() -> None:
     assert made == [0, 1, 0, 2, 0, 3]
 
 
-def test_what_fails_takes_no_others_place() -> None:
+def test_failed_value_evicts_no_other() -> None:
     shared: Shared[str, int] = Shared(60.0, 2)
 
     def fail() -> int:

@@ -56,7 +56,7 @@ def test_work_that_fails_again_and_again_is_reported_until_it_ends_or_recovers(m
     mended.join(60)
 
 
-def test_a_thread_may_be_joined_before_it_starts_and_by_itself() -> None:
+def test_thread_can_be_joined_before_its_start_and_by_itself() -> None:
     SupervisedThread(lambda: None, "never").join()
     joined = threading.Event()
 

@@ -17,7 +17,7 @@ RUN = run_member("worker01", "sample-scorer", "1718600000000-0123abcd")
 _WHERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-def test_a_run_has_one_trace_and_each_run_another() -> None:
+def test_run_has_one_trace_of_its_own() -> None:
     assert re.fullmatch("[0-9a-f]{32}", tracing.trace_id(RUN))
     assert tracing.trace_id(RUN) == tracing.trace_id(str(RUN))
     assert len({tracing.trace_id(RUN[:-1] + digit) for digit in "0123456789abcdef"}) == 16
@@ -34,7 +34,7 @@ def test_a_run_has_one_trace_and_each_run_another() -> None:
         ({"OTEL_SERVICE_NAME": "dsf"}, False),
     ],
 )
-def test_they_are_wanted_where_it_says_where_to_send_them(
+def test_tracing_is_enabled_by_an_endpoint(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: bool
 ) -> None:
     for name in (_WHERE, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_SDK_DISABLED"):
@@ -104,7 +104,7 @@ print(tracing.headers(run)["traceparent"])
 """
 
 
-def test_what_belongs_to_a_run_is_one_trace_and_has_no_secrets(receiver: Receiver) -> None:
+def test_spans_of_a_run_form_one_trace_without_secrets(receiver: Receiver) -> None:
     command = [sys.executable, "-c", _SENDS, RUN, receiver.url]
     environment = {_WHERE: receiver.url}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)

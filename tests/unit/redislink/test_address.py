@@ -68,11 +68,11 @@ def test_wrong_ones_are_not_repeated(url: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["unix:///run/Redis.sock?db=2", "unix:///run/a%2Cb%3Bc%23%3F.sock?db=0"])
-def test_a_socket_that_was_shown_is_found_again(url: str) -> None:
+def test_displayed_socket_url_is_parsed_unchanged(url: str) -> None:
     assert str(parse(url)) == url
 
 
-def test_it_can_be_shown() -> None:
+def test_address_is_displayed_without_its_password() -> None:
     address = parse("sentinel://u:secret@a:1;sentinel://[::1]:2/3")
     assert str(address) == "sentinel://a:1/3;sentinel://[::1]:2/3"
     assert "secret" not in repr(address)

@@ -74,7 +74,7 @@ def test_waits_for_redis_have_an_end_and_differ(
     assert len({one["interval_max"] for one in waits}) > 10
 
 
-def test_a_connection_of_somebody_else_is_kombus_own() -> None:
+def test_foreign_connection_behaves_like_kombu() -> None:
     with broker.Connection("memory://") as connection:
         assert connection.as_uri() == kombu.Connection("memory://").as_uri()
         assert connection.ensure_connection() is connection

@@ -42,7 +42,7 @@ from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE, wait_for
 
 
-def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
+def test_connection_reset_before_tls_leaves_no_socket_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         class Reset(TlsConnection):
@@ -87,7 +87,7 @@ def test_an_answer_that_has_begun_to_come_is_waited_for() -> None:
         connection.disconnect()
 
 
-def test_what_is_no_redis_is_said_so() -> None:
+def test_non_redis_server_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         # What a proxy says that wants TLS.
         def alert() -> None:
@@ -118,7 +118,7 @@ class _Interrupted(float):
 
 
 @pytest.mark.parametrize("kind", [PlainConnection, TlsConnection, SentinelConnection])
-def test_a_signal_while_a_command_is_made_ends_no_process_by_itself(kind: type[PlainConnection]) -> None:
+def test_signal_while_packing_a_command_does_not_crash_the_process(kind: type[PlainConnection]) -> None:
     connection = kind()
     # hiredis ends it by a segmentation fault.
     with pytest.raises(SystemExit):
@@ -129,7 +129,7 @@ def test_a_signal_while_a_command_is_made_ends_no_process_by_itself(kind: type[P
 
 
 @pytest.mark.parametrize("tries", [1, 0])
-def test_a_server_that_has_become_a_replica_is_left(tries: int) -> None:
+def test_server_that_became_a_replica_is_disconnected(tries: int) -> None:
     """Behind the same address there may be the new primary."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         asked: list[int] = []
@@ -175,7 +175,7 @@ class _Named(CredentialProvider):
         return self.address
 
 
-def test_a_retry_goes_to_the_server_that_sentinel_names_by_then() -> None:
+def test_retry_connects_to_the_server_named_by_sentinel() -> None:
     with RedisServer() as first, RedisServer() as second:
         named = _Named(("127.0.0.1", first.port))
         connection = MasterConnection(credential_provider=named, retry=Retry(NoBackoff(), 1))
@@ -213,7 +213,7 @@ def test_idle_connections_to_a_server_that_is_lost_are_closed(
             assert other.info("server")["tcp_port"] == second.port
 
 
-def test_a_connection_in_use_meanwhile_is_not_used_again(
+def test_connection_in_use_during_a_failover_is_not_reused(
     settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RedisServer() as first, RedisServer() as second:

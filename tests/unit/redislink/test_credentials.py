@@ -13,7 +13,7 @@ from dsf.worker.application import configuration
 from tests.conftest import SettingsFactory
 
 
-def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+def test_credentials_follow_the_precedence_of_settings(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     url = "redis://user:inside@h"
     file = tmp_path / "password"
     file.write_text("from-file\n")
@@ -32,7 +32,7 @@ def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> No
     assert found() == ()
 
 
-def test_a_password_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+def test_password_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("one\n")
     credentials = Link(settings_factory(redis_url="rediss://u@h:1/0", redis_password_file=file)).credentials
@@ -44,7 +44,7 @@ def test_a_password_file_is_read_again(settings_factory: SettingsFactory, tmp_pa
         credentials.get_credentials()
 
 
-def test_a_file_that_is_missing_at_the_start_is_named(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+def test_missing_password_file_is_named_at_start(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     settings = settings_factory(redis_password_file=tmp_path / "none")
     with pytest.raises(SettingsError, match="DSF_REDIS_PASSWORD_FILE: cannot read"):
         Link(settings)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
-def test_one_that_is_not_there_fails_in_ci_only(ci: str, code: int) -> None:
+def test_missing_python_fails_only_in_ci(ci: str, code: int) -> None:
     done = ran([ROOT / "scripts" / "pythons"], env=os.environ | {"PYTHONS": "9.9", "CI": ci})
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.splitlines()[-1].endswith("uv fetch it: 9.9")

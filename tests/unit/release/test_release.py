@@ -58,7 +58,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     return Repository(tmp_path / "repository")
 
 
-def test_a_tested_commit_is_released(repository: Repository) -> None:
+def test_tested_commit_is_released(repository: Repository) -> None:
     assert repository.run("scripts/test", "all").returncode == 0
     done = repository.run("scripts/release", "0.2.0")
     assert (done.returncode, done.stderr) == (0, "")
@@ -71,7 +71,7 @@ def test_a_tested_commit_is_released(repository: Repository) -> None:
     assert repository.git("status", "--porcelain") == ""
 
 
-def test_a_version_that_is_set_already_needs_no_commit(repository: Repository) -> None:
+def test_version_already_set_needs_no_commit(repository: Repository) -> None:
     repository.write("CHANGELOG.md", CHANGES.replace("0.2.0", "0.1.0"))
     repository.commit()
     head = repository.git("rev-parse", "HEAD")
@@ -115,7 +115,7 @@ def test_each_problem_is_said_and_nothing_changes(repository: Repository) -> Non
 
 
 @pytest.mark.parametrize("case", ["later", "some", "failed", "uncommitted"])
-def test_only_all_tests_on_this_commit_count(repository: Repository, case: str) -> None:
+def test_release_requires_all_tests_on_this_commit(repository: Repository, case: str) -> None:
     if case == "failed":
         repository.write("broken", "")
     if case == "uncommitted":
@@ -131,7 +131,7 @@ def test_only_all_tests_on_this_commit_count(repository: Repository, case: str) 
 
 
 @pytest.mark.parametrize("arguments", [(), ("v0.2.0",), ("0.2",), ("0.2.0", "0.3.0")])
-def test_it_takes_one_version(repository: Repository, arguments: tuple[str, ...]) -> None:
+def test_release_takes_one_version(repository: Repository, arguments: tuple[str, ...]) -> None:
     done = repository.run("scripts/release", *arguments)
     assert done.returncode == 2
     assert "usage: scripts/release X.Y.Z" in done.stderr

@@ -35,16 +35,16 @@ def tracked() -> list[str]:
     return [name for name in texts if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
 
 
-def test_it_is_printed() -> None:
+def test_version_is_printed() -> None:
     assert run("scripts/version").stdout == f"{VERSION}\n"
 
 
-def test_nothing_here_names_another_one() -> None:
+def test_repository_names_only_its_version() -> None:
     done = run("scripts/version", "--check")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_one_command_changes_it_everywhere(tracked: list[str], tmp_path: Path) -> None:
+def test_version_command_changes_all_files(tracked: list[str], tmp_path: Path) -> None:
     for name in tracked:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tmp_path / name)

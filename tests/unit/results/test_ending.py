@@ -74,7 +74,7 @@ def test_an_error_without_words() -> None:
     assert ending_of(result(outcome="skipped"), record(), now=NOW).counters == {"n:skipped:unknown": 1}
 
 
-def test_a_future_run_is_a_matter_of_clocks() -> None:
+def test_run_of_the_future_is_stale_and_blamed_on_clocks() -> None:
     ending = ending_of(result(run="1800000060000-0123abcd"), record(), now=NOW)
     assert ending.refusal == "stale"
     assert ending.failure is not None
@@ -127,7 +127,7 @@ def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -
     ("validity", "interval", "valid"),
     [(300, None, 300), (300, 600, 1800), (300, 5, 300), (301, 600, 301), (60, 600, 60)],
 )
-def test_only_a_validity_that_was_not_chosen_follows_the_interval_in_force(
+def test_default_validity_follows_the_interval_and_a_chosen_one_does_not(
     validity: int, interval: int | None, valid: int
 ) -> None:
     ending = ending_of(result(results=[({"node": "a"}, 1.0)]), record(validity=validity), now=NOW, interval=interval)

@@ -28,7 +28,7 @@ def test_cycles_that_only_expire_are_a_reason_after_three(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["error", "empty", "partial"])
-def test_a_cycle_that_ran_says_more_than_those_that_expired(bed: Bed, outcome: str) -> None:
+def test_executed_cycle_overrides_expired_ones(bed: Bed, outcome: str) -> None:
     for _ in range(4):
         bed.cycle(outcome="skipped", reason="expired")
     bed.cycle(outcome=outcome)
@@ -37,7 +37,7 @@ def test_a_cycle_that_ran_says_more_than_those_that_expired(bed: Bed, outcome: s
     assert (trouble.reason if trouble else "") == ("timeout" if outcome == "error" else "")
 
 
-def test_a_lost_run_says_more_than_those_that_expired(bed: Bed) -> None:
+def test_lost_run_overrides_expired_ones(bed: Bed) -> None:
     for _ in range(3):
         bed.cycle(outcome="skipped", reason="expired")
     run = bed.open(deadline=1)

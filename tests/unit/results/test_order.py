@@ -7,7 +7,7 @@ from tests.integration.results.bed import Bed, handle
 from tests.integration.results.books import books
 
 
-def test_a_run_that_outlives_the_skip_of_the_next_still_counts(bed: Bed) -> None:
+def test_run_that_outlives_the_skip_of_the_next_still_counts(bed: Bed) -> None:
     slow = bed.open()
     bed.now += 30
     skipped = bed.open()
@@ -53,7 +53,7 @@ def test_the_older_of_two_brings_the_score_when_the_newer_failed(bed: Bed) -> No
     assert (state.score.run, state.failing) == (old, 1)
 
 
-def test_a_run_nobody_scheduled_counts_as_asked_for(bed: Bed) -> None:
+def test_unscheduled_run_counts_as_requested(bed: Bed) -> None:
     run = messages.new_run_id(bed.now)
     bed.now += 1
     assert bed.send(run) == "ok"
@@ -89,7 +89,7 @@ def test_late_after_lost_does_not_overwrite_a_newer_one(bed: Bed) -> None:
     assert score.items == [("new", 5)]
 
 
-def test_a_late_failure_says_more_than_lost(bed: Bed) -> None:
+def test_late_failure_overrides_lost(bed: Bed) -> None:
     run = bed.open(deadline=10)
     bed.now += 100
     bed.sweep()

@@ -39,7 +39,7 @@ SHARED = [({"node": "a"}, 1.0), ({"node": "a", "pod": "p"}, 2.0), ({"node": "a",
         ({"counts": {"series": 3}}, "no_results", ["without results", "3 series"]),
     ],
 )
-def test_a_cycle_says_what_of_its_answer_does_not_count(values: dict[str, Any], reason: str, parts: list[str]) -> None:
+def test_cycle_reports_ignored_parts_of_its_answer(values: dict[str, Any], reason: str, parts: list[str]) -> None:
     ending = ending_of(result(**values), record(), now=NOW)
     assert ending.history.reason == reason
     assert all(part in ending.history.message for part in parts), ending.history.message
@@ -95,7 +95,7 @@ def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reaso
     assert (said.remark_reason, said.remark) == (condition, f"c1: {text}")
 
 
-def test_it_goes_with_the_next_good_score_and_with_the_score(bed: Bed) -> None:
+def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: Bed) -> None:
     model, reading = FleetModel(bed.client), Reading(bed.client)
     bed.now = time.time() - 400
     bed.cycle(results=SHARED)

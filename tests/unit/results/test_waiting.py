@@ -26,7 +26,7 @@ class Refusing:
         self.refused.append(reason)
 
 
-def test_what_redis_refuses_for_ever_is_dropped_and_the_rest_waits() -> None:
+def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     hopeless, passing = redis.ResponseError("WRONGTYPE of the key"), redis.ResponseError("MISCONF the disk is full")
     ingest = Refusing("ok", hopeless, passing, "ok")
     waiting = Waiting([b"slot"] * 4, [b"{}"] * 4, False)

@@ -43,7 +43,7 @@ def simulate(pairs: int, interval: int, rate: str, seconds: float) -> tuple[Coun
 
 @settings(max_examples=60)
 @given(st.integers(2, 40), st.integers(2, 20), st.sampled_from(["1/s", "30/m", "2/s", "100/m"]))
-def test_nobody_is_starved(pairs: int, interval: int, rate: str) -> None:
+def test_pairs_share_the_rate_fairly(pairs: int, interval: int, rate: str) -> None:
     runs, skips, _ = simulate(pairs, interval, rate, 2000)
     counts = [runs[f"c{n}/s"] for n in range(pairs)]
     assert max(counts) - min(counts) <= 2, (counts, skips)
@@ -68,7 +68,7 @@ def test_below_the_limit_nothing_is_skipped() -> None:
     assert set(runs.values()) <= {99, 100}
 
 
-def test_a_ticket_is_kept_until_it_is_used() -> None:
+def test_ticket_is_kept_until_used() -> None:
     limiter = RateLimiter()
     assert limiter.ticket("s", "a/s", "1/s", START) == START
     assert limiter.ticket("s", "b/s", "1/s", START) == START + 1
@@ -88,7 +88,7 @@ def test_after_a_standstill_waiting_tickets_do_not_burst() -> None:
     assert moments == [later + number for number in range(100)]
 
 
-def test_a_new_rate_holds_at_once() -> None:
+def test_new_rate_applies_at_once() -> None:
     limiter = RateLimiter()
     for number in range(10):
         limiter.ticket("s", f"c{number}/s", "1/h", START)
@@ -109,6 +109,6 @@ def test_tickets_of_pairs_that_are_gone_are_forgotten() -> None:
     assert not limiter.waits("s", "a/s")
 
 
-def test_a_rate_that_cannot_be_read_limits_nothing() -> None:
+def test_unreadable_rate_limits_nothing() -> None:
     limiter = RateLimiter()
     assert [limiter.ticket("s", f"c{n}/s", "many", START) for n in range(3)] == [START] * 3

@@ -59,7 +59,7 @@ def test_an_inactive_scoring_api_counts_as_failing() -> None:
     assert keep.items == (("a", 1), ("b", 2))
 
 
-def test_what_a_suspended_scorer_shows_expires() -> None:
+def test_score_of_a_suspended_scorer_expires() -> None:
     value = wanted(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW + 100)
     assert isinstance(value, DesiredScore)
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 100)

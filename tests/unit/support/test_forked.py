@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
         (("history", "x", "-c", "c1"), {"DSF_REDIS_URL": "redis://127.0.0.1:1/0"}),
     ],
 )
-def test_it_says_and_returns_what_a_process_does(
+def test_forked_command_behaves_like_a_process(
     arguments: tuple[str, ...], settings: dict[str, str], tmp_path: Path
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
@@ -59,7 +59,7 @@ def _loaded(*modules: str) -> set[str]:
     return set(told.stdout.split())
 
 
-def test_what_is_loaded_in_an_order_of_its_own_is_not_loaded_before() -> None:
+def test_modules_sensitive_to_load_order_are_not_preloaded() -> None:
     # Others load nothing of ours.
     modules = set(itertools.chain.from_iterable(forkserver.LOADED.values()))
     told = _loaded(*(name for name in modules if name.startswith(("dsf.", "celery."))))
@@ -68,7 +68,7 @@ def test_what_is_loaded_in_an_order_of_its_own_is_not_loaded_before() -> None:
     assert {"rich", "structlog"}.isdisjoint(_loaded(*forkserver.LOADED["dsf.cli"]))
 
 
-def test_a_process_has_a_session_arguments_and_an_environment_of_its_own(tmp_path: Path) -> None:
+def test_forked_process_has_its_own_session_arguments_and_environment(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": "redis://127.0.0.1:1/0", **WEB}
     made = forked.Forked("dsf.hub", tmp_path / "log", environment, inherit=False)
     try:
@@ -82,7 +82,7 @@ def test_a_process_has_a_session_arguments_and_an_environment_of_its_own(tmp_pat
         made.kill()
 
 
-def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
+def test_killed_process_reports_its_signal(tmp_path: Path) -> None:
     made = forked.Forked("dsf.hub", tmp_path / "log", WEB)
     made.kill()
     assert made.wait() == -signal.SIGKILL

@@ -14,7 +14,7 @@ from tests.conftest import SettingsFactory
 from tests.support.logs import logging_as_it_was
 
 
-def test_nothing_is_logged_into_a_file_that_was_closed(
+def test_closed_file_receives_no_log_lines(
     settings_factory: SettingsFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = logging.getLogger()
@@ -34,7 +34,7 @@ def test_nothing_is_logged_into_a_file_that_was_closed(
     assert "Logging error" not in said.err
 
 
-def test_what_was_set_up_before_stays(settings_factory: SettingsFactory) -> None:
+def test_earlier_logging_setup_is_restored(settings_factory: SettingsFactory) -> None:
     dsf.log.setup(settings_factory(log_level="ERROR"))
     root = logging.getLogger()
     before = root.handlers[:], root.level
@@ -44,7 +44,7 @@ def test_what_was_set_up_before_stays(settings_factory: SettingsFactory) -> None
     assert structlog.is_configured()
 
 
-def test_what_was_only_prepared_is_gone(settings_factory: SettingsFactory) -> None:
+def test_prepared_logging_is_undone(settings_factory: SettingsFactory) -> None:
     log = dsf.log.get("tests")
     with logging_as_it_was():
         dsf.log.prepare(settings_factory(log_level="ERROR"))

@@ -26,7 +26,7 @@ mistakes = _script()
 LISTED = mistakes.listed()
 
 
-def test_there_are_sixty_in_as_many_places() -> None:
+def test_mistakes_are_sixty_in_as_many_places() -> None:
     assert len({one.old for one in LISTED}) == len({one.what for one in LISTED}) == len(LISTED) == 60
 
 
@@ -40,7 +40,7 @@ def test_each_applies_once_and_is_code(one: Any) -> None:
         ast.parse(text)
 
 
-def test_what_does_not_apply_is_named() -> None:
+def test_inapplicable_mistake_is_named() -> None:
     with pytest.raises(LookupError, match=r"^a score is rounded up: this stands 0 times in the code and not once: x=y"):
         LISTED[0]._replace(old="x=y").place()
     with pytest.raises(LookupError, match=r"^a score is rounded up: there are no such tests: tests/unit/none"):

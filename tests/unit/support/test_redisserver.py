@@ -8,7 +8,7 @@ import redis
 from tests.support.redisserver import RedisServer
 
 
-def test_a_killed_server_comes_back_with_its_data() -> None:
+def test_killed_server_restarts_with_its_data() -> None:
     with RedisServer(aof=True) as server:
         client = server.client()
         client.set("kept", "yes")
@@ -17,7 +17,7 @@ def test_a_killed_server_comes_back_with_its_data() -> None:
         assert client.get("kept") == "yes"
 
 
-def test_a_restart_takes_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_uses_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one comes to this machine meanwhile, and its data would be of a kind that this one does not know."""
     with RedisServer(aof=True) as server:
         client = server.client()

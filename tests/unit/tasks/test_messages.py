@@ -23,7 +23,7 @@ def test_no_message_starts_anything_else(name: str) -> None:
     assert consumer.strategies[CYCLE_TASK] is mock.sentinel.celerys
 
 
-def test_a_message_starts_a_cycle() -> None:
+def test_message_starts_a_cycle() -> None:
     assert symbol_by_name(cycle.Strategy) is ticks.accept
 
 

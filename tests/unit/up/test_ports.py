@@ -28,7 +28,7 @@ def test_the_preferred_port_if_it_is_free() -> None:
     assert said == []
 
 
-def test_a_port_in_use_is_said_and_avoided(listener: int) -> None:
+def test_port_in_use_is_reported_and_avoided(listener: int) -> None:
     said: list[str] = []
     port = Ports(said.append).choose(listener, "the exporter")
     assert port != listener

@@ -18,7 +18,7 @@ def test_every_folder_of_manifests_has_its_own(tmp_path: Path, monkeypatch: pyte
     assert default_state_dir(Path("a/demo")) == one
 
 
-def test_only_one_process_at_a_time(tmp_path: Path) -> None:
+def test_state_folder_is_exclusive_to_one_process(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with (
         exclusive_state(folder),
@@ -30,7 +30,7 @@ def test_only_one_process_at_a_time(tmp_path: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_uncreatable_state_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolError, match="cannot use the state folder"), exclusive_state(tmp_path / "file" / "state"):
         pytest.fail("there is no such folder")

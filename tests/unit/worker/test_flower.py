@@ -128,7 +128,7 @@ def _message(body: object, **values: Any) -> bytes:
         _message(json.dumps([None, 1, {}, _event(hostname="spoke@made-up")])),
     ],
 )
-def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data: bytes) -> None:
+def test_foreign_message_is_emptied(workers: Workers, data: bytes) -> None:
     assert cleaned(data, workers) == b""
 
 
@@ -142,7 +142,7 @@ def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data
         connection.MasterTlsConnection,
     ],
 )
-def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_reduced_to_its_events(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checked_kind = checked(kind)
     ours = checked_kind.__new__(checked_kind)
     ours.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})

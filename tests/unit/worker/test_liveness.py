@@ -31,9 +31,7 @@ class Timer:
 
 
 @pytest.mark.parametrize("folder", ["gone", "a file"])
-def test_a_file_that_cannot_be_touched_stops_no_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_untouchable_file_stops_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     (tmp_path / "a file").touch()
     monkeypatch.setattr(liveness, "liveness_file", lambda: tmp_path / folder / "alive")
     worker = Timer()

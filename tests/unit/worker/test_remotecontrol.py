@@ -37,7 +37,7 @@ def test_texts_of_a_reply_may_be_printed() -> None:
         b'{"ticket":"t","reply":"' + b"x" * 1024 * 1024 + b'"}',
     ],
 )
-def test_what_is_no_reply_is_ignored(data: bytes) -> None:
+def test_invalid_reply_is_ignored(data: bytes) -> None:
     assert remotecontrol._answer({"channel": _CHANNEL, "data": data}, "t") is None
 
 

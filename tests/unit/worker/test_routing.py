@@ -18,7 +18,7 @@ from tests.conftest import SettingsFactory
         ("dsf.publish", {"queue": "spoke.c1"}, r"runs within dsf\.cycle"),
     ],
 )
-def test_what_is_no_call_of_a_cycle_on_a_cluster(
+def test_invalid_cycle_call_is_refused(
     settings_factory: SettingsFactory, task: str, options: dict[str, str], told: str
 ) -> None:
     with (
@@ -28,6 +28,6 @@ def test_what_is_no_call_of_a_cycle_on_a_cluster(
         app.send_task(task, ["sample"], **options)
 
 
-def test_a_cycle_goes_to_its_cluster(settings_factory: SettingsFactory) -> None:
+def test_cycle_goes_to_its_cluster(settings_factory: SettingsFactory) -> None:
     with make_app(settings_factory(role="cli")) as app:
         assert app.amqp.router.route({"queue": "spoke.c1"}, "dsf.cycle")["queue"].name == "spoke.c1"
