@@ -41,7 +41,7 @@ def load(key: str, kib: float, year: int = 2026, secrets: Mapping[str, int] | No
         ([load("hub/a", 60, 2020, {"s": 30 * KIB}), load("hub/b", 5, 2021, {"t": 30 * KIB})], "hub/b"),
     ],
 )
-def test_full_manifestwork_excludes_the_expected_scorers(loads: list[Load], excluded: str) -> None:
+def test_full_manifestwork_excludes_newest_scorers_over_their_share(loads: list[Load], excluded: str) -> None:
     found = dict(left_out(loads, "hub", LIMIT))
     assert " ".join(sorted(found)) == excluded
     assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in found.values())

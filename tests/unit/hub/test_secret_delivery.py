@@ -226,7 +226,7 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
 @pytest.mark.parametrize(
     "name", ["dynamic-scoring-agent-credentials", "hub-registry-secret", "../x", "", "${label:x}", "$${cluster}"]
 )
-def test_reserved_secret_names_are_refused_for_delivery(name: str) -> None:
+def test_reserved_or_invalid_secret_name_is_refused(name: str) -> None:
     for names in ({"name": name}, {"name": "fine", "targetName": name}):
         with pytest.raises(ValidationError, match="ame"):
             authentication(secretDelivery=[names])

@@ -30,7 +30,7 @@ def run(folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
         (("pipx",), "pipx run --quiet --spec PACKAGE dsf status a scorer"),
     ],
 )
-def test_plugin_uses_an_available_program(tmp_path: Path, programs: tuple[str, ...], said: str) -> None:
+def test_plugin_uses_the_first_available_program(tmp_path: Path, programs: tuple[str, ...], said: str) -> None:
     version = ran([ROOT / "scripts" / "version"], check=True).stdout.strip()
     done = run(tmp_path, *programs)
     assert done.stdout == f"{said}\n".replace("PACKAGE", f"dynamic-scoring-framework=={version}")
