@@ -471,7 +471,7 @@ def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:
     raise AssertionError("no Placement has such a score")
 
 
-def test_placement_page_shows_the_ranking_and_the_what_if_form(
+def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
     bench: Bench, browser: Browser, redis_url: str, tmp_path: Path
 ) -> None:
     wait_for(lambda: all(one.placement.get("status") for one in bench.situations().values()), 20, "OCM's decisions")

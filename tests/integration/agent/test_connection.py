@@ -107,7 +107,7 @@ def test_connections_are_one_for_each_thread_and_four_more(busy: tuple[Agent, Ga
     agent.redis.client_unpause()
 
 
-def test_agent_leaves_a_redis_that_became_a_replica(server: RedisServer, tmp_path: Path) -> None:
+def test_agent_reconnects_if_its_redis_becomes_a_replica(server: RedisServer, tmp_path: Path) -> None:
     """A planned switchover behind one address: the old primary lives on, and so do all connections to it."""
     gate = Gate(matrix(SERIES))
     with (

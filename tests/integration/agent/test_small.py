@@ -71,7 +71,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_agent_dependencies_match_the_documented_list() -> None:
+def test_base_dependencies_match_the_lists_of_agent_and_hub() -> None:
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     base = {re.split(r"[^A-Za-z0-9_-]", one)[0].lower() for one in asked}
     assert base == NEEDED | FOR_THE_HUB

@@ -114,7 +114,7 @@ def test_people_keep_their_secrets_when_the_addon_goes(session: Session, cluster
     assert (rule["resource"], rule["name"]) == ("namespaces", AGENT_NAMESPACE)
 
 
-def test_agent_moves_if_one_cluster_gets_a_different_namespace(
+def test_addon_config_of_one_cluster_overrides_its_variables_and_keeps_the_namespace(
     session: Session, ocm: ControlPlane, cluster: str
 ) -> None:
     """With a config of its own that says nothing of the namespace, OCM's default would win: it must be said."""
@@ -177,7 +177,7 @@ def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub
     assert chart.environment(container)["DSF_OTLP_PORT"] == "4318"
 
 
-def test_rendered_manifests_of_ocm_start_the_agent(
+def test_manifests_rendered_by_ocm_deploy_the_agent(
     session: Session, ocm: ControlPlane, cluster: str, deployed: Objects
 ) -> None:
     """Applied in the place of OCM's work agent, as strictly as can be; hub and managed cluster are one."""

@@ -83,7 +83,7 @@ def server() -> Iterator[SocketRedis]:
         yield running
 
 
-def test_agents_run_for_each_accepted_cluster(
+def test_up_runs_one_agent_per_accepted_cluster(
     tmp_path: Path, manifests: Path, environment: dict[str, str], server: SocketRedis
 ) -> None:
     redis_client = server.client()

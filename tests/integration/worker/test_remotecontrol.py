@@ -200,7 +200,7 @@ def test_plain_celery_worker_command_is_refused(redis_url: str, role: str, queue
     assert "Traceback" not in done.stderr or role == "results"
 
 
-def test_results_worker_started_by_celery_is_a_full_results_worker(tmp_path: Path) -> None:
+def test_results_worker_started_by_celery_answers_under_its_own_name(tmp_path: Path) -> None:
     """Under the Redis user of results workers, which may answer as `results@...` only."""
     with RedisServer(aof=False) as server, server.client() as admin:
         for user in ("results", "operator"):

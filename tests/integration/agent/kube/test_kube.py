@@ -316,7 +316,7 @@ TYPES = [
 
 
 @pytest.mark.parametrize(("kind", "data", "is_sent"), TYPES)
-def test_service_account_token_secret_is_sent_only_if_released(
+def test_secret_type_determines_whether_a_label_releases_the_secret(
     spoke: Spoke, settings_factory: Callable[..., Settings], kind: str, data: dict[str, str], is_sent: bool
 ) -> None:
     url = "http://127.0.0.1/"
