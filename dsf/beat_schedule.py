@@ -41,8 +41,8 @@ _RETRY: Final = 0.5
 class BeatLock:
     """Elects the active beat: held by at most one. A lost lock is requested again, without exit.
 
-    Correctness does not depend on it: two active beats still send every tick once (`lua/dispatch.lua`). It avoids
-    duplicate work by a standby, and granting a rate limit twice.
+    Correctness does not depend on it: two active beats still send every tick once (`lua/dispatch.lua`). The election
+    avoids duplicate work by a standby, and granting a rate limit twice.
     """
 
     def __init__(self, client: redis.Redis, timeout: float) -> None:
@@ -89,7 +89,7 @@ class BeatLock:
 
     def release(self) -> None:
         """Release the lock if held, so that a standby need not wait. Raises redis.RedisError."""
-        # Also if not known to be held: a signal may interrupt between taking and recording it.
+        # Release even if `_held` is False: a signal may arrive between acquiring the lock and recording it.
         self._held = False
         # Two commands: should the lock expire between them and another beat get it, both are active for a moment.
         if self._client.get(keys.BEAT_LOCK) == self._token:
@@ -99,7 +99,7 @@ class BeatLock:
 class BeatScheduler(Scheduler):
     """Dispatches due entries as long as it holds the lock; stands by otherwise.
 
-    It never exits because of Redis: it waits while Redis is unavailable, and logs each outage once.
+    The scheduler never exits because of Redis: it waits while Redis is unavailable, and logs each outage once.
     """
 
     def __init__(self, *args: Any, config: Settings | None = None, **kwargs: Any) -> None:
@@ -121,7 +121,7 @@ class BeatScheduler(Scheduler):
         # Few retries: the loop itself retries, and its liveness file must stay fresh.
         self._redis = self._connect(config, retries=1)
         # A separate connection: the lock is released in a signal handler, which may interrupt any operation.
-        # It may be given up: a lock that is not released expires.
+        # The release may be given up: a lock that is not released expires.
         timeout = min(config.redis_socket_timeout, 1.0)
         self._lock = BeatLock(
             self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
@@ -136,7 +136,7 @@ class BeatScheduler(Scheduler):
         self._longest_wait = min(LONGEST_WAIT, config.redis_socket_timeout / 2)
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """One round: dispatch a batch, then wait until something is due or the schedule changes.
+        """Run a round: dispatch a batch, then wait until something is due or the schedule changes.
 
         Returns 0, so that Celery calls it again immediately: it has already waited. Raises SystemExit after `close`.
         """
@@ -148,7 +148,7 @@ class BeatScheduler(Scheduler):
         try:
             self._clock.keep_measured()
             if self._lock is None or not self._lock.ensure():
-                # Not on the wake list: its element is for the active beat.
+                # The standby does not read the wake list: its element is for the active beat.
                 time.sleep(self._lock.poll if self._lock else _RETRY)
             else:
                 until = self._dispatcher.run()

@@ -81,7 +81,7 @@ def _values(body: bytes) -> int:
 
 def _structure(body: bytes) -> bytes:
     """Brackets and commas outside of texts."""
-    # Of a run of backslashes, pairs are characters; the last one of an odd run escapes what follows.
+    # In a run of backslashes, pairs are characters; the last one of an odd run escapes what follows.
     rest = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_STRUCTURE)
     structure = bytearray()
     is_in_text = False

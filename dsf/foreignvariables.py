@@ -18,17 +18,17 @@ OVERRIDING: Final[dict[str, dict[str, str]]] = {
         ),
         # Results come through mailboxes.
         **dict.fromkeys(("CELERY_RESULT_BACKEND", "RESULT_BACKEND"), "no result backend"),
-        # Another application or configuration than dsf.celery.
+        # These name another application or configuration than dsf.celery.
         **dict.fromkeys(("CELERY_LOADER", "LOADER", "CELERY_CONFIG_MODULE", "CONFIG_MODULE"), "dsf.celery"),
         "CELERY_CUSTOM_WORKER_POOL": "the pool of the role",
     },
     "kombu": {
-        # They log every call on a connection, with its arguments.
+        # Kombu logs every call on a connection, with its arguments.
         **dict.fromkeys(("KOMBU_LOG_DEBUG", "KOMBU_LOG_CONNECTION", "KOMBU_LOG_CHANNEL"), "DSF_LOG_LEVEL"),
     },
     "flower": {"FLOWER_BROKER_API": "DSF_REDIS_URL"},
     "uvicorn": {
-        # One process serves, and the page itself decides whose forwarded headers count.
+        # A single process serves, and the page itself decides whose forwarded headers count.
         "WEB_CONCURRENCY": "one process",
         "FORWARDED_ALLOW_IPS": "DSF_WEB_TRUSTED_PROXIES",
     },
@@ -54,7 +54,7 @@ def clean(environment: MutableMapping[str, str]) -> None:
         _removed.update({name: instead for name, instead in variables.items() if environment.pop(name, None)})
     for name in [name for name in environment if name.startswith(("FLOWER_", "CELERY_", "UVICORN_"))]:
         if _SERVICE_LINK.fullmatch(environment[name]):
-            # Not worth a word: Kubernetes sets it whatever people do.
+            # The variable causes no warning: Kubernetes sets it whatever people do.
             del environment[name]
 
 

@@ -20,7 +20,7 @@ def is_supported(version: int) -> bool:
 
 # --- queues (lists, owned by Celery) -------------------------------------------------------------------------
 
-#: The results worker's own queue. Nothing is sent to it: results come through the mailboxes.
+#: The results worker's own queue. The queue stays empty: results come through the mailboxes.
 RESULTS_QUEUE = "hub.results"
 _SPOKE_PREFIX = "spoke."
 
@@ -37,7 +37,7 @@ def cluster_of_queue(queue: str) -> str | None:
 
 # --- mailboxes (agents put results in, results workers take them out) -----------------------------------------
 
-#: Most waiting results of one cluster. It limits the memory of Redis that one credential can occupy.
+#: Most waiting results of a cluster. This limits the memory of Redis that one credential can occupy.
 MAIL_SLOTS = 16
 #: Prefix of all slots and flags.
 MAIL_PREFIX = "hub.mail."
@@ -77,7 +77,7 @@ class ControlChannels(NamedTuple):
 
     @classmethod
     def of(cls, db: int) -> ControlChannels:
-        """Those of the installation in this database."""
+        """Return the channels of the installation in this database."""
         prefix = "dsf:control" if db == 0 else f"dsf:{db}:control"
         return cls(prefix, f"{prefix}:ask")
 
@@ -86,7 +86,7 @@ class ControlChannels(NamedTuple):
         return f"{self.commands}:reply:{worker}"
 
 
-#: Of database 0, the only one in which users of Redis are possible.
+#: Channels of database 0, the only one in which users of Redis are possible.
 CONTROL = ControlChannels.of(0)
 
 
@@ -151,8 +151,9 @@ REJECTED_MAIL = "dsf:rejected:mail"
 
 #: hash pair -> its row as JSON, described in `dsf.store.pairs`; by the results worker.
 ROWS = "dsf:rows"
-#: zset pair -> number of its newest change, counted by SEQUENCE: readers read only the rows that changed. It includes
-#: removed pairs for a minute or two. By ingest, sweeper, beat, hub controller and users' changes to the schedule.
+#: zset pair -> number of its newest change, counted by SEQUENCE: readers read only the rows that changed. The set
+#: includes removed pairs for a minute or two. By ingest, sweeper, beat, hub controller and users' changes to the
+#: schedule.
 CHANGED = "dsf:rows:changed"
 #: string, number of the newest change. The first one is the time in microseconds.
 SEQUENCE = "dsf:rows:sequence"
@@ -231,7 +232,8 @@ def backtests(scorer: str) -> str:
 
 
 def web_session(digest: str) -> str:
-    """String with JSON of a login session of the page, by the SHA-256 of the cookie; expires. It has no token."""
+    """Return the key of a JSON string: a login session of the page, by the SHA-256 of the cookie; expires. The session
+    has no token."""
     return _WEB_SESSION_PREFIX + digest
 
 

@@ -137,7 +137,7 @@ class Throttle:
         self._last: dict[str, tuple[float, int]] = {}
 
     def take(self, kind: str) -> int | None:
-        """None to omit this line; else the number of omitted lines of this kind before it."""
+        """Return None to omit this line; else the number of omitted lines of this kind before it."""
         now = time.monotonic()
         with self._lock:
             at, left_out = self._last.get(kind, (float("-inf"), 0))

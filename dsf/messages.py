@@ -103,7 +103,7 @@ class SigningKey(BaseModel):
             ) from None
 
     def dump(self) -> str:
-        """The format of `parse`. It is secret: for the agent's Secret only."""
+        """Return the text for `parse`. The text is secret: for the agent's Secret only."""
         return f"{self.id}:{self.secret.hex()}"
 
 
@@ -243,7 +243,7 @@ def verify(text: bytes, master_secret: bytes) -> Verified:
     expected = _signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)
     if not hmac.compare_digest(expected, signature):
         if not is_supported(version):
-            # Another version may be signed differently.
+            # A frame of another version may be signed differently.
             raise MessageRejectedError("malformed", f"schema version {version} is not supported")
         raise MessageRejectedError("bad_signature", f"signature does not match the key {key_id} of cluster {cluster}")
     try:

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric as it is exposed; counters are named without `_total`, which the exposition adds."""
+    """A metric as it is exposed; counters are named without `_total`, which the exposition adds."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]

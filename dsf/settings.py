@@ -431,7 +431,7 @@ class Settings(BaseSettings):
         return self.out_dir or (self.manifests / "_out" if self.manifests is not None else None)
 
     def with_redis(self, url: str) -> Self:
-        """These settings for the Redis at `url`, without the user and password of the configured Redis."""
+        """Return these settings for the Redis at `url`, without the user and password of the configured Redis."""
         update = {"redis_url": SecretStr(url), "redis_username": "", "redis_password_file": None}
         return self.model_copy(update=update)
 

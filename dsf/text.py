@@ -1,9 +1,10 @@
 """Cleans text of sources, scoring APIs and agents before it is stored or shown.
 
-It goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` removes the secrets of a cycle, even
-escaped or in base64, and `cleaned` all non-printable characters: C0 and C1 control characters, bidirectional controls,
-lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of many, `place` a request,
-`shown_url` a URL: no message quotes a URL in another way, as its user information and its query may hold secrets.
+The cleaned text goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` removes the secrets of a
+cycle, even escaped or in base64, and `cleaned` all non-printable characters: C0 and C1 control characters,
+bidirectional controls, lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of
+many, `place` a request, `shown_url` a URL: no message quotes a URL in another way, as its user information and its
+query may hold secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WITHHELD: Final = "(not shown: it repeats a token)"
 _SHORTEST_HEAD: Final = 8
 #: From base64's URL-safe alphabet to the standard one.
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
-#: What ends a user information, also escaped or in the forms that Unicode normalises to it.
+#: Ends of a user information, also escaped or in the forms that Unicode normalises to it.
 _AT: Final = re.compile("@|%40|[\uff20\ufe6b]", re.IGNORECASE)
 #: Host and port, and nothing else before the path. A template may stand for a part of the host.
 _SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|(?:\$\{[^}]*\}|[\w.-])+)(?::[0-9]+)?(?=[/?#]|$)")
@@ -62,9 +63,9 @@ def place(method: str, url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """The URL for messages: without user information, query and fragment, at most 500 characters.
+    """Return the URL for messages: without user information, query and fragment, at most 500 characters.
 
-    Of a text with an `@` nothing before the last one is shown, as a password may have any character.
+    In a text with an `@` nothing before the last one is shown, as a password may have any character.
     """
     scheme, mark, rest = _parts(url)
     if ends := [sign.end() for sign in _AT.finditer(rest)]:
@@ -90,7 +91,7 @@ def without_secrets_of_urls(text: str) -> str:
 
 
 def masked(text: str, *secrets: str | None) -> str:
-    """The text without the secrets, even escaped (JSON, URL, HTML) or in base64. None is ignored."""
+    """Return the text without the secrets, even escaped (JSON, URL, HTML) or in base64. None is ignored."""
     for secret in filter(None, secrets):
         text = text.replace(secret, MASK)
         for length in range(len(secret) - 1, _SHORTEST_HEAD - 1, -1):

@@ -56,7 +56,7 @@ def groups(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]
 
 
 def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[ScoringResult]:
-    """One result per group, in order of first occurrence. A sum may be infinite."""
+    """Return a result per group, in order of first occurrence. A sum may be infinite."""
     function = _FUNCTIONS[how]
     return [
         ScoringResult({name: value for name, value in zip(by, values, strict=True) if value}, float(function(scores)))

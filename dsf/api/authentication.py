@@ -30,7 +30,7 @@ RESERVED_HEADERS: Final = frozenset(
 _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws", "azure", "gcp")
 #: Account use without a token request: EKS mounts a token into the agent's pod.
 POD_IDENTITY: Final = "aws.podIdentity"
-#: Those of them that are given, in CEL.
+#: The methods of these that are set, in CEL.
 _GIVEN: Final = f"[{', '.join(f'has(self.{to_camel(name)})' for name in _AUTHORIZATION)}]"
 _ANY: Final = (
     f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || "
@@ -167,7 +167,7 @@ class Aws(SpecModel):
         description="A role that trusts the ServiceAccount dynamic-scoring-agent-tokens, instead of a key (IRSA).",
         min_length=20,
     )
-    # None and not false: omitted for agents that do not know it yet.
+    # The default is None and not false: omitted for agents that do not know it yet.
     pod_identity: StrictBool | None = Field(
         default=None,
         description="Use the role that EKS Pod Identity associates with the agent's ServiceAccount, instead of a key.",

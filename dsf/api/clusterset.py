@@ -13,7 +13,7 @@ def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bo
     """Whether a ManagedClusterSet has a cluster with these labels."""
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
-        # None selects nothing, an empty one everything.
+        # A missing selector selects nothing, an empty one everything.
         return selector.get("labelSelector") is not None and matches(selector["labelSelector"], labels)
     return bool(labels.get(CLUSTER_SET_LABEL) == cluster_set["metadata"]["name"])
 

@@ -133,7 +133,7 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
 
 
 def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """One schema in the structural form of the API server."""
+    """Return a schema in the structural form of the API server."""
     schema = dict(schema)
     if (reference := schema.pop("$ref", None)) is not None:
         # Keywords next to a reference (description, default) describe this use and win.

@@ -2,7 +2,7 @@
 
 The rule, for each item of a score: a value is published once it and all values since some moment were at least
 `min_change` away from the published one, on the same side, for `for_seconds`. A value that is nearer ends that time.
-What has no published value, because it is new or its score is out of date, is published at once.
+An item without a published value, because it is new or its score is out of date, is published at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Waiting(NamedTuple):
 def waiting_for(
     published: int, value: int, before: Waiting | None, at: float, *, min_change: int, for_seconds: float
 ) -> Waiting | None:
-    """What is remembered of a `value` that is held back; None if it is published.
+    """Return the state of a `value` that is held back; None if it is published.
 
     `at` is when it was measured (unix seconds), `before` what was remembered of the item until then. Times need not
     ascend: a clock that was set back starts `for_seconds` anew, and never ends it early.

@@ -92,8 +92,8 @@ Loader.yaml_constructors = {
 
 
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Also quotes text of PyYAML that is not text in Kubernetes, such as `1e3`, `08` and `y`. No anchors and aliases:
-    people read what it writes."""
+    """A dumper that also quotes text of PyYAML that is not text in Kubernetes, such as `1e3`, `08` and `y`, and writes
+    no anchors and aliases: people read its output."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -145,7 +145,7 @@ def construct(root: yaml.Node) -> Any:
         mark = error.problem_mark or root.start_mark
         raise YamlError(mark.line, f"is not YAML: {error.problem}") from None
     except (ValueError, LookupError) as error:
-        # Of a tag such as !!int, or a number of more digits than Python reads.
+        # The value has a tag such as !!int, or is a number of more digits than Python reads.
         raise YamlError(root.start_mark.line, f"is not YAML: a value is not what its tag says ({error})") from None
 
 
@@ -177,7 +177,7 @@ def _check_tree(root: yaml.Node, most: int) -> None:
             seen: set[str] = set()
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
-                    # Not counted here, and aliases can expand it without bound.
+                    # The message leaves out the key: it is not counted here, and aliases can expand it without bound.
                     raise YamlError(key.start_mark.line, "has a key that is neither text nor a number", location)
                 name = str(key.value)
                 if name in seen:

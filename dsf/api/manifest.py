@@ -1,6 +1,6 @@
 """Parser of manifests: from YAML text to objects and mistakes, each with its line.
 
-One bad document does not affect others. Bad text raises no errors.
+A bad document does not affect others. Bad text raises no errors.
 """
 
 from __future__ import annotations

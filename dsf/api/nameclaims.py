@@ -5,8 +5,8 @@ is kept for it for some minutes, because tools of GitOps replace an object by de
 of its namespace that was created about then takes the name over, since that is a rename. A scorer that claimed any name
 shortly before is no renamed one: it was re-created, too. Neither is one whose name only a `/config` says, unless it is
 the `/config` which named the deleted holder. When a name is free, the hub's own namespace goes before others, then the
-claim that waits longest, then the older object. So neither the age of an object, nor the order of re-creation, nor a
-changed `/config` takes a name away from another scorer.
+claim that waits longest, then the older object. Therefore neither the age of an object, nor the order of re-creation,
+nor a changed `/config` takes a name away from another scorer.
 
 The hub stores the claims outside of the objects: their authors cannot edit them, and they outlive the objects. Each
 namespace has a store of its own, so no namespace uses up the room of another one.
@@ -129,7 +129,7 @@ class NameClaims:
 def former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wish], now: int) -> dict[str, int]:
     """Return the owners that gave up or lost a claim within the last `KEPT` seconds, with the end of that time.
 
-    One that exists counts as such until it holds a name: it was re-created, and renames no other scorer.
+    An owner that exists counts as such until it holds a name: it was re-created, and renames no other scorer.
     """
     wished = {wish.owner: wish for wish in wishes}
     holders = {queue[0].owner for queue in before.values() if not queue[0].gone}

@@ -11,7 +11,7 @@ LATEST: Final = 253_370_764_800.0
 
 
 def pause_end(end: datetime | float) -> float:
-    """The end of a pause in unix seconds. One after LATEST, which people write for "until further notice", is LATEST.
+    """Return the end of a pause in unix seconds. An end after LATEST, as written for "until further notice", is LATEST.
 
     Raises ValueError for what is no time.
     """

@@ -1,6 +1,6 @@
-"""What readers see of a score while cycles fail, without results, and while it changes little: `spec.execution`.
+"""Rules for readers of a score while cycles fail, without results, and while it changes little: `spec.execution`.
 
-They are parts of a `ScoreRule` (`dsf.api.scorerule`).
+The rules are parts of a `ScoreRule` (`dsf.api.scorerule`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Location = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake: `location` is the path to the field from the top of the document."""
+    """A mistake: `location` is the path to the field from the top of the document."""
 
     location: Location
     text: str

@@ -36,7 +36,7 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y
 def shortest_rate_window(query: str) -> float | None:
     """Return the shortest window, in seconds, of a query with a rate or another function of several samples.
 
-    None if the query has no such function, or no window.
+    Returns None if the query has no such function, or no window.
     """
     code = "".join(token[0] for token in TOKEN.finditer(query) if not (token["string"] or token["comment"]))
     if not _RATE.search(code):

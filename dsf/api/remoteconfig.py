@@ -113,7 +113,8 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
     """Parse the answer `body` of configURL. Raises RemoteConfigError naming field and mistake."""
     try:
         check(body, _BOUNDS)
-        # Not the json module: this parser refuses lone surrogates ("\\ud800"), which Redis and Kubernetes cannot store.
+        # This parser, unlike the json module, refuses lone surrogates ("\\ud800"), which Redis and Kubernetes cannot
+        # store.
         document = from_json(body.removeprefix(codecs.BOM_UTF8))
     except JsonBoundsError as error:
         raise RemoteConfigError(
@@ -125,7 +126,7 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {head(body)}")
     known = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
     if document.keys().isdisjoint(known):
-        # Such as `{"detail": "Not Found"}`, which would otherwise be a valid configuration without values.
+        # An example is `{"detail": "Not Found"}`, which would otherwise be a valid configuration without values.
         raise RemoteConfigError(
             f"the /config answer is no configuration: it has none of {', '.join(known)}; it starts with {head(body)}"
         )
@@ -135,7 +136,7 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         mistakes = "; ".join(str(mistake) for mistake in explain(error, RemoteConfig, document))
         raise RemoteConfigError(f"the /config answer has mistakes: {mistakes}") from None
     if problem := user_problem(config):
-        # It is refused as a whole: what is accepted becomes a part of the status, which many may read.
+        # The answer is refused as a whole: what is accepted becomes a part of the status, which many may read.
         raise RemoteConfigError(f"the /config answer has mistakes: {problem}")
     return config
 

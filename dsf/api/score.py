@@ -91,9 +91,9 @@ def build_items(
     *,
     more: Sequence[str] = (),
 ) -> ScoreItems:
-    """The items of `results`: named by the dimension format `fmt`, then by each of `more`.
+    """Return the items of `results`: named by the dimension format `fmt`, then by each of `more`.
 
-    Of two results with the same name by one format, the later one counts; names of an earlier format take precedence. A
+    If two results have the same name by one format, the later one counts; names of an earlier format take precedence. A
     result without a name by any format is refused (empty_dimension). Raises ScoreObjectTooLargeError when the items
     exceed one object.
     """
@@ -133,10 +133,10 @@ def build_items(
 
 
 class DimensionFormat:
-    """A dimension format prepared for one cluster and score: built once, rendered for every result.
+    """A dimension format prepared for a cluster and score: built once, rendered for every result.
 
-    It is expanded in one pass: values that look like placeholders are not expanded. Unknown placeholders are literal,
-    absent labels are empty. An empty format means the default.
+    The format is expanded in one pass: values that look like placeholders are not expanded. Unknown placeholders are
+    literal, absent labels are empty. An empty format means the default.
 
     A name of which only separators are left (`;;`) because no label of the format is there is no name.
     """
@@ -229,8 +229,8 @@ def valid_until(at: float, validity: float, factor: float) -> float:
 
 
 def validity_at(interval: int, validity: int, declared: int) -> int:
-    """Seconds of validity at this interval. One that was not chosen follows the interval where a user made it longer
-    than `declared`: scores would expire before the next run."""
+    """Return the seconds of validity at this interval. A default validity follows the interval where a user made it
+    longer than `declared`: scores would expire before the next run."""
     return max(validity, default_validity(interval)) if validity == default_validity(declared) else validity
 
 

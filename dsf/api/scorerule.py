@@ -27,12 +27,12 @@ class ScoreRule(BaseModel):
     score_name: str
     #: Formats of item names, the first one first; an empty one is the default.
     dimension_formats: tuple[str, ...] = ("",)
-    #: None: each result is an item.
+    #: How results are combined; None: each result is an item.
     aggregate: Aggregate | None = None
     destination: Literal["AddOnPlacementScore", "None"] = "AddOnPlacementScore"
     when_failing: FailingRule = FailingRule()
     when_empty: EmptyRule = EmptyRule()
-    #: None: every change is published.
+    #: How changes are held back; None: every change is published.
     hold: HoldRule | None = None
 
     @property
@@ -72,7 +72,7 @@ def items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> RuledItem
 def owners_of_items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> dict[str, Result]:
     """Return the result that gives each item its value, by the item's name.
 
-    Of two results with one name by the same format the later one counts; names of an earlier format take precedence.
+    If two results have one name by the same format the later one counts; names of an earlier format take precedence.
     """
     owners: dict[str, Result] = {}
     merged = rule.aggregated(results)
@@ -85,7 +85,7 @@ def owners_of_items(results: Sequence[Result], rule: ScoreRule, cluster: str) ->
 def empty_items(rule: ScoreRule, cluster: str, value: int | None) -> tuple[Item, ...]:
     """Return the items of a score without results: those of `when_empty`, else one with `value`; none if it is None.
 
-    Of two items with the same name on this cluster the later one counts, as for results.
+    If two items have the same name on this cluster the later one counts, as for results.
     """
 
     def render(dimension_format: str) -> str:

@@ -72,7 +72,7 @@ def _parsed(body: bytes) -> ScoringResponse:
         if type(element) is not dict:
             raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {head(body)}")
         score = element.get("score")
-        # Not isinstance: a bool is an int in Python, and integers are parsed as float below.
+        # The check is not isinstance: a bool is an int in Python, and integers are parsed as float below.
         if type(score) is not float:
             refused[_score_reason(element)] += 1
             continue
@@ -164,7 +164,7 @@ class Remark(NamedTuple):
 def remark_of(
     refused: Mapping[str, int], results: int, *, example: str = "", series: int | None = None
 ) -> Remark | None:
-    """What there is to say of an answer with so many `results`, refused ones included; None if all of them count.
+    """Return the remark on an answer with so many `results`, refused ones included; None if all of them count.
 
     `refused` are numbers by RefusalReason, `example` is the name of an item that several results have, `series` the
     number of series that the scoring API was sent.

@@ -1,7 +1,7 @@
 """`ScoringAuthentication`: authentication to servers, shared by many DynamicScorers.
 
-It binds Secrets to servers (`allowedHosts`), so that a reference to it, or to a Secret, cannot send the Secret
-elsewhere. The right to write such objects decides where the Secrets of the agents' namespace are sent.
+A ScoringAuthentication binds Secrets to servers (`allowedHosts`), so that a reference to it, or to a Secret, cannot
+send the Secret elsewhere. The right to write such objects decides where the Secrets of the agents' namespace are sent.
 """
 
 from __future__ import annotations

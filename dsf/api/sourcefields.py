@@ -27,7 +27,7 @@ _DEFAULT_PATHS: Final[Mapping[str, str]] = {
 
 
 class DeclaredSource(NamedTuple):
-    """One source in spec and `/config`."""
+    """A source in spec and `/config`."""
 
     #: Path below spec.
     field: str
@@ -90,7 +90,7 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
             f"spec.{settings.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a method",
         )
     if kind is SourceType.None_:
-        # Nothing is fetched, so its other settings and its token are ignored; upstream fills in the endpoint.
+        # The agent fetches nothing, so its other settings and its token are ignored; upstream fills in the endpoint.
         unused = unused_endpoint(context, Stage(settings.field, spec, synced))
         return SourceSummary(name=settings.name, type=str(kind), endpoint=unused), None
     range_ = first_positive(synced.params.range, params.range if params else 0)
@@ -112,7 +112,7 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
     summary = SourceSummary(
         name=settings.name,
         type=str(kind),
-        # What an agent of another version does too is not written.
+        # The default GET is omitted: an agent of another version uses it too.
         method=spec.method if spec.method is SourceMethod.POST else None,
         query=query,
         range=range_,

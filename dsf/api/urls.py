@@ -21,7 +21,7 @@ _URL = re.compile(
         (?P<query>\?[^\s\\\#\x00-\x1f\x7f]*)?""",
     re.VERBOSE,
 )
-#: What to do with the user information of a URL.
+#: Remedy for the user information of a URL.
 USER_REFUSED: Final = "Take them out of the URL and name a Secret that has them with auth.basic (docs/sources.md#basic)"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 # Characters allowed in a path: RFC 3986 pchar, the slash, and % of existing escapes.

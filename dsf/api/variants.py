@@ -13,7 +13,7 @@ from dsf.api.templates import Renderer
 from dsf.api.tokenhosts import TokenHosts
 from dsf.errors import ResolutionError
 
-#: What a scorer is on a cluster, why it cannot run there, or None if the cluster is not selected.
+#: The resolution of a scorer on a cluster, why it cannot run there, or None if the cluster is not selected.
 _Own: TypeAlias = ResolvedScorer | ResolutionError | None
 #: The clusters' configurations as worked out last, so that only changes are worked out again: one takes a third of a
 #: millisecond. By scorer: its inputs, and by cluster the facts and the result.
@@ -21,7 +21,7 @@ Memory: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterF
 
 
 class Everywhere(NamedTuple):
-    """One scorer on all clusters."""
+    """A scorer on all clusters."""
 
     #: The common configuration; its summary is that of one cluster.
     resolved: ResolvedScorer

@@ -1,9 +1,17 @@
 """Backends for the hub's objects: a folder of manifests, or Kubernetes.
 
-`protocol` says what a backend does. `directory` is the folder: `manifestfolder` reads it, `outfolder` writes beside it.
-`kube` is Kubernetes: `kube_kinds` lists the kinds, `kube_credentials`, `kube_events` and `kube_scores` are parts of it.
-`scorestate` is what the score writer compares.
-`compare` says whether an object is as it should be, `eventlimit` how many Events there are.
+protocol          the interface of a backend
+directory         the backend on a folder
+manifestfolder    reads the users' folder
+outfolder         writes the output folder
+kube              the backend on Kubernetes
+kube_kinds        watched kinds, and the parts of an object that the hub keeps
+kube_scores       reads and writes AddOnPlacementScores
+kube_credentials  master secret, and delivery of the agents' credentials
+kube_events       writes Kubernetes Events
+eventlimit        limits the events about one object
+scorestate        the parts of a score that the score writer compares
+compare           compares actual and wanted objects
 """
 
 from __future__ import annotations

@@ -1,8 +1,30 @@
 """The command line, `dsf`.
 
-`main` puts the commands together; each command is in a module of its own name, but for `changes` (in `history`), `sync`
-(in `rescore`), `version` and `crds` (in `main`). `context` lets commands find a running demo, `session` opens settings
-and Redis for a command, `output` prints tables, JSON and YAML.
+main            puts the commands together; `dsf version` and `dsf crds`
+script          the console script
+group           the command group with error handling and exit codes
+streams         standard output and standard error
+context         finds a running demo
+session         settings and Redis client of a command
+output          prints tables, JSON and YAML
+duration        parses durations and times in options
+person          name of the local user for the list of changes
+processes       commands that run one process of the system
+status          `dsf status`
+statusreport    the report that `dsf status` prints
+scores          `dsf scores`
+history         `dsf history` and `dsf changes`
+schedule        `dsf schedule`
+rescore         `dsf rescore` and `dsf sync`
+credentials     `dsf credentials`
+explain         `dsf explain`
+explaining      runs the cycle that `dsf explain` prints
+delivered       reads an agent's summaries and secrets, for `dsf explain` and `dsf backtest`
+backtest        `dsf backtest`
+compare         `dsf compare`
+backtesting     the common part of `dsf backtest` and `dsf compare`
+migrate         `dsf migrate`
+migrationcheck  the check that `dsf migrate` prints
 
 Commands import what they need when they run: `dsf --help` loads neither Redis nor Celery nor Kubernetes.
 """

@@ -1,4 +1,5 @@
-"""What `dsf backtest` and `dsf compare` do: the scorer that is asked for, a run with progress, and both sides."""
+"""The common part of `dsf backtest` and `dsf compare`: the scorer that is asked for, a run with progress, and both
+sides."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from dsf.store.registry import Registry, ScorerRecord
 
 @dataclass(frozen=True)
 class Subject:
-    """One scorer on one cluster, with what its requests need."""
+    """A scorer on a cluster, with what its requests need."""
 
     cluster: str
     summary: ScorerSummary
@@ -143,7 +144,7 @@ def show(line: QuestionLine | Record) -> None:
 def views(
     recording: Recording, tested: list[Subject], asked: range, noise: int, hold: HoldRule | None
 ) -> list[BacktestView]:
-    """Of the clusters that were begun."""
+    """Return the data of the clusters that were begun."""
     questions = [recording.questions[one.cluster] for one in tested if one.cluster in recording.questions]
     return [
         summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise, hold=hold)
@@ -163,7 +164,7 @@ def _is_recorded(name: str) -> bool:
 
 
 def side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
-    """One of the two; what is tested now has no moments yet."""
+    """Return one of the two sides; a scorer that is tested now has no moments yet."""
     path = Path(name)
     if _manifest(name) and not since:
         raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
@@ -214,7 +215,7 @@ def without_folders(view: ComparisonView, sides: Sequence[Recording]) -> Compari
 
 
 def _all_clusters() -> list[str]:
-    """Those of a hub on a folder."""
+    """Return the clusters of a hub on a folder."""
     out = command_settings().out
     found = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
     if not found:
@@ -225,7 +226,7 @@ def _all_clusters() -> list[str]:
 def replayed(
     wanted: list[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
-    """What became of the Placements, notes, and what could not be read of them."""
+    """Return the result for the Placements, notes, and what could not be read of them."""
     replay = installed()
     if replay is not None:
         return replay(wanted, a, b, common)

@@ -127,7 +127,7 @@ def _placement(one: PlacementDifference, view: ComparisonView) -> list[tuple[str
         moved = f"{_listed(span.b)} instead of {_listed(span.a)}" if span else "the same clusters"
         return [(f"{name}: with B {moved}", "bold")]
     days = (view.end - view.start).total_seconds() / 86_400
-    # Over a shorter time, a number for a day would be guessed. What two recordings of a day have in common is as good.
+    # Over a shorter time, a number for a day would be guessed. The common part of two recordings of a day is as good.
     is_a_day = days > 0.95
     flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (one.flaps_a, one.flaps_b)]
     unit = " a day" if is_a_day else ""

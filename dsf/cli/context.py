@@ -1,8 +1,8 @@
 """Contexts: one file per running demo in the user's state folder, by which commands in other terminals find it.
 
 `dsf demo` and `dsf up` write the file when they are ready, hold a lock on it while they run, and remove it when they
-end. It may contain a Redis password, so only its owner can read it. Files without a lock, which the system takes from a
-process that is killed, are ignored, and the next demo removes them.
+end. The file may contain a Redis password, so only its owner can read it. Files without a lock, which the system takes
+from a process that is killed, are ignored, and the next demo removes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Delivered summaries and secrets of an agent, for `dsf explain` and `dsf backtest`.
 
-They come from files, or from the cluster's own API server. There the command uses the agent's account and code, so that
-an object that the agent cannot read is an error here too.
+The summaries come from files, or from the cluster's own API server. There the command uses the agent's account and
+code, so that an object that the agent cannot read is an error here too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ClusterDelivery:
     memory: SourceMemory | None = None
 
     def summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
-        """That of one scorer. Raises UnknownScorerError, with a hint."""
+        """Return the summary of a scorer. Raises UnknownScorerError, with a hint."""
         if scorer not in self.summaries:
             known = ", ".join(sorted(self.summaries)) or "none"
             raise UnknownScorerError(
@@ -49,7 +49,8 @@ class ClusterDelivery:
 def to_cluster(
     stack: contextlib.ExitStack, cluster: str, settings: Settings, file: Path | None = None
 ) -> ClusterDelivery | None:
-    """What was delivered: in `file` or DSF_AGENT_CONFIG, else in the agent's namespace; None without an agent."""
+    """Return the delivered summaries: of `file` or DSF_AGENT_CONFIG, else of the agent's namespace; None without an
+    agent."""
     file = file or settings.agent_config
     if file is not None:
         return from_file(file, settings)

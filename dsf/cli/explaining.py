@@ -1,4 +1,4 @@
-"""Runs one cycle and records requests, answers and results. Nothing is published.
+"""Runs a cycle and records requests, answers and results, without publishing them.
 
 The stages are the agent's (`dsf.cycle`), with an observer. Tokens are sent as by an agent and masked in the report.
 """
@@ -48,7 +48,7 @@ HEAD_BYTES = 400
 
 
 class QueryView(View):
-    """One request to the source."""
+    """A request to the source."""
 
     source: str = Field(default="", description="Name of the source, where there are several.")
     query: str
@@ -145,7 +145,7 @@ def explained(scorer: str, cluster: str, config: Path | None, save: Path | None)
 
 def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
     """With what the hub holds back of this score, where Redis can be read: agents have no right to it."""
-    # What it adds is not worth a long wait.
+    # The data is an addition that is not worth a long wait.
     settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
     try:
         with connect(settings, name="dsf-cli", retries=0) as client:
@@ -301,7 +301,7 @@ def _fates(cluster: str, summary: ScorerSummary, body: bytes, hidden: Callable[[
 
 
 def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: Callable[[str], str]) -> ResultView:
-    """That of one result by one format."""
+    """Return what becomes of a result by a format."""
     text = hidden(json.dumps(element, ensure_ascii=False))
     shown = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
     alone = parse_response(json.dumps({"results": [element]}).encode())
@@ -344,7 +344,7 @@ def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[s
     outcome = "partial" if refused else "ok" if response.results else "empty"
     refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
     remark = remark_of(refused, response.refused.total() + given, example=example, series=payload.series)
-    # It may have the name of an item, which a server that repeats the token made.
+    # The message may have the name of an item, which a server that repeats the token made.
     message = seen.hidden(remark.message) if remark else ""
     remark_fields = {"reason": remark.reason, "message": message} if remark else {}
     return {"results": results, "outcome": outcome, **remark_fields}

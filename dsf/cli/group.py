@@ -57,7 +57,8 @@ _FLEET_OPTIONS = get_command(_options).params
 
 
 class FleetCommand(TyperCommand):
-    """A command that uses a fleet's Redis: that of the environment or of a running demo. It has `--context`."""
+    """A command that uses a fleet's Redis: that of the environment or of a running demo. The command has
+    `--context`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -87,7 +88,7 @@ class CommandGroup(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader, such as `head`, closed the pipe. Nothing may be flushed into it at exit.
+            # The reader, such as `head`, closed the pipe. Python must not flush into it at exit.
             sys.stdout = None
             raise typer.Exit(BAD) from None
         except DsfError as error:

@@ -111,7 +111,8 @@ app.command("version", rich_help_panel=_LOOK)(version)
 
 
 def add_installed(to: typer.Typer) -> None:
-    """Add the commands of other distributions. Those that cannot be loaded are left out, with a warning on stderr."""
+    """Add the commands of other distributions. A command that cannot be loaded is left out, with a warning on
+    stderr."""
     for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
         try:
             entry.load()(to)
@@ -133,5 +134,5 @@ def run() -> None:
         with streams.prepared():
             command_line(prog_name="dsf")
     except OutputError as error:
-        # Also of the help, and of the end of the output, which is written after the command.
+        # The error may come from the help, or at the end of the output, which is written after the command.
         sys.exit(f"error: {error}")

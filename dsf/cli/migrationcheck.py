@@ -36,12 +36,12 @@ Severity = Literal["stops", "change", "note"]
 _UPSTREAM_IMAGE: Final = re.compile(r"(^|/)dynamic-scoring-(controller|addon)([:@].*)?$")
 _UPSTREAM_REGISTRY: Final = "quay.io/open-cluster-management/"
 _OUR_TAG: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([-.][0-9A-Za-z.-]+)?")
-#: What only a `/config` that was not read can say.
+#: Reasons that only a `/config` that was not read can remove.
 _MISSING: Final = frozenset(reason for reason in ResolveReason if reason.startswith("Missing"))
 
 
 class Finding(View):
-    """One thing that stops, or that people have to know."""
+    """An obstacle, or something that people have to know."""
 
     severity: Severity
     #: `<kind> <namespace>/<name>`, or a path in the chart's values.
@@ -108,7 +108,7 @@ class _Scorer:
 
     key: str
     scorer: DynamicScorer
-    #: None if it would not run, or if only its `/config` says how.
+    #: The resolution, None if the scorer would not run, or if only its `/config` says how.
     resolved: ResolvedScorer | None
 
 

@@ -28,7 +28,7 @@ class Format(StrEnum):
 
 #: A text, or a text and its style.
 Cell: TypeAlias = str | tuple[str, str]
-#: What is printed.
+#: Types that can be printed.
 Renderable: TypeAlias = "RenderableType"
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
@@ -134,7 +134,8 @@ def table(
         max(text.cell_len for text in (Text(header), *column)) for header, column in zip(headers, columns, strict=False)
     ]
     if columns and sum(widths) + 2 * len(widths) <= console().width:
-        # Nothing is folded or cut: one row of all lines looks the same, and rich needs a quarter of the time for it.
+        # The lines are not folded or cut: one row of all lines looks the same, and rich needs a quarter of the time for
+        # it.
         lines = [[Text("\n").join(column) for column in columns]]
     for line in lines:
         made.add_row(*line)
@@ -178,7 +179,7 @@ def _has_all(text: str) -> bool:
 
 
 def as_yaml(view: BaseModel) -> str:
-    """One document."""
+    """Return a view as one document."""
     import yaml
 
     text: str = yaml.safe_dump(view.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)

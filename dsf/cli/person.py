@@ -1,4 +1,4 @@
-"""Name of the local user for the list of changes. It is unverified and marked as claimed."""
+"""Name of the local user for the list of changes, which is unverified and marked as claimed."""
 
 from __future__ import annotations
 

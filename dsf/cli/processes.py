@@ -1,7 +1,7 @@
 """Commands that run one process of the system until it is stopped.
 
-They read their settings from `DSF_` variables; only the most common ones are options. They never use a running demo's
-context: a process that joined another system by accident would be hard to find.
+The commands read their settings from `DSF_` variables; only the most common ones are options. They never use a running
+demo's context: a process that joined another system by accident would be hard to find.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What need not wait for its interval: `dsf rescore` sends ticks now, `dsf sync` reads a scoring API's /config now."""
+"""Commands that do not wait for an interval: `dsf rescore` sends ticks, `dsf sync` reads a scoring API's /config."""
 
 from __future__ import annotations
 

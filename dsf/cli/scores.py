@@ -76,7 +76,7 @@ def scores(
 
 
 def render_scores(listed: ScoreList) -> Renderable:
-    """One line per item, with the age of the last successful cycle."""
+    """Return a table with a line per item, with the age of the last successful cycle."""
     rows: list[list[Cell]] = []
     rules: dict[str, str] = {}
     for score in listed.scores:
@@ -157,7 +157,7 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) 
 
 
 def _updates(read: Callable[[], View]) -> Iterator[View | str]:
-    """What is read each second, or why it cannot be."""
+    """Yield the view each second, or the reason why it cannot be read."""
     import redis
 
     from dsf.cli.session import redis_hint

@@ -151,9 +151,9 @@ def say_offset(offset: float) -> None:
 
 @contextmanager
 def looking(*, needs_time: bool = False) -> Iterator[Client | FleetModel]:
-    """Data source of a read-only command: the JSON API of DSF_API_URL, else Redis.
+    """Return the data source of a read-only command: the JSON API of DSF_API_URL, else Redis.
 
-    `needs_time`: the command computes with the hub's time before it reads. What the API says has its own time.
+    `needs_time`: the command computes with the hub's time before it reads. The answers of the API have their own time.
     """
     client = api_client()
     if client is not None:

@@ -80,7 +80,7 @@ def _scorer_table(scorers: list[ScorerOverview]) -> Renderable:
                 str(states.ok),
                 (str(states.failing), "red" if states.failing else ""),
                 str(states.total),
-                # Of the newest one.
+                # The age of the newest score.
                 age(scorer.ages.minimum),
             )
         )
@@ -147,7 +147,7 @@ def _clusters(group: ReasonGroup) -> str:
 
 
 def _reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:
-    """What follows the scorer's name in the line of a reason."""
+    """Return the text after the scorer's name in the line of a reason."""
     if group.state.value in ("empty", "ok"):
         what = "no score" if group.state.value == "empty" else "not all results count"
         where = f"{group.clusters} of {scorer.states.total} clusters"

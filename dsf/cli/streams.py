@@ -19,7 +19,7 @@ _STANDARD: Final = 3
 
 
 class _Closed(io.RawIOBase):
-    """What a closed standard output is to a program that writes to it."""
+    """Stands for a closed standard output: writing to it is an error."""
 
     def writable(self) -> bool:
         return True
@@ -58,7 +58,7 @@ def prepared() -> Iterator[None]:
     """Run a command with these streams. Raises OutputError if the end of its output cannot be written."""
     _occupy_standard_descriptors()
     if sys.stderr is None:
-        # Nobody reads what is written there.
+        # The text that is written there is not read.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
     # Referred to until the end: an object that is freed closes the buffer that both write to.
     original = sys.stdout

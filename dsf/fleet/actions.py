@@ -43,7 +43,7 @@ class Actions:
             runs += rescoring.send(self._redis, self._settings, scorer, clusters)
             is_all = not clusters
         finally:
-            # Also after an error: earlier ticks were sent.
+            # An error may come after earlier ticks were sent.
             if sent := [run for run in runs if run.run_id]:
                 refused = len(runs) - len(sent)
                 self._record(
@@ -125,7 +125,7 @@ class Actions:
             for name in clusters:
                 asked[name] = known.ask(name, action, by=self._actor.name)
         finally:
-            # Also after an unknown cluster: earlier requests were made.
+            # An unknown cluster may come after earlier requests were made.
             if asked:
                 self._record(Action(action), "", list(asked), note=note)
         return asked

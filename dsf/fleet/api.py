@@ -81,7 +81,7 @@ SettingsReader = Callable[[str], list[SettingView] | None]
 
 
 def make_router(model: FleetModel, settings: SettingsReader = lambda _: None) -> APIRouter:
-    """The endpoints. They are plain functions, so FastAPI runs them in its thread pool."""
+    """Return the endpoints. The functions are plain, so FastAPI runs them in its thread pool."""
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
     _add_sums(router, model, settings)
     _add_pairs(router, model)
@@ -90,7 +90,7 @@ def make_router(model: FleetModel, settings: SettingsReader = lambda _: None) ->
 
 
 def add_changes(router: APIRouter, fleet: FleetModel) -> None:
-    """Add the list of changes. It has users' names and notes, so it is not public."""
+    """Add the list of changes. The list has users' names and notes, so it is not public."""
 
     @router.get("/changes", response_model=ChangeList)
     def changes(
@@ -127,7 +127,7 @@ def problem_of(request: Request, error: Exception) -> JSONResponse:
 
 
 def mistakes(error: RequestValidationError) -> str:
-    """What is wrong with which parameters."""
+    """Return what is wrong with which parameters."""
     return "; ".join(f"{'.'.join(map(str, detail['loc'][1:]))}: {detail['msg']}" for detail in error.errors())
 
 

@@ -77,7 +77,8 @@ class Client:
         self.offset = 0.0
 
     def ping(self) -> None:
-        """Nothing: each request is a connection of its own. With `time` this is a `dsf.process.hubclock.Server`."""
+        """Close nothing: each request is a connection of its own. With `time` this is a
+        `dsf.process.hubclock.Server`."""
 
     def time(self) -> tuple[int, int]:
         """The server's time: seconds and microseconds since 1970."""
@@ -93,7 +94,7 @@ class Client:
         return self._gather(ScorerPage, "scorers", scorer=scorer)
 
     def scorer(self, name: str) -> ScorerDetail:
-        """One scorer on all its clusters."""
+        """Return a scorer on all its clusters."""
         return self._get(ScorerDetail, f"scorers/{quote(name, safe='')}")
 
     def clusters(self, cluster: str | None = None, *, limit: int = 100, cursor: str | None = None) -> ClusterPage:
@@ -119,7 +120,7 @@ class Client:
             yield from page.pairs
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
-        """One scorer on one cluster, with its newest cycles."""
+        """Return a scorer on a cluster, with its newest cycles."""
         return self._get(PairDetail, f"pairs/{quote(cluster, safe='')}/{quote(scorer, safe='')}")
 
     def updates(self, since: int, *, limit: int | None = None) -> Changes:
@@ -185,7 +186,7 @@ class Client:
         while True:
             page = self._get(model, path, cursor=after, limit=int(min(left, most)), **asked)
             yield page
-            # It may be shorter than requested if its rows are long.
+            # The page may be shorter than requested if its rows are long.
             left -= len(getattr(page, rows))
             after = getattr(page, cursor)
             if after is None or left <= 0:

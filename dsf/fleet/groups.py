@@ -31,7 +31,7 @@ from dsf.store.notices import ScorerNotice
 from dsf.store.pairs import PairFailure
 from dsf.store.registry import ScorerRecord
 
-#: What a pair adds to how bad its cluster is.
+#: Weight of a pair in the order of clusters, worst first.
 _WEIGHT: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
 
 
@@ -97,7 +97,7 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
     """The groups of a scorer's pairs by reason; most clusters first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
-    # Of those at the same time, the first by name.
+    # Reasons of the same time are in order of their clusters' names.
     for state, row, why in sorted(groups.reasons, key=lambda found: (-found[2].at, found[1].cluster)):
         group = (state, why.stage, why.reason)
         sizes[group] = sizes.get(group, 0) + 1
@@ -107,7 +107,7 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
 
 
 def _group(record: ScorerRecord, state: Verdict, row: SnapshotRow, newest: PairFailure, size: int) -> ReasonGroup:
-    # Of failing pairs the failure is the reason.
+    # The failure is the reason of failing pairs.
     skips = row.skips if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) else None
     return ReasonGroup(
         scorer=record.name,
@@ -154,7 +154,7 @@ def scorer_overview(
 
 
 def _intervals(record: ScorerRecord, clusters: Collection[str], overrides: Mapping[str, ScheduleOverride]) -> list[int]:
-    """Those in force on some cluster, ascending."""
+    """Return the intervals in force on some cluster, ascending."""
     if not any(override.interval is not None for override in overrides.values()):
         return [record.interval] if clusters else []
     return sorted({interval_in_force(record.name, cluster, record.interval, overrides) for cluster in clusters})

@@ -263,7 +263,7 @@ class FleetModel:
         return {why.reason for groups in asked for _, _, why in groups.reasons}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
-        """One pair with its newest cycles; counters are zero if it never ran."""
+        """Return a pair with its newest cycles; counters are zero if it never ran."""
         record = self._registry.scorer(scorer)
         about = self._registry.cluster(cluster)
         notice = self._notices.cluster(cluster)

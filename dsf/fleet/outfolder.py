@@ -1,4 +1,4 @@
-"""What is wrong with objects: unmet conditions of scorers, and mistakes in the manifests of a hub on a folder."""
+"""Obstacles of objects: unmet conditions of scorers, and mistakes in the manifests of a hub on a folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ManifestMistake(View):
 def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.ConditionView]) -> Iterator[UnmetCondition]:
     """A scorer's conditions that are False, except those about its cycles, and their sum."""
     for condition in conditions:
-        # Of cycles Redis has newer and better data; the other sums up conditions that are there.
+        # Redis has newer and better data of cycles (Scoring); Ready sums up conditions that are there.
         if condition.status == "False" and condition.type not in ("Scoring", "Ready"):
             yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 

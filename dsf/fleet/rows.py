@@ -1,4 +1,4 @@
-"""One pair as a table row, in detail, its score, and its entry of the schedule. Pure functions."""
+"""A pair as a table row, in detail, its score, and its entry of the schedule. Pure functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_at(read: ConfigRead | None) -> datetime | None:
 
 
 def pair_row(state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float) -> PairRow:
-    """One pair as a table row; `judged` is its state, `due` its next run (unix seconds)."""
+    """Return a pair as a table row; `judged` is its state, `due` its next run (unix seconds)."""
     return PairRow(**_row(state, judged, record, due, now))
 
 
@@ -58,7 +58,7 @@ def pair_detail(
     now: float,
     cluster_problem: str,
 ) -> PairDetail:
-    """One pair; `entry` is None if it does not run."""
+    """Return a pair; `entry` is None if it does not run."""
     runs = pause(entry, overrides, now) if entry is not None else None
     judged = verdict(state, now, is_paused=runs is not None and runs.paused)
     own_overrides = [
@@ -139,7 +139,7 @@ def hold_view(record: ScorerRecord | None) -> HoldView | None:
 
 
 def waiting(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any]:
-    """What is held back of an item: the fields of HeldView."""
+    """Return what is held back of an item: the fields of HeldView."""
     held = score.held.get(item)
     if held is None:
         return {}
@@ -150,7 +150,7 @@ def waiting(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any
 
 
 def entry_view(entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float) -> EntryView:
-    """One entry with the overrides in force at `now`; `due` is its next run. Times are unix seconds."""
+    """Return an entry with the overrides in force at `now`; `due` is its next run. Times are unix seconds."""
     runs = pause(entry, overrides, now)
     waits = due is not None and entry.runnable and not runs.paused
     targets = (scorer_target(entry.scorer), entry.pair)
@@ -189,7 +189,7 @@ def books_of(state: PairState) -> Books:
 
 
 def cycle_view(cluster: str, scorer: str, entry: HistoryEntry) -> CycleView:
-    """One past cycle of a pair."""
+    """Return a past cycle of a pair."""
     trace = trace_id(keys.run_member(cluster, scorer, entry.run))
     return CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run, trace=trace)
 

@@ -1,8 +1,8 @@
 """The rows of all pairs in memory, for one process; kept up to date by what changed since the last look.
 
-Reads are plain commands: they work while Redis takes no writes. Nothing here depends on a sweep: what follows from the
-time alone (an expired score, a pause that is over) is computed when a state is asked for, and kept until time brings
-another (`groups`).
+Reads are plain commands: they work while Redis takes no writes. The snapshot does not depend on a sweep: a state that
+follows from the time alone (an expired score, a pause that is over) is computed when it is asked for, and kept until
+time brings another (`groups`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dsf.store.ticks import Skips
 RANKS: Final = tuple(Verdict)
 #: Sorts pauses without an end after all others.
 NO_END: Final = 1e10
-#: Of a reason that cannot be read.
+#: Failure whose reason cannot be read.
 _UNKNOWN: Final = PairFailure(run="", stage="", reason="", message="", at=0.0)
 
 
 @dataclass(slots=True, eq=False)
 class SnapshotRow(PairState):
-    """One pair of the schedule, and what may pause it."""
+    """A pair of the schedule, and what may pause it."""
 
     #: Its entry and its overrides; None of most, which cannot be paused: their entries are not parsed.
     pausing: tuple[Entry, Mapping[str, ScheduleOverride]] | None = None
@@ -46,7 +46,7 @@ class SnapshotRow(PairState):
         cls, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, ScheduleOverride]
     ) -> SnapshotRow:
         """From the texts of a pair's entry, row and skips; `overrides` of the schedule by target."""
-        # One text for all rows of a cluster, or of a scorer.
+        # All rows of a cluster, or of a scorer, share one text.
         cluster, scorer = map(sys.intern, keys.split_pair(pair))
         row = cls(cluster, scorer, **row_fields(pair, text), skips=Skips.of(cluster, skips))
         own = {
@@ -97,7 +97,8 @@ class SnapshotRow(PairState):
             return self.skips.since if self.skips is not None else 0.0
         if state is Verdict.PAUSED:
             return min(NO_END, self.pause_end(now) or 0.0)
-        # Others by name: the end of a score moves with each cycle, and a later page would have its pair again.
+        # Pairs of other states are ordered by name: the end of a score moves with each cycle, and a later page would
+        # have its pair again.
         return self.valid_until if state is Verdict.EXPIRED else 0.0
 
 
@@ -114,7 +115,7 @@ class Snapshot:
         self._rows: dict[str, dict[str, SnapshotRow]] = {}
         self._total = 0
         self._overrides: dict[str, str] = {}
-        # None: nothing has been read.
+        # Number of the newest change that was read; None before the first read.
         self._sequence: int | None = None
         self._reload_at = 0.0
 
@@ -166,7 +167,7 @@ class Snapshot:
             for pair, entry, text, skips in zip(batch, *answers, strict=True):
                 cluster, scorer = keys.split_pair(pair)
                 if scorer not in copied:
-                    # What was returned before is still in use.
+                    # The map that was returned before is still in use, so it is copied.
                     rows[scorer] = dict(rows.get(scorer, ()))
                     copied.add(scorer)
                 own = rows[scorer]

@@ -1,5 +1,7 @@
 """HTTP with bounds: one request, one answer, a deadline for the whole exchange and a limit on the decoded bytes.
 
+Clients:
+
     client     get(), post(), ask_for_token(), and probe() for health checks
     access     credentials of a request, its trust, and its proxy; aliases of hosts
     failures   errors of an exchange, as an actionable HttpError
@@ -7,11 +9,19 @@
     deadline   the exchanges that run, ended at their deadline
     addresses  resolution of names, and refused addresses
     trust      trusted CAs: public ones, the system's, the operator's; and client certificates
-    serving    how the HTTP services listen; `hosts` are the names that they answer to, `apidocs` their /docs
 
-A session of requests that follows no redirects, keeps no cookies and reads no .netrc or proxies from the environment:
-none of that must happen to a request that carries a token. There are no retries here, but for a kept connection that
-was given up meanwhile: the caller knows the deadline of the cycle.
+Services:
+
+    serving    runs an HTTP service until it is told to end
+    listening  the listening socket, whose connections are shared out among clients
+    front      middleware for every request
+    hosts      names by which a service may be asked
+    probes     /healthz, /readyz and /metrics on a port of their own
+    apidocs    /docs
+
+The session of requests follows no redirects, keeps no cookies and reads no .netrc or proxies from the environment: a
+request that carries a token must do none of that. A request is retried only on a kept connection that was given up
+meanwhile: the caller knows the deadline of the cycle.
 """
 
 from dsf.errors import SettingsError

@@ -1,11 +1,14 @@
-"""What every process of the project needs, whatever its role.
+"""The common base of every process of the project, whatever its role.
 
-launch       `python -m dsf.ROLE`: from the settings of the environment to an exit code
-memory       less work for Python's garbage collector
-service      what a process of the hub consists of
-children     child processes that end with this one
-shared       what is made once for all who ask meanwhile
+launch       runs `python -m dsf.ROLE`: from the settings of the environment to an exit code
+service      the services of which a process of the hub consists
 threads      threads that start again after an unexpected exception
+children     child processes that end with this one
+memory       less work for Python's garbage collector
+hubclock     the clock of the hub, which is that of its Redis
 connections  listen addresses, and servers with a limited number of connections and a deadline for each header
 exposition   /metrics and the probes of Kubernetes
+shared       values that are made once for all concurrent callers
+turns        turns at a server that answers few requests at a time
+tracing      traces of cycles by OpenTelemetry
 """

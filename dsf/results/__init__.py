@@ -1,5 +1,8 @@
 """The results worker: receives agents' signed results, keeps the books, and stores the scores.
 
-`worker` starts its threads. `intake` reads mailboxes, `ingest` checks results, `ending` says what each one changes,
-`holding` what is held back of a score.
+worker   starts the threads, and the Celery worker around them
+intake   takes results out of the mailboxes
+ingest   checks results and records them
+ending   computes what each result changes in the books
+holding  splits a score into what is published and what is held back
 """

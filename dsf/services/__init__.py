@@ -1,2 +1,7 @@
-"""`dsf hub`: `process` runs the chosen services in one process. `beat` is one of them; the others are in `dsf.hub`,
-`dsf.results` and `dsf.web`, each as `service` or `worker`."""
+"""`dsf hub`: the services of the hub in one process.
+
+process  runs the chosen services, from their start to their end
+beat     beat as a service
+
+The other services are `dsf.hub.service`, `dsf.results.worker` and `dsf.web.service`.
+"""

@@ -3,12 +3,14 @@
 A new kind of source is one module with a function `fetch(summary, context) -> Payload` and one line in `registry`.
 OpenTelemetry, Kubernetes and Object are plug-ins, in `packages/dsf-sources`.
 
-    registry        the table: built-in types, and those of plug-ins
-    prometheus      range queries of a Prometheus, whose series are cut out of the answer
-    nothing         no source
-    plugin          protocol for third-party types
-    memory          state of sources between cycles: `window`
-    history         the same for a source that knows only the present
+    base        input and output types of a source
+    registry    the table of source types: built-in ones, and those of plug-ins
+    prometheus  range queries of a Prometheus, whose series are cut out of the answer
+    nothing     the source type `None`, without series
+    plugin      protocol for third-party types
+    room        holds answers in memory or files during a scoring request
+    memory      state of sources between cycles
+    window      recent samples, for sources without history
 """
 
 from dsf.sources.base import Context, Payload, Source

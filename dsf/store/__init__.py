@@ -1,8 +1,20 @@
 """Data in Redis: connections, the schedule, the registry, runs, books, scores.
 
-`client` connects; `registry` holds scorers and clusters; `entries` says what an entry of the schedule is, and when it
-is due, and `schedule` holds them with overrides and due times; `pairs` holds the state of one scorer on one cluster,
-and `history` its past cycles; `runs` closes runs and keeps the books balanced; `ticks` builds the message of a tick and
-sends one by hand; `writes` tracks AddOnPlacementScores to check; `agents` holds what agents say of themselves,
-`notices` what people are told. Key names are in `dsf.keys`, Lua scripts in `lua/`.
+client      connects, and runs scripts
+server      checks whether a Redis can be this hub's
+registry    existing scorers and clusters
+entries     entries and overrides of the schedule, and their combined effect
+schedule    keeps entries, overrides and due times
+ticks       builds the message of a tick, and sends one by hand
+runs        ends runs: with a result, or lost
+pairs       state of one scorer on one cluster
+history     the last cycles of a pair
+writes      messages between the score writer and the rest of the hub
+agents      versions and credentials of agents
+notices     the hub controller's information on scorers and clusters, for display
+watch       marks of the stages that work in a loop
+clocks      detects wrong clocks
+clockguard  repairs data after the time of Redis went backwards
+
+Key names are in `dsf.keys`, Lua scripts in `lua/`.
 """

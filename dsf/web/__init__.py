@@ -1,10 +1,24 @@
 """The web page: scores, reasons for missing ones, and actions.
 
-In reading order: `states` names the states of a pair, `reading` reads the data from `dsf.fleet`, `search` parses the
-language of the search box and `finding` executes it, `dividing` groups the fleet, `pages` says what a page is and finds
-those of plug-ins, `views` are the page's own, `backtests` the tab of what was tested, `drawing` makes pictures,
-`rendering` turns a view into HTML, which open pages poll. `guard` is the outer middleware: host names, proxies,
-headers. `access` authenticates and authorizes users, `sessions` stores logins, `acting` performs actions, `backtesting`
-those that take minutes. `objects` shows what was declared, `kube` asks the API server, `site` assembles pages, `forms`
-has the pages with actions, `app` builds the application with the JSON API for programs, and `service` serves it.
+service      the page, the JSON API and the fleet's metrics as a service
+app          builds the application
+guard        outer middleware: host names, proxies, headers
+site         renders whole pages with access control
+rendering    renders views as HTML, which open pages poll
+states       names the states of a pair
+reading      reads the data of pages from `dsf.fleet`
+pages        the definition of a page, and the pages of plug-ins
+views        the page's own pages
+search       parses the language of the search box
+finding      executes a search
+dividing     groups the fleet by ClusterSet or label
+drawing      pictures as numbers for SVG
+objects      shows declared DynamicScorers and the origin of each setting
+kube         asks the API server
+access       authenticates and authorizes users
+sessions     stores logins, and protects forms
+forms        login, and pages with actions
+acting       performs actions
+backtesting  performs backtests and comparisons, which take minutes
+backtests    the tab of backtests
 """

@@ -107,7 +107,7 @@ def _only(request: Request, header: str) -> str:
 
 
 def listed(operators: Sequence[str]) -> Rights:
-    """These users and groups may act; all others may read."""
+    """Return the rights by which these users and groups may act, and all others may read."""
     names = frozenset(operators)
     return lambda caller, doing: doing != "act" or not names.isdisjoint({caller.name, *caller.groups})
 

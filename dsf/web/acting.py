@@ -37,7 +37,7 @@ _remembered: dict[str, HistoryEntry] = {}
 
 @dataclass(frozen=True)
 class Act:
-    """One action of a user."""
+    """An action of a user."""
 
     name: str
     title: str
@@ -71,7 +71,7 @@ ACTS: Final[Mapping[str, Act]] = {
 }
 
 
-#: Those whose outcome is on the tab of backtests.
+#: Actions whose outcome is on the tab of backtests.
 TESTS: Final = ("backtest", "compare")
 
 
@@ -144,7 +144,7 @@ class Acting:
         return sorted(self._reading.registry.scorers().keys() - {scorer})
 
     def _test(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
-        """What a form asks for."""
+        """Return what a form asks for."""
         is_past = act == "backtest" or form.get("how") == "past"
         since = 3600 * _whole("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
         every = _whole("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0

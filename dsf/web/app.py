@@ -97,7 +97,7 @@ def _add_probes(app: FastAPI, sources: Sources) -> None:
 def unready(client: redis.Redis) -> str:
     """Why clients would not see the fleet as it is; empty if they do."""
     try:
-        # Not PING, which Redis refuses while it takes no writes.
+        # The command is not PING, which Redis refuses while it takes no writes.
         return next(hub_problems(client, hubclock.now()), "")
     except redis.RedisError as error:
         return f"Redis cannot be read: {type(error).__name__}"
@@ -107,7 +107,7 @@ class _Static(StaticFiles):
     """Files whose links contain the digest of all of them."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Also says for how long a browser may keep it."""
+        """Send the file, and say for how long a browser may keep it."""
         answer = await super().get_response(path, scope)
         is_current = scope["path_params"]["tag"] == assets()
         answer.headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_current else "no-cache"
@@ -138,7 +138,7 @@ def _to_login(request: Request) -> Response:
     if request.method == "GET":
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(link(root, "/login", to=path + query), 303)
-    # What was sent is gone: the login page says so, and leads back to the form.
+    # The form's data is gone: the login page says so, and leads back to the form.
     form = urlsplit(request.headers.get("referer", ""))
     is_own = form.netloc == request.url.netloc and form.path.startswith(f"{root}/act/")
     to = form.path.removeprefix(root) + (f"?{form.query}" if form.query else "") if is_own else "/"

@@ -1,8 +1,8 @@
 """Backtests and comparisons that users start on the page: one at a time, each a process of its own at low priority.
 
-It is `dsf backtest` or `dsf compare`, and ends with the page. It asks source and scoring API as the page's machine or
-pod reaches them; in a pod without Secrets, which only managed clusters have. What came of it is kept for the tab, also
-why nothing did.
+A backtest is `dsf backtest` or `dsf compare`, and ends with the page. The process asks source and scoring API as the
+page's machine or pod reaches them; in a pod without Secrets, which only managed clusters have. The outcome, or the
+reason why there is none, is kept for the tab.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RunRequest:
         return [*command, *(text for name in self.clusters for text in ("--cluster", name)), "-o", "json"]
 
     def found(self, output: bytes) -> dict[str, Any]:
-        """What the command found, as fields of KeptRun. Raises ValidationError."""
+        """Return the result of the command, as fields of KeptRun. Raises ValidationError."""
         if self.other:
             return {"comparison": ComparisonView.model_validate_json(output)}
         return {"backtests": BacktestList.model_validate_json(output).backtests}
@@ -189,7 +189,7 @@ class BacktestRunner:
             log.warning("a backtest cannot be kept", scorer=asked.scorer, error=str(error))
 
     def _asked(self, asked: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
-        """What the command found, and why that is not all."""
+        """Return the result of the command, and why it is not complete."""
         with subprocess.Popen(
             tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:

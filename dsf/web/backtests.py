@@ -15,7 +15,7 @@ from dsf.web.backtesting import LIMIT
 from dsf.web.drawing import Chart, SeriesLine, lines_over_time
 from dsf.web.pages import Query, Sources
 
-#: Of a query, by the site itself: the right for which a page shows more, if the viewer has it.
+#: Name in a query, set by the site itself: the right for which a page shows more, if the viewer has it.
 ALLOWED: Final = "allowed"
 #: Rows of a Placement's table.
 _SPANS: Final = 10
@@ -31,7 +31,7 @@ _STATES: Final = {
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run of the list."""
+    """A run of the list."""
 
     run: KeptRun
     title: str
@@ -45,7 +45,7 @@ def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[
     rows = [_row(run) for run in kept.read(sources.reading.redis, scorer)]
     chosen = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = chosen.run.comparison if chosen else None
-    # Whoever may not list Placements learns nothing of them here.
+    # A viewer without the right to list Placements learns nothing of them here.
     may_place = query.get(ALLOWED) == "placements"
     return {
         "title": f"Backtests of {scorer}",
@@ -73,7 +73,7 @@ def _state(run: KeptRun) -> str:
         # Its page may have ended with it.
         return "running" if run.at.timestamp() > hubclock.now() - LIMIT - 60 else "stopped"
     compared = run.comparison
-    # Of scores as they are now there are none.
+    # A backtest has no sides to compare.
     sides = (
         [run.backtests] if compared is None else [side for side in (compared.backtests_a, compared.backtests_b) if side]
     )
@@ -85,7 +85,7 @@ def _state(run: KeptRun) -> str:
 
 
 def _unreached(run: KeptRun) -> str:
-    """What could not be asked because it is elsewhere or wants a Secret; empty if something else was in the way."""
+    """Return what could not be asked because it is elsewhere or wants a Secret; empty if there was another obstacle."""
     views = run.comparison.backtests if run.comparison else run.backtests
     empty = [view for view in views if not view.items]
     failed = [view for view in empty if view.failures and view.failures[0].stage == "fetch"]

@@ -15,7 +15,7 @@ from dsf.web.states import STATES, State
 
 @dataclass(frozen=True)
 class Segment:
-    """One state's part of a bar, in units of a hundred."""
+    """The part of a state in a bar, in units of a hundred."""
 
     state: State
     count: int
@@ -56,7 +56,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line as data of an SVG path, which may have gaps."""
+    """A line as data of an SVG path, which may have gaps."""
 
     name: str
     path: str
@@ -154,7 +154,7 @@ def _stairs(chart: Chart, line: SeriesLine) -> str:
             found.append(f"L{at},{chart.y(before)}")
         if value is not None and value != before:
             found.append(f"{'M' if before is None else 'L'}{at},{chart.y(value)}")
-            # Of a length of 0, which is drawn as a dot.
+            # A line of length 0 is drawn as a dot.
             found += [f"L{at},{chart.y(value)}"] if is_last and before is None else []
         before = value
     return " ".join(found)

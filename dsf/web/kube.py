@@ -1,4 +1,4 @@
-"""What the page asks the hub's API server: tokens, rights, DynamicScorers."""
+"""Requests of the page to the hub's API server: tokens, rights, DynamicScorers."""
 
 from __future__ import annotations
 

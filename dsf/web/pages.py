@@ -1,4 +1,4 @@
-"""What a page is, and the pages of other distributions: the entry point group `dsf.pages`.
+"""The definition of a page, and the pages of other distributions: the entry point group `dsf.pages`.
 
     plans = "package.pages:PAGES"     a `PagePlugin`
 
@@ -37,14 +37,14 @@ class Sources:
 
     reading: Reading
     scorer_object: ScorerReader = nothing
-    #: None without an API server.
+    #: Session with the API server; None without one.
     session: Session | None = None
     settings: Settings = field(default_factory=Settings)
 
 
 @dataclass(frozen=True)
 class PageView:
-    """One page: its path, template and data."""
+    """A page: its path, template and data."""
 
     path: str
     template: str
@@ -80,7 +80,7 @@ class PagePlugin:
 
 @functools.cache
 def plugins() -> Mapping[str, PagePlugin]:
-    """Those that are installed, by name. What cannot be used is logged and left out."""
+    """Return the installed page plug-ins, by name. A plug-in that cannot be used is logged and left out."""
     usable: dict[str, PagePlugin] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:

@@ -40,7 +40,7 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True)
 class TableRow:
-    """One pair with the data of a table row."""
+    """A pair with the data of a table row."""
 
     cluster: str
     scorer: str
@@ -89,7 +89,7 @@ class Reading:
             groups += scorer.reasons
             # Their pairs have no other reason than the state.
             for state in (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED):
-                # Those with a remark are in a group.
+                # Pairs with a remark are in a group.
                 grouped = sum(group.clusters for group in scorer.reasons if group.state is state)
                 number = max(0, getattr(scorer.states, state.value) - grouped)
                 # For each of them one pair is read.

@@ -1,7 +1,7 @@
 """Renders views as HTML.
 
-A page depends on the day of rendering alone: times are in the attribute `datetime`, and ages are inserted last. So two
-renderings are equal if nothing has changed. Of others, a browser takes what differs.
+A page depends on the day of rendering alone: times are in the attribute `datetime`, and ages are inserted last.
+Therefore two renderings are equal if nothing has changed. If they are not, a browser replaces only what differs.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def segment(text: str) -> str:
 
 
 def render(template: str, root: str, context: Mapping[str, Any]) -> str:
-    """One template."""
+    """A template."""
     return (
         environment()
         .get_template(template)

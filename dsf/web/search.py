@@ -60,7 +60,8 @@ def fits(value: str, pattern: str, *, exact: bool = False) -> bool:
     """Whether a value matches a pattern, which is in lower case unless `exact`. Brackets and question marks are
     literal.
     """
-    # Neither a regular expression, of which `*a*a*a*~` could take forever, nor fnmatch, which keeps 32,768 of them.
+    # The match is neither a regular expression, of which `*a*a*a*~` could take forever, nor fnmatch, which keeps 32,768
+    # of them.
     value = value if exact else value.lower()
     first, *middle = pattern.split("*")
     if not middle:

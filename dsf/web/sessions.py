@@ -1,9 +1,9 @@
 """Login sessions, and protection of forms.
 
 A session is the token of the login, in Redis under the digest of its cookie and encrypted with a key from the cookie,
-which only the browser has. So all replicas know it, a logout ends it, and each request checks the token again (the API
-server's answers count for some seconds), so it ends with its token. Every visitor gets a cookie; the secret of the
-forms is derived from it, so that a page of another site, which cannot read it, cannot send a form.
+which only the browser has. Therefore all replicas know it, a logout ends it, and each request checks the token again
+(the API server's answers count for some seconds), so it ends with its token. Every visitor gets a cookie; the secret of
+the forms is derived from it, so that a page of another site, which cannot read it, cannot send a form.
 """
 
 from __future__ import annotations

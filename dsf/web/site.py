@@ -85,14 +85,14 @@ class Site:
         return None
 
     def allow(self, request: Request, doing: Doing) -> PageUser:
-        """The user of a request with this right. Raises LoginNeededError and AccessError.
+        """Return the user of a request with this right. Raises LoginNeededError and AccessError.
 
-        Also BackendError and redis.RedisError if this cannot be checked.
+        Raises BackendError and redis.RedisError if this cannot be checked.
         """
         caller = self.caller(request)
         if caller is None:
             raise LoginNeededError("a login is required")
-        # Nobody acts on what they may not see.
+        # A user may act only on what the user may see.
         if all(self.access.allows(caller, right) for right in dict.fromkeys(("look", doing))):
             return caller
         if self.access.is_open:

@@ -51,7 +51,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else Chosen()
     clusters = fleet.clusters if only.clusters is None else len(only.clusters)
     context["only"] = only
-    # So few are listed with their values.
+    # A small fleet is listed with its values.
     if fleet.pairs <= 60:
         return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters))}
     room = _matrix_rows(fleet, min(len(groups), _LISTED), len(scorers), only)

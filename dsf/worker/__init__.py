@@ -1,11 +1,12 @@
 """Celery's worker and what surrounds it: its commands, messages, liveness, events, remote control, and Flower.
 
+application    makes the Celery application of each role
 commands       Celery's own commands: the role of each, and Flower's options
-routing        which queue a call of a task goes to
+routing        selects the queue of a call of a task
 liveness       the liveness file, and a consumer that touches it while it waits for Redis
-events         what workers tell Flower, sent together
+events         the worker's events for Flower, sent together
 remotecontrol  `celery status`, `inspect` and `control`, without rights that an agent must not have
 flower         the filter for events that Flower reads
 
-`dsf.celery` imports only `commands`. What else a role needs it names as text, so that no other process loads it.
+`dsf.celery` imports only `commands`. It names all other modules as text, so that a process loads only what it needs.
 """

@@ -18,6 +18,7 @@ _OTHERS = {
     "docs": "docs/: what pages say, against the code and on real clusters",
     "hostile": "every reader of foreign bytes, with documents made to take memory",
     "fuzz": "parsers of several packages, with the same inputs",
+    "packages": "docstrings of all packages",
     "places": "tests/ itself",
     "policywatcher": "samples/policy-watcher, which has modules of its own on the path",
     "release": "scripts/release, scripts/version, and the files that a release is made of",

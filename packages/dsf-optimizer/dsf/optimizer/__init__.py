@@ -1,16 +1,50 @@
 """The optimiser: plans of workloads from demands, selectable configurations and scores.
 
-Reading order: `model` (the problem), `views` and `plan` (the result), `labels` (manifests to model), `solve` (the
-function `solve(problem, limits)`), `values` and `table` (the options as arrays), `search` (finds the best plan),
-`program` (the integer program), `bounds` (upper bounds, and items to leave out), `greedy` (a plan without a solver),
-`neighbourhood` (large problems), `ties`, `explain`, `plot`. None of these does input or output.
+Without input or output:
 
-Around them: `params` and `requestbody` (requests), `backend` (objects on the hub), `selector` and
-`clusters` (how Placements select clusters), `reading` (request to problem), `solver` (`solve` in a separate process),
-`manifests` (a plan as objects), `writer` (atomic writes), `hubredis` (ticks, records of changes and plans for the
-page, which are in `plans`), `scores`, and `service`, the interface of all of it, with `errors`. `access` and
-`middleware` authorize callers; `app` and `main` serve it over HTTP, `mcp` to assistants. `commands` is the command
-line, `pages` the page's plans, with `templates`.
+    model          the problem
+    views          parts of the result, as answers have them
+    plan           the result
+    labels         parses manifests into the model
+    solve          the function `solve(problem, limits)`
+    values         scores as exact whole numbers
+    table          the options as arrays
+    search         finds the best plan, with a proven gap
+    program        the integer program
+    bounds         upper bounds, and items to leave out
+    greedy         a plan without a solver, and the check of every plan
+    neighbourhood  improves plans of large problems part by part
+    ties           selects one of several best plans
+    explain        explains the place of each workload
+    losses         workloads that would be removed for lack of scores
+    comparison     compares two plans
+    plot           a picture of a plan
 
-It needs the extra `optimizer`, and for pictures also `plot`.
+Around it:
+
+    service        the operations, shared by all interfaces
+    errors         the optimiser's errors
+    params         the fields of a request
+    requestbody    parses the JSON of a request
+    reading        builds the problem of a request from the hub's objects
+    backend        reads and writes objects on the hub
+    scores         reads scores and their scorers
+    selector       how a Placement selects one cluster
+    clusters       checks the clusters of a plan
+    solver         runs `solve` in a separate process
+    manifests      a plan as objects, and back
+    writer         applies a plan atomically
+    hubredis       sends ticks, and records changes and plans in Redis
+    plans          data of plans for the page
+    access         authenticates and authorizes callers
+    middleware     checks every request
+    app            the HTTP service
+    main           runs it
+    mcp            the interface for assistants
+    mcp_tools      its tools
+    mcp_views      answers of the tools
+    commands       the command line
+    pages          the page's plans, with `templates`
+
+The package needs the extra `optimizer`, and for pictures also `plot`.
 """

@@ -11,10 +11,25 @@
 `uvicorn module:app` serves /healthz, /config, /scoring, /metrics and /docs. Several scorers go into one `ScorerApp`.
 
 This package imports nothing else of `dsf`: it is also published alone, for images that hold a scorer and no framework.
-In reading order: `definition` (what a scorer is), `series`, `result` (what its function gets and gives), `source`,
-`limits`, `bearer` (its options), `requestbody`, `answer` (JSON in and out), `endpoint` (one request), `app` (the
-service), `scorer` (one that serves itself), `openapi` and `metrics` (its self-description), `autoregression` and
-`environment` (tools for functions).
+
+    definition      a scorer: name, source and scoring function
+    series          a time series: labels and samples
+    result          results of the function: scores and skipped series
+    source          the source section of /config
+    limits          limits on requests
+    bearer          the token of /scoring
+    errors          errors of a scorer
+    scorer          a scorer that serves itself
+    app             the service of one or more scorers
+    endpoint        handles one scoring request
+    bodies          bounds the bodies that are being received
+    requestbody     parses a body into series
+    answer          builds the answer
+    metrics         metrics of the service
+    openapi         the OpenAPI document
+    page            /docs
+    autoregression  forecasts a series, a tool for functions
+    environment     numbers from environment variables, a tool for functions
 """
 
 from dsf.scorer.app import ScorerApp

@@ -1,7 +1,10 @@
 """Authentication by the account of a cloud: Amazon, Azure, Google.
 
-    aws azure gcp   one method each, as `add(method, builder)`; each needs the extra of its name
-    cloud           exchange of the agent's ServiceAccount token for one of a cloud
+    cloud  exchanges the agent's ServiceAccount token for one of a cloud
+    aws    Amazon's signatures
+    azure  tokens of Microsoft Entra
+    gcp    tokens of Google
 
-`dsf.auth.authenticator` loads a method with the first scorer that uses it.
+Each method is an `add(method, builder)`, and needs the extra of its name. `dsf.auth.authenticator` loads a method with
+the first scorer that uses it.
 """

@@ -1,15 +1,15 @@
 """The source type `OpenTelemetry`: metrics of a collector or SDK, from which the agent keeps the series that its
 scorers select.
 
-    scrape     the source plug-in of a collector that is asked for its page of metrics
-    selector   the queries of both, and of the source `Kubernetes`
+    scrape    the source plug-in of a collector that is asked for its page of metrics
+    selector  the queries of both, and of the source `Kubernetes`
 
 For metrics that are pushed by OTLP/HTTP:
 
-    plugin     the source plug-in, an entry point of the distribution
-    received   selection of points, and reasons for rejection
-    points     OTLP metrics converted to Prometheus samples
-    receiver   the HTTP server
+    plugin    the source plug-in, an entry point of the distribution
+    receiver  the HTTP server
+    received  selection of points, and reasons for rejection
+    points    OTLP metrics converted to Prometheus samples
 
-These need the extra `otel`. Nothing here is imported before an agent has such a scorer.
+The modules for pushed metrics need the extra `otel`. An agent imports the package with the first such scorer.
 """

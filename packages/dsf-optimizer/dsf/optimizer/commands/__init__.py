@@ -1,4 +1,9 @@
-"""Commands of the optimiser: `dsf optimize`, `dsf optimizer`, `dsf mcp`."""
+"""Commands of the optimiser.
+
+optimize   `dsf optimize`: computes, applies and resets plans
+optimizer  `dsf optimizer`: the server
+mcp        `dsf mcp`: the MCP server for an assistant on this machine
+"""
 
 from __future__ import annotations
 
