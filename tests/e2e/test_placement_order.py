@@ -24,10 +24,16 @@ from playwright.sync_api import Browser, Route, expect
 from dsf.api.meta import rfc3339
 from dsf.backtest.recording import Question, Record
 from dsf.kube.lists import objects
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS, Resource
+from dsf.kube.resources import (
+    ADDON_PLACEMENT_SCORES,
+    MANAGED_CLUSTER_SETS,
+    MANAGED_CLUSTERS,
+    PLACEMENTS,
+    Resource,
+)
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementView, WhatIf, explain
-from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, PLACEMENT_DECISIONS
+from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
 from dsf.placements.reader import PlacementReader, parse_answer
 from dsf.placements.replay import Replay, Scores
 from dsf.placements.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
