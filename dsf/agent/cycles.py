@@ -41,7 +41,7 @@ AnyTask = Task[Any, Any]
 _LOOK_EVERY: Final = 1.0
 #: Least seconds that must be left for another try.
 _SHORTEST_TRY: Final = 0.5
-#: Most ticks of a scorer in a row for which its last cycle leaves no time: few are wasted on a next try.
+#: Most skipped ticks of a scorer in a row because its last cycle took too long; then one is run anyway.
 _MOST_PASSED: Final = 5
 #: First wait in seconds before a stage is tried again; it doubles.
 FIRST_PAUSE: Final = 0.5
@@ -66,7 +66,7 @@ class AgentCycle(Cycle):
 
 
 class RunningCycles:
-    """Thread-safe."""
+    """Tracks running cycles and the duration of each scorer's last cycle. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class RunningCycles:
         self._passed: dict[str, int] = {}
 
     def is_new(self, scorer: str, run_id: str) -> bool:
-        """Note the run; whether it is none of the scorer's last ones: a message may come twice."""
+        """Note the run. True if this run id was not seen among the scorer's last ones: a message may come twice."""
         with self._lock:
             last = self._last.setdefault(scorer, deque(maxlen=8))
             if run_id in last:

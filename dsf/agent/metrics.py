@@ -101,7 +101,7 @@ class AgentMetrics(Observer, Collector):
         self._failures.labels(score_name, stage, reason).inc()
 
     def refused_message(self) -> None:
-        """A message in the agent's queue was not a stage call."""
+        """Count a message in the agent's queue that was no tick."""
         self._messages.inc()
 
     def warned(self, cycle: Cycle, text: str) -> None:

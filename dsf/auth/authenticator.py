@@ -35,7 +35,8 @@ METHODS: Final = {
 
 
 class Authenticator:
-    """Thread-safe. Secrets are read each time, so changes take effect immediately."""
+    """Turns the configuration of a server into credentials. Secrets are read each time, so changes take effect
+    immediately. Thread-safe."""
 
     def __init__(self, source: SecretSource) -> None:
         self._source = source

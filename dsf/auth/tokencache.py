@@ -35,7 +35,7 @@ class _CachedToken:
 
 
 class TokenCache:
-    """Thread-safe."""
+    """Tokens of token servers, which all pairs share. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _CachedToken] = {}

@@ -154,7 +154,7 @@ class Snapshot:
         if pairs:
             self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
-        # Unequal when a removal was forgotten before it was seen here.
+        # Differs if a removal left the change log before this reader saw it.
         return self._total == int(total)
 
     def _read_pairs(self, pairs: list[str], overrides: Mapping[str, ScheduleOverride]) -> None:

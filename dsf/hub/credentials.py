@@ -38,7 +38,7 @@ OVERLAP = 180.0
 
 
 class AgentCredentials:
-    """Thread-safe if each cluster is handled by one thread at a time."""
+    """Issues and rotates agents' credentials. Thread-safe if each cluster is handled by one thread at a time."""
 
     def __init__(
         self,

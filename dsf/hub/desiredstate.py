@@ -398,7 +398,7 @@ class DesiredState:
         return (item if isinstance(item, model) else None), text
 
     def _read(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> tuple[Manifest, _Object | None, str]:
-        """The object, and why it is none, after the manifest for which this is final."""
+        """Return (manifest, parsed object or None, error text); the result is final for this manifest."""
         manifest = stored
         try:
             unknown: list[str] = []

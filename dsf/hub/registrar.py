@@ -33,7 +33,7 @@ log = dsf.log.get(__name__)
 
 
 class Registrar:
-    """Thread-safe if each cluster is handled by one thread at a time.
+    """Writes the registry and the schedule. Thread-safe if each cluster is handled by one thread at a time.
 
     Methods raise redis.RedisError if Redis is unreachable; all are idempotent.
     """

@@ -53,11 +53,11 @@ class Published:
     def before(self, result: Result) -> PairScore | None:
         """The score that this result may replace; None if there is none, or if it is not held against it."""
         score = self._scores.get((result.cluster, result.scorer))
-        # A late result does not replace a newer score.
+        # A result replaces only an older score.
         return score if score is not None and score.run < result.run else None
 
     def replace(self, cluster: str, scorer: ScorerRecord, score: PairScore | None) -> None:
-        """A result was turned into this score: that of the next one, if it is later."""
+        """Make this score, of a new result, the baseline for the next result of the pair, if it is later."""
         if scorer.hold is None or score is None:
             return
         known = self._scores.get((cluster, scorer.name))

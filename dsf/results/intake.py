@@ -28,9 +28,9 @@ from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
 from dsf.store.watch import Mark
 
-#: Seconds between two looks while results stream in: they are gathered, as a task and its round trips cost more than a
-#: result. Otherwise this many times the look before, so that a first score waits little. Looking takes a 25th of the
-#: time then, part of it waiting for Redis.
+#: Seconds between two polls while results stream in: results are gathered, as a task and its round trips cost more
+#: than a result. When idle, the pause is 25 times the duration of the last poll, so that a first score waits little;
+#: polling then takes 4 % of the time, part of it waiting for Redis.
 PAUSE: Final = 0.2
 _TIMES_THE_LOOK: Final = 25
 # Seconds between two looks into every mailbox: the flag of a result may not have been set.
@@ -230,5 +230,5 @@ def is_hopeless(error: redis.ResponseError) -> bool:
     if type(error) is not redis.ResponseError:
         return False
     code = str(error).partition(" ")[0]
-    # Redis writes the code of a condition of its own in capitals (MISCONF, BUSY, OOM, ...); the client cuts a mere ERR.
+    # Redis prefixes server states with an upper-case code (MISCONF, BUSY, OOM, ...); redis-py strips the generic ERR.
     return code == "WRONGTYPE" or not code.isupper()

@@ -64,8 +64,8 @@ def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
 
 
 def at_once(client: redis.Redis, *commands: Sequence[str | float], is_strict: bool = True) -> list[Any]:
-    """Answers to hub commands run atomically, as in MULTI, but also while Redis is full. Each may have some thousand
-    parts.
+    """Run commands atomically and return their answers, as in MULTI, but also while Redis is full. Each command may
+    have some thousand parts.
 
     Raises redis.RedisError; what Redis has against one command is in its place if not `is_strict`, and the others stay
     done.

@@ -243,7 +243,7 @@ class PairState:
 
     @property
     def is_skipped(self) -> bool:
-        """Whether so many of its newest ticks were not sent that this counts."""
+        """True after SKIPS_THRESHOLD consecutive skipped ticks."""
         return self.skips is not None and self.skips.ticks >= SKIPS_THRESHOLD
 
     @property

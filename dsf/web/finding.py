@@ -34,7 +34,7 @@ class _Meaning:
 
 @dataclass(frozen=True)
 class _Looked(Rows):
-    """The first matching pairs and their number, the number of read pairs, and how many they are of."""
+    """The first matching pairs and their number, the number of read pairs, and the total number of candidates."""
 
     read: int
     of: int

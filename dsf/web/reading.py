@@ -87,7 +87,7 @@ class Reading:
         wordless = 0
         for scorer in scorers:
             groups += scorer.reasons
-            # Their pairs have no other reason than the state.
+            # Pairs without a stored reason are grouped by state.
             for state in (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED):
                 # Pairs with a remark are in a group.
                 grouped = sum(group.clusters for group in scorer.reasons if group.state is state)

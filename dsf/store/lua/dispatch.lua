@@ -9,8 +9,8 @@
 --               defer     only the due time moves
 --               drop      the pair has no entry: it leaves the schedule
 --               else      the reason for which the tick is skipped
--- A row whose due time is no longer the one that was read is left alone: somebody else had it.
--- Returns {number of rows left alone, pairs that get no tick as their hash or queue is spoilt, ...}. Fields of the pair hash
+-- A row whose due time is no longer the one that was read is skipped: another beat has already dispatched it.
+-- Returns {number of skipped rows, pairs that get no tick as their hash or queue is spoilt, ...}. Fields of the pair hash
 -- are described in dsf.store.pairs, the texts of the skips in dsf.store.ticks, the statistics in dsf.schedule.stats. Times
 -- are unix seconds.
 
@@ -18,7 +18,7 @@ local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local ROW, FIRST = 7, 3 + n
 local sent, left, lag_sum, spoilt = 0, 0, 0, {}
 local reasons, lags, lags_of = {}, {}, {}
--- So many skips in a row are a state of the pair.
+-- Consecutive skips from which readers see them as a state of the pair.
 local MANY = 3
 local bounds = {}
 for b = 1, n do
@@ -38,7 +38,7 @@ local function add(list, one, other)
   list[#list + 1] = other
 end
 
--- Whether the tick was counted and pushed. One pair whose data is spoilt must not stop the others.
+-- Returns true if the tick was counted and pushed. A pair whose data is spoilt must not stop the others.
 local function push(number, message)
   local hash, queue = KEYS[4 + 2 * number], KEYS[5 + 2 * number]
   if type(redis.pcall('HINCRBY', hash, 'n:scheduled', 1)) ~= 'number' then
@@ -72,7 +72,7 @@ local function skip(number, pair, action)
   local ticks, since, reason = string.match(skips[number] or '', '^(%d+) (%d+) %d+ (.*)$')
   ticks = (tonumber(ticks) or 0) + 1
   add(skips_now, pair, string.format('%d %d %d %s', ticks, tonumber(since) or math.floor(now), math.floor(now), action))
-  -- Readers hear of it when it matters: not of each skip of a fleet that is paused.
+  -- Notify readers on the first and third skip and when the reason changes, not on each skip of a paused fleet.
   if ticks == 1 or ticks == MANY or (ticks > MANY and reason ~= action) then
     note_change(pair)
   end

@@ -1,8 +1,8 @@
--- Removes what is known of pairs that are not in the schedule any more. Readers hear of it when something was left; the
--- next time the change itself is forgotten.
+-- Removes the data of pairs that are not in the schedule any more. Readers are notified if there was any; the next call
+-- removes the notification itself.
 -- KEYS  1 entries, 2 bytes of scores
 -- ARGV  1 prefix of pair hashes, 2 prefix of histories, 3 number of hashes by pair n, then n of these, then pairs
--- Returns the pairs of which something was left.
+-- Returns the pairs that had data.
 local left = {}
 local first = 4 + tonumber(ARGV[3])
 for i = first, #ARGV do

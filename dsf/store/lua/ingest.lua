@@ -1,10 +1,10 @@
--- Takes verified results into the books, the state and the score of their pairs. A pair is there once: what is known of all
--- is asked for together, and written together. Each result is taken in as a whole or not at all: whatever can fail is
--- looked at before the first write, and what Redis has against one says nothing of the others.
--- One with the outcome 'lost' is of a run of which nothing was heard: it ends so only while it is open.
+-- Records verified results in the books, the state and the score of their pairs. Each pair appears at most once per call, so
+-- all reads are batched before any write. Each result is recorded as a whole or not at all: whatever can fail is checked
+-- before the first write, and an error for one result does not affect the others.
+-- The outcome 'lost' closes a run without a result, only if the run is still open.
 -- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 writes wake, 6 rejected, 7 hub changed, 8 hub wake, 9 bytes of scores
--- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
---       queue are news, then 20 per result:
+-- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 number of consecutive runs that expired in
+--       the queue that notifies the hub, then 20 per result:
 --       pair | scorer | run | outcome | refusal: '' or the reason for which an open run ends as the error that follows
 --       and any other run is refused | failure (JSON, errors and lost runs) | score (JSON, successes only) | digest of what
 --       would be written | when it was measured | until when it is valid | row of the history | failures in a row after which
@@ -15,14 +15,14 @@
 -- Returns for each the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended', or 'no_room' for a score that exceeds the
 -- bytes of its namespace, with nothing written, or the error.
 local ROW, FIRST = 20, 5
--- Bytes of a score that always finds room.
+-- A score of at most so many bytes always finds room.
 local SMALL = 4096
 local now, history_length, many_expired = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 -- The largest whole number that is exact as a Lua number; books that are full stay full.
 local FULL = 2 ^ 53
 local call, match, format, sub = redis.call, string.match, string.format, string.sub
 
--- Known of all -----------------------------------------------------------------------------------------------------
+-- Reads for all -----------------------------------------------------------------------------------------------------
 
 local all_pairs, members = {}, {}
 for first = FIRST, #ARGV, ROW do
@@ -38,7 +38,7 @@ for i = 1, #stored, 2 do
     used[stored[i]] = tonumber(stored[i + 1])
 end
 
--- To be written for all --------------------------------------------------------------------------------------------
+-- Writes for all --------------------------------------------------------------------------------------------
 
 local ended, lost_now, rows_now, changed_scores, rejected, news_of = {}, {}, {}, {}, {}, {}
 
@@ -67,7 +67,7 @@ local function take(first, i)
         return 'ended'
     end
 
-    -- What is known --------------------------------------------------------------------------------------------------
+    -- Current state --------------------------------------------------------------------------------------------------
 
     local is_open = open_runs[i]
     local late = not is_open and lost_runs[i]
@@ -76,7 +76,7 @@ local function take(first, i)
     local amounts = {}
     if not late then
         local is_long
-        -- One argument: packing many costs the worker more than taking one apart here.
+        -- The counters are one argument: packing many costs the worker more than taking one apart here.
         for field, amount in string.gmatch(counters, '(%S+) (%S+)') do
             -- Words in these names come from agents: a bounded number of them is kept apart.
             local group = sub(field, 1, 2) == 'n:' and (match(field, '^(n:skipped:)') or match(field, '^(n:refused:)')
@@ -93,7 +93,7 @@ local function take(first, i)
             amounts[#amounts + 1] = tonumber(amount)
         end
         if not is_open then
-            -- Asked for on the agent itself: nobody on the hub had scheduled it.
+            -- The run was started on the agent itself: the hub had not scheduled it.
             names[#names + 1], amounts[#amounts + 1] = 'n:scheduled', 1
         end
     end
@@ -128,7 +128,7 @@ local function take(first, i)
         end
     end
 
-    -- What becomes of it ---------------------------------------------------------------------------------------------
+    -- New state --------------------------------------------------------------------------------------------------
 
     local values, last = {}, 0
     local function set(field, one)
@@ -136,7 +136,7 @@ local function take(first, i)
         last = last + 2
     end
 
-    -- Added here and not by HINCRBY, which ends the script when a sum is too large or no number.
+    -- The sums are computed here and not by HINCRBY, which ends the script when a sum is too large or no number.
     local sums = {}
     for i, amount in ipairs(amounts) do
         local field = names[STATE + i]
@@ -200,7 +200,7 @@ local function take(first, i)
             news = expired == many_expired
         end
     elseif outcome ~= 'skipped' and newer and expired > 0 then
-        -- A cycle that ran, well or not, says more.
+        -- Any cycle that ran ends the series of expired runs.
         facts.expired, facts.expired_run, facts.expired_at = nil, nil, nil
         news = news or expired >= many_expired
     end
@@ -223,7 +223,7 @@ local function take(first, i)
             grown[owner] = (grown[owner] or 0) + bytes
         end
     end
-    -- A run that was skipped ends as it should.
+    -- A run that ends as an error by refusal is counted as rejected; a skipped run is not.
     if is_open and refusal ~= '' and outcome == 'error' then
         reject(refusal)
     end
@@ -267,7 +267,7 @@ end
 if #rows_now > 0 then
     call('HSET', ROWS, unpack(rows_now))
 end
--- The results are in the books: what is spoilt from here on must not bring them back.
+-- The results are in the books: an error from here on must not have them recorded again.
 tell_readers()
 for _, pair in ipairs(changed_scores) do
     redis.pcall('HINCRBY', KEYS[4], pair, 1)

@@ -1,4 +1,4 @@
--- Empties slots whose results are in the books, and gives mailboxes back.
+-- Empties slots whose results are in the books, and releases mailboxes.
 -- KEYS  1 claims, 2 slots that are being read by reader, 3 slots that readers died of, then slots
 -- ARGV  1 token of the reader, then the start of each slot's result: a newer one that has taken its place has another
 --       signature and stays; empty for a result that stays; then clusters
@@ -15,7 +15,7 @@ local clusters = {unpack(ARGV, #KEYS - FIRST + 2)}
 for i, claim in ipairs(redis.call('HMGET', KEYS[1], unpack(clusters))) do
     local holder, turn = string.match(claim or '', '^(%S+) %d+ (%d+)$')
     if holder == ARGV[1] then
-        -- The next reader goes on where this one ended.
+        -- The next reader continues where this one ended.
         returned[#returned + 1] = clusters[i]
         returned[#returned + 1] = '- 0 ' .. turn
     end
@@ -26,6 +26,6 @@ end
 if #returned > 0 then
     redis.call('HSET', KEYS[1], unpack(returned))
 end
--- The reader has survived them.
+-- The reader has survived these slots.
 redis.call('HDEL', KEYS[2], ARGV[1])
 redis.call('HDEL', KEYS[3], unpack(read))

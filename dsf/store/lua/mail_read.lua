@@ -14,7 +14,7 @@ local is_everywhere, share, is_for_suspects = ARGV[10] == '1', tonumber(ARGV[11]
 local call = redis.call
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- So many names in one command: a function of Lua takes at most 8,000 arguments.
+-- Most names in one command: a function of Lua takes at most 8,000 arguments.
 local MANY = 1000
 
 local function in_parts(names, run)
@@ -25,7 +25,7 @@ end
 
 -- Suspects ----------------------------------------------------------------------------------------------------------
 
--- A claim that ends later than any can is of a clock that was ahead.
+-- A claim that ends later than any can comes from a fast clock, and is over.
 local function is_over(ends)
     return tonumber(ends) <= now or tonumber(ends) > now + hold
 end
@@ -82,7 +82,7 @@ local function clear(cluster)
 end
 
 if is_everywhere then
-    -- The registry is the measure: what is known of the mailbox of a removed cluster goes.
+    -- Drop claims of clusters that are no longer registered.
     local is_known = {}
     for _, cluster in ipairs(names) do
         is_known[cluster] = true
@@ -97,7 +97,7 @@ else
     for i, cluster in ipairs(names) do
         keys[i] = prefix .. cluster .. '.flag'
     end
-    -- Most have none: one command looks at eight. An agent may set a flag of any size: no more than three bytes are read.
+    -- Most clusters have no flag: one command checks eight. An agent may set a flag of any size: at most three bytes are read.
     for eighth = 1, #keys, 8 do
         local last = math.min(eighth + 7, #keys)
         local is_some = call('EXISTS', unpack(keys, eighth, last)) > 0
@@ -112,7 +112,7 @@ for i = first, first + #names - 1 do
         places[#places + 1], wanted[#wanted + 1] = place, names[place]
     end
     if flags[place] and #flags[place] > 2 then
-        -- It is no flag of an agent of ours.
+        -- Our agents write at most two digits; remove anything longer.
         clear(names[place])
     end
 end
@@ -137,7 +137,7 @@ for i, place in ipairs(places) do
         end
         local taken = call('EXISTS', unpack(slots))
         if taken == 1 then
-            -- As in most mailboxes: the flag names the slot.
+            -- In most mailboxes the flag names the slot.
             turn = string.match(flags[place] or '', '^%d%d?$') or turn
         end
         if taken > 0 then
@@ -153,7 +153,7 @@ end
 
 local found, bytes = {}, 0
 
--- Whether another result of this mailbox was read, and whether its share forbids it.
+-- Returns whether another result of this mailbox was read, and whether its share forbids it.
 local function take(mailbox)
     while mailbox.taken > 0 and mailbox.tried < number do
         local slot = mailbox.slots[(mailbox.turn + mailbox.tried) % number + 1]
@@ -203,7 +203,7 @@ if alone then
         local turn = string.match(call('HMGET', KEYS[2], cluster)[1] or '', ' (%d+)$') or 0
         found, mine = {alone}, {cluster, string.format('%s %.0f %d', token, now + hold, turn)}
     else
-        -- Something else has taken its place, which can be no result.
+        -- The slot has other content now, which can be no result.
         call('DEL', alone)
         call('HDEL', KEYS[6], alone)
         call('HINCRBY', KEYS[3], 'malformed', 1)
@@ -222,7 +222,7 @@ end
 in_parts(to_clear, function(...) call('DEL', ...) end)
 if #found > 0 then
     call('HSET', KEYS[2], unpack(mine))
-    -- Before it reads them: what it dies of is known then.
+    -- The slots are recorded before they are read: if the reader dies of them, the next reader knows which.
     call('HSET', KEYS[5], token, string.format('%.0f %s', now + hold, table.concat(found, ' ')))
     results = call('MGET', unpack(found))
 end

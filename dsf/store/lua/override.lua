@@ -1,6 +1,6 @@
 -- Replaces an override if it is still the one that the caller has read, so that two people do not undo each other.
 --
--- Beat and the hub controller hear of it.
+-- Notifies beat and the hub controller.
 --
 -- KEYS  1 overrides (hash)  2 wake (list)  3 hub changed (set)  4 hub wake (list)
 -- ARGV  1 target  2 the override as it was read, "" for none  3 the new override as JSON, "" to remove it  4 scorer

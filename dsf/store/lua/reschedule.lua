@@ -1,6 +1,6 @@
 -- Writes entries and moves due times. Beat may be dispatching the same pairs at this moment: it moves a pair only if its
--- due time is still the one it has read. So every row changes the due time, by a microsecond if by nothing else; else
--- beat could set a due time from an entry or override that has just been replaced.
+-- due time is still the one it has read. Therefore every row changes the due time, by at least a microsecond; without
+-- that, beat could set a due time from an entry or override that has just been replaced.
 --
 -- KEYS  1 entries (hash)  2 due (zset)  3 spread (string: first runs are given out up to here)  4 wake (list)
 -- ARGV  1 now  2 seconds between two first runs, then four per row:

@@ -1,4 +1,4 @@
--- Sends one tick that somebody asked for by hand. Repeating the call with the same run changes nothing.
+-- Sends a tick that a user requested. Repeating the call with the same run changes nothing.
 --
 -- KEYS  1 entries (hash)  2 open runs (zset)  3 pair hash  4 queue (list)
 -- ARGV  1 pair  2 run member  3 deadline (unix seconds)  4 message  5 queue limit

@@ -7,13 +7,13 @@ end
 
 local changed_pairs = {}
 
--- Notes that a pair is not as it was; `tell_readers`, once at the end of a script, tells all of it.
+-- Notes that a pair has changed; `tell_readers`, once at the end of a script, publishes all changes.
 local function note_change(pair)
     changed_pairs[#changed_pairs + 1] = pair
 end
 
--- Numbers begin with the time, so that those of an emptied Redis are greater than all that were given before. What is
--- spoilt here must not end a script whose work is done: pcall.
+-- Numbers begin with the time, so that those of an emptied Redis are greater than all that were given before. An error
+-- here must not end a script whose work is done: pcall.
 local function tell_readers()
     local count = #changed_pairs
     if count == 0 then
@@ -37,8 +37,8 @@ end
 
 local NUMBERS = {'last_success', 'valid_until', 'expired_at', 'failing', 'expired', 'items', 'value'}
 
--- The row of a pair from its text: a table of texts, described in dsf.store.pairs. One with a number that is none is as if
--- there were no row, as for readers: what is written next puts it right.
+-- The row of a pair from its text: a table of texts, described in dsf.store.pairs. A row with an
+-- invalid number is treated as missing, as by readers; the next write replaces it.
 local function row_of(text)
     local row = decoded(text)
     for _, name in ipairs(NUMBERS) do

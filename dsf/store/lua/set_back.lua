@@ -1,8 +1,8 @@
--- Moves what is left of some pairs after the time of Redis went backwards: a later score counts as measured now,
--- which it was at the latest, and its run ids as those of an earlier time. Else it would look fresh until that time
--- comes, and outrank all later results.
+-- Repairs pairs with times in the future after the time of Redis went backwards: a future score counts as measured now,
+-- which is its latest possible time, and its run ids as those of an earlier time. Without the repair such a score would
+-- look fresh until that time comes, and outrank all later results.
 -- KEYS  1 writes
--- ARGV  1 now, 2 what sorts after every run id of now, 3 the time in the run ids to write instead of later ones,
+-- ARGV  1 now, 2 upper bound of the run ids of now, 3 the time in the run ids to write instead of later ones,
 --       4 seconds by which clocks may differ, 5... pair
 -- Returns the number of pairs that had such times.
 local now, latest_run, earlier, count = tonumber(ARGV[1]), ARGV[2], ARGV[3], 0
@@ -36,7 +36,7 @@ for i = 5, #ARGV do
         end
     end
     if has_score then
-        -- As text: decoded and encoded again, an empty list would become an object.
+        -- The score is edited as text: decoded and encoded again, an empty list would become an object.
         local score = redis.call('HGET', hash, 'score')
         if score then
             score = string.gsub(score, '"run":"%d+%-(%x+)"', '"run":"' .. earlier .. '-%1"', 1)
@@ -46,7 +46,7 @@ for i = 5, #ARGV do
             end
             redis.call('HSET', hash, 'score', score)
         end
-        -- What is written is compared again, whatever its digest.
+        -- The written object is compared again, whatever its digest.
         redis.call('HDEL', hash, 'digest')
         redis.call('HINCRBY', KEYS[1], pair, 1)
     end

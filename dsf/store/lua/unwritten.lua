@@ -1,6 +1,6 @@
--- Records why scores are not written, and notifies readers of the pairs whose cause is another one.
+-- Records why scores are not written, and notifies readers of the pairs whose cause has changed.
 -- KEYS  1 unwritten
--- ARGV  two per pair: pair | JSON of the cause, '' if there is none any more
+-- ARGV  two per pair: pair | JSON of the cause, '' if the score is written
 for i = 1, #ARGV, 2 do
     local pair, cause = ARGV[i], ARGV[i + 1]
     local changed

@@ -40,7 +40,7 @@ class GuardedAction(StrEnum):
 
 @dataclass(frozen=True)
 class Right:
-    """One right on the API server. Without `in_namespace`, in all namespaces."""
+    """A right on the API server. Without `in_namespace`, in all namespaces."""
 
     verb: str
     resource: Resource
@@ -117,7 +117,7 @@ class OpenAccess(CallerAccess):
 
 
 class TokenAccess(CallerAccess):
-    """One token with all rights."""
+    """A token with all rights."""
 
     def __init__(self, file: Path) -> None:
         """Raises SettingsError if the file is unreadable."""

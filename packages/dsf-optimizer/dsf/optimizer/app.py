@@ -65,7 +65,7 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
 
     app = FastAPI(
         title="Dynamic scoring: optimiser",
-        # Of the API, which is described to everybody; that of the program is for people who are logged in.
+        # The version of the API, which is described to everybody; that of the program is for people who are logged in.
         version="1",
         summary="Plans of workloads from scores, demands and selectable configurations.",
         docs_url=None,

@@ -23,7 +23,7 @@ class ManifestClient:
         self._session = session
 
     def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
-        """One object, or None."""
+        """Return an object, or None."""
         try:
             return self._request("GET", resource.path(namespace, name))
         except ObjectNotFoundError:

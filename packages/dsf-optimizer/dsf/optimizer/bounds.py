@@ -50,7 +50,7 @@ def relax(table: Table, chosen: IntArray, prices: Prices) -> Relaxation:
     linked = np.bincount(items.column, weights=link * items.limit, minlength=len(table.configurations))
     supply = table.supply.astype(float)
     worth = (supply * prices.amount).sum(axis=1) + linked
-    # What a cluster costs more than its configuration is worth can be charged to the configuration's resources.
+    # The cost of a cluster beyond the worth of its configuration can be charged to the configuration's resources.
     spare = np.maximum(prices.cluster[table.cluster_of] - worth, 0.0)
     supplied = (supply > 0).sum(axis=1)
     share = np.divide(spare, supplied, out=np.zeros_like(spare), where=supplied > 0)
@@ -97,7 +97,8 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
 
 
 def top(row: IntArray, value: FloatArray | IntArray, most: int, numbers: IntArray) -> IntArray:
-    """Of `numbers`, in ascending order, the `most` of each row with the greatest values; of equal ones the first."""
+    """Return, in ascending order, the `most` of `numbers` of each row with the greatest values; of equal ones the
+    first."""
     order = np.lexsort((-value, row))
     sorted_rows = row[order]
     first = np.searchsorted(sorted_rows, sorted_rows, side="left")

@@ -13,14 +13,14 @@ from dsf.optimizer.values import IntArray
 def greedy(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray:
     """Replicas per item: in the order of `worth`, small requests first, as many as are left and fit; then improved."""
     items = table.items
-    # These are looked at one by one; then all of those that fit are.
+    # The best items of each workload are filled one by one; `improve` then looks at all that fit.
     looked_at = top(items.row, worth, 30, np.arange(len(items)))
     size = table.request[items.row[looked_at]].sum(axis=1)
     placement = _Placement(table)
     for item in looked_at[np.lexsort((size, -worth[looked_at]))]:
         placement.fill(int(item))
     for _ in range(20):
-        # Not any(): every row must run.
+        # The sum is not any(): every row must run.
         if clock.over or not sum([placement.improve(row) for row in range(len(table.workloads))]):
             break
     return placement.counts

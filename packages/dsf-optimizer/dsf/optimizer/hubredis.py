@@ -1,4 +1,4 @@
-"""What the optimiser does in the hub's Redis: it sends ticks, records changes, and shows plans to the page."""
+"""The optimiser's part in the hub's Redis: it sends ticks, records changes, and shows plans to the page."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = dsf.log.get(__name__)
 
 @dataclass(frozen=True)
 class HubRedis:
-    """Thread-safe. It connects for each call, as calls are rare."""
+    """The hub's Redis, with a connection for each call, as calls are rare. Thread-safe."""
 
     settings: Settings
 
     @classmethod
     def of(cls, settings: Settings) -> HubRedis | None:
-        """None without Redis."""
+        """Return the hub's Redis; None if the settings have none."""
         return cls(settings) if "redis_url" in settings.model_fields_set else None
 
     def rescore(self, actor: Actor, scorer: str, cluster: str | None) -> list[RunView]:

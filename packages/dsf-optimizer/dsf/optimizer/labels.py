@@ -115,7 +115,7 @@ class _Reader:
         if default is not None and label not in self._labels:
             return default
         value = self._labels.get(label)
-        # Not int(), which accepts signs, spaces, underscores and digits of other scripts.
+        # The check is stricter than int(), which accepts signs, spaces, underscores and digits of other scripts.
         if isinstance(value, str) and value.isascii() and value.isdigit() and least <= int(value) <= most:
             return int(value)
         self._wrong(label, f"allowed is a whole number from {least} to {most}, as text")
@@ -172,7 +172,8 @@ def placement_name(manifest: Manifest) -> str:
 
 
 def read_configuration(manifest: Manifest) -> Configuration:
-    """What a cluster supplies under a Policy. Raises ManifestError, also for a disabled one, which takes no effect."""
+    """Return the supplies of a cluster under a Policy. Raises ManifestError, also for a disabled Policy, which takes no
+    effect."""
     read = _Reader(manifest, POLICY_KIND)
     kind = read.text(SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu")
     amount = read.number(SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT)

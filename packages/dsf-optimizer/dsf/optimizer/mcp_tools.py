@@ -1,6 +1,6 @@
 """The tools for assistants: few, each a complete task, described by purpose.
 
-One line of `TOOLS` is one tool. Arguments have the names of the HTTP API, so that its files can be reused.
+Each line of `TOOLS` is a tool. Arguments have the names of the HTTP API, so that its files can be reused.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ _ALL: Final = (
         Rescore,
         RescoreReport,
         lambda service, asked: service.rescore(asked.scorer, asked.cluster),
-        # It calls scoring APIs, which may be external.
+        # The tool calls scoring APIs, which may be external.
         _hints(outside=True),
     ),
 )

@@ -33,7 +33,8 @@ PROBLEM: Final = "application/problem+json"
 
 class BodyCheck:
     """Answers 413 to a body of more than `MAX_BODY` bytes, with or without Content-Length, 400 to one of too many
-    values, and 422 to repeated keys. It runs behind `AccessMiddleware`: strangers cannot have a body parsed."""
+    values, and 422 to repeated keys. The middleware runs behind `AccessMiddleware`: strangers cannot have a body
+    parsed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

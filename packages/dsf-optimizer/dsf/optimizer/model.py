@@ -40,7 +40,7 @@ class Current:
     """Current place of a workload's replicas. A replica stays if it is planned for the same cluster and device."""
 
     cluster: str
-    #: None: unknown, then any device of the cluster counts as staying.
+    #: The device; None: unknown, then any device of the cluster counts as staying.
     device: str | None = None
     replicas: int = 1
 
@@ -74,7 +74,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One configuration of a cluster and its supplies. Raises ManifestError for bad amounts."""
+    """A configuration of a cluster and its supplies. Raises ManifestError for bad amounts."""
 
     #: Name of the Policy.
     name: str
@@ -93,7 +93,7 @@ class ScoreTable:
     #: Name of the object.
     score: str
     items: Mapping[str, int]
-    #: None: it never expires.
+    #: The end of validity; None: it never expires.
     valid_until: datetime | None = None
 
 
@@ -121,8 +121,8 @@ class Preference:
     #: Below zero: a lower score is better.
     weight: float = 1.0
     dimension_format: str = DEFAULT_DIMENSION_FORMAT
-    #: What `${scoreName}` in the format stands for: the scorer's name of the score, of which the object's name is made;
-    #: empty: the object's name.
+    #: Value of `${scoreName}` in the format: the scorer's name of the score, of which the object's name is made; empty:
+    #: the object's name.
     score_name: str = ""
 
     @property

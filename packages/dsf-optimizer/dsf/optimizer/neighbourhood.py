@@ -56,7 +56,7 @@ class Neighbourhoods:
                 continue
             idle = 0
             if share == 0:
-                # One in so many clusters may get another configuration.
+                # The share of the clusters that may get another configuration is one in this number.
                 share = 8
             elif size == clusters and share == 1:
                 return

@@ -45,7 +45,7 @@ class Plan:
     ties_exact: bool
     explanation: list[ExplanationView]
     score_gaps: list[ScoreGapView]
-    #: Of the places where workloads are now, by workload and cluster.
+    #: Current places of workloads that are unknown, by workload and cluster.
     unknown_places: tuple[UnknownPlace, ...]
     #: All clusters that were to be had, used or not; and what one replica of each workload needs.
     clusters: tuple[str, ...]

@@ -20,7 +20,7 @@ log = dsf.log.get(__name__)
 #: Most kept rows of each list; omitted ones are counted.
 MAX_ROWS: Final = 200
 
-#: What happens to a workload.
+#: Kinds of change for a workload.
 MoveKind = Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]
 
 

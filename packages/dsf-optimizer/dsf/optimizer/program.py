@@ -66,7 +66,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What one search gave."""
+    """The result of a search."""
 
     #: Replicas per item; None when nothing was found in time.
     counts: IntArray | None

@@ -13,7 +13,7 @@ from dsf.errors import ManifestError
 
 #: Most bytes of a request's body. A plan for 10,000 clusters with three policies each has two million.
 MAX_BODY: Final = 4 * 1024 * 1024
-#: Such a plan has 100,000 values; all of these take some 60 MB as objects.
+#: The largest plans have 100,000 values; all of these take some 60 MB as objects.
 _BOUNDS: Final = Bounds(MAX_BODY, 500_000, max_depth=32)
 #: Keys of one object. Pydantic makes an error of a thousand bytes of each that it does not know.
 _MAX_KEYS: Final = 100

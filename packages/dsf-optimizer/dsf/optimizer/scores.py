@@ -38,7 +38,7 @@ class Scores:
         return ScoreList(items=sorted(items, key=lambda score: (score.metadata["name"], score.metadata["namespace"])))
 
     def explain(self, name: str, now: datetime) -> ScorerView:
-        """One scorer, by its own name or that of its scores. Raises UnknownScorerError."""
+        """Return a scorer, by its own name or that of its scores. Raises UnknownScorerError."""
         scorers = self._scorers()
         scorer = next((candidate for candidate in scorers if candidate.metadata.name == name), None)
         scorer = scorer or next(
@@ -71,7 +71,7 @@ class Scores:
 
 
 def score_name(scorer: DynamicScorer) -> str:
-    """What `${scoreName}` stands for in the names of a scorer's items; empty while that is not known."""
+    """Return the value of `${scoreName}` in the names of a scorer's items; empty while that is not known."""
     if scorer.status.score_name:
         return scorer.status.score_name
     try:

@@ -48,7 +48,8 @@ class Incumbent:
 
 
 def search(table: Table, gap: float, clock: Clock) -> Incumbent:
-    """The best plan that was found in time, or the first within `gap` of the best. Nothing placed is always one."""
+    """Return the best plan that was found in time, or the first within `gap` of the best. An empty plan is always
+    possible."""
     items = table.items
     relaxation = trivial(table)
     incumbent = Incumbent(np.zeros(len(items), dtype=np.int64), 0, _whole(relaxation.bound), relaxation)
@@ -62,7 +63,7 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     if incumbent.good(gap):
         return incumbent
     core = _core(table, incumbent)
-    # What the solver did not end for the core, it would not begin for more.
+    # If the solver did not finish the core, it would not begin with more.
     if len(core) <= _LARGEST and _solve(table, incumbent, core, gap, clock) and not incumbent.good(gap):
         _solve(table, incumbent, incumbent.able(), gap, clock)
     if not incumbent.good(gap):

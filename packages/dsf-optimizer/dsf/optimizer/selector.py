@@ -58,7 +58,8 @@ class PlacementSelector:
         return self.key if self.by == "label" else ""
 
     def select(self, wanted: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
-        """How to select each wanted cluster among all `clusters`. One that cannot be gets its name as value."""
+        """Return how to select each wanted cluster among all `clusters`. A cluster that cannot be selected gets its
+        name as value."""
         known = {str(cluster["metadata"]["name"]): self._value(cluster) for cluster in clusters}
         holders: dict[str, list[str]] = {}
         for name, value in known.items():

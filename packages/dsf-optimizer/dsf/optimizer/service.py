@@ -51,7 +51,7 @@ _OWNER: Final = Caller("owner")
 
 
 class OptimizerService:
-    """Thread-safe. Close it when done.
+    """The operations of the optimiser. Thread-safe. Close it when done.
 
     Each method first checks the current caller with `access`, and raises AccessError. Methods that read the hub raise
     BackendError.
@@ -85,10 +85,10 @@ class OptimizerService:
         self._now = now
         self._scores = Scores(backend)
         self._writer = PlanWriter(backend)
-        # One plan is written at a time: two at once would be mixed.
+        # A lock for writing: two plans written at once would be mixed.
         self._writing = threading.Lock()
-        # One plan is shown at a time, and how often the plan in force changed in each namespace: a Redis that is slow
-        # once must not show what was replaced or reset meanwhile.
+        # A lock for showing plans, and how often the plan in force changed in each namespace: a Redis that is slow once
+        # must not show what was replaced or reset meanwhile.
         self._showing = threading.Lock()
         self._changes: Counter[str] = Counter()
 
@@ -214,7 +214,7 @@ class OptimizerService:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """One write at a time. Raises SolverError if earlier ones take too long."""
+        """Do a write while no other one runs. Raises SolverError if earlier ones take too long."""
         if not self._writing.acquire(timeout=self._solver.patience):
             raise SolverError(
                 f"other plans have been written for {self._solver.patience:g} s by now; try again, or ask for "

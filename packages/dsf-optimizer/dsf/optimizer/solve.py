@@ -1,7 +1,8 @@
 """The pure function `solve(problem, limits) -> Plan`.
 
-Pure apart from the clock: the same problem gives the same plan, in whatever order its parts come, as long as the search
-ends by itself. It takes up to `limits.time_limit` seconds of one core, so it belongs on a thread or process of its own.
+The function is pure apart from the clock: the same problem gives the same plan, in whatever order its parts come, as
+long as the search ends by itself. A call takes up to `limits.time_limit` seconds of one core, so it belongs on a thread
+or process of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _DEFAULT = SearchLimits()
 def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
     """The plan with the greatest sum of scores; of several the one that `ties` describes.
 
-    There always is a plan: placing nothing is one. Raises ManifestError for scores or weights that have no exact sum.
+    A plan always exists: placing nothing is one. Raises ManifestError for scores or weights that have no exact sum.
     """
     clock = Clock(limits.time_limit)
     table = make_table(problem)

@@ -102,7 +102,7 @@ class SolverProcess:
         if self._process is not None and self._process.is_alive() and self._connection is not None:
             return self._connection
         self._end()
-        # Not fork: this process has threads.
+        # The method is not fork: this process has threads.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), name="dsf-solver", daemon=True)

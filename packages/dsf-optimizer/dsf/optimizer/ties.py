@@ -1,4 +1,4 @@
-"""Of all plans with the greatest sum, one: more replicas placed, then more that stay, then by names.
+"""Selects one of all plans with the greatest sum: more replicas placed, then more that stay, then by names.
 
 By names means: with workloads in the order of their names, and options in the order of cluster and configuration name,
 as many replicas of the first workload as possible on its first option, then on its second one, and so on. That leaves
@@ -48,7 +48,7 @@ class _Steps:
         self._held = [Hold(self._items.value, incumbent.value, incumbent.bound)]
         self._lower = np.zeros_like(self._items.limit)
         self._upper = self._items.limit.copy()
-        #: What the items that are decided leave.
+        #: Supply that the decided items leave.
         self._free = table.supply.copy()
         self._work = 0
 
@@ -71,7 +71,7 @@ class _Steps:
         return whole
 
     def _raise(self, weight: IntArray, most: int) -> bool:
-        """One step: make the sum of `weight` greatest (it cannot be more than `most`) and hold it from then on."""
+        """Do a step: make the sum of `weight` greatest (it cannot be more than `most`) and hold it from then on."""
         if int(weight @ self.counts) < most and not self._maximise(weight):
             return False
         reached = int(weight @ self.counts)
@@ -121,7 +121,7 @@ class _Steps:
     def _digit(self, numbers: IntArray) -> tuple[IntArray, int]:
         """How much a replica on each of these items adds, and the greatest sum of that; the greatest wins.
 
-        Of one replica: the earlier an option that is still possible, the more. Of several: one for each.
+        For a single replica: the earlier an option that is still possible, the more. For several: one for each.
         """
         replicas = int(self._table.replicas[self._items.row[numbers[0]]])
         upper = self._upper[numbers]

@@ -1,7 +1,7 @@
 """Scores of every (app, cluster, configuration) as exact whole numbers, and what scores are missing.
 
-A value is counted in units: the greatest number of which every weight and `keep_current` is a multiple. So sums compare
-exactly and the solver sees small whole numbers.
+A value is counted in units: the greatest number of which every weight and `keep_current` is a multiple. Therefore sums
+compare exactly and the solver sees small whole numbers.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Coverage(StrEnum):
     #: `unplaced` has the rest, with the reasons; likewise of the next one.
     PART_PLACED = "PartPlaced"
     NOTHING_PLACED = "NothingPlaced"
-    #: There are no workloads.
+    #: The request has no workloads.
     NOTHING_TO_PLACE = "NothingToPlace"
 
 
@@ -43,7 +43,7 @@ class Reason(StrEnum):
     NEGATIVE = "negative_score"
     #: The cluster has another configuration.
     CONFIGURATION = "configuration_conflict"
-    #: Others use the resources that it needs.
+    #: Other workloads use the resources that it needs.
     CAPACITY = "capacity"
     #: The chosen option scores more.
     LOWER_SCORE = "lower_score"

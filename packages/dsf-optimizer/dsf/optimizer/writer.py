@@ -196,7 +196,7 @@ def _content(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest that restores an object's previous content after `after` was applied.
 
-    These are the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
+    The manifest has the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
     applying them would make the optimiser their owner, and the next plan would remove them.
     """
     content: dict[str, Any] = _joined(_fields_of(before, _content(after)), owned(before))

@@ -18,7 +18,7 @@ ROWS: Final = 100
 
 
 def _reader(sources: Sources) -> PlacementReader | None:
-    """None without an API server."""
+    """Return a reader of Placements; None without an API server."""
     if sources.session is None:
         return None
     from dsf.placements.reader import PlacementReader, debugger_of

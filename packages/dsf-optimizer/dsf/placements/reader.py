@@ -84,7 +84,7 @@ def debugger_of(settings: Settings) -> Debugger | None:
 
 
 class PlacementReader:
-    """One look at the hub: each list is read once. Thread-safe. Methods raise BackendError when the hub is
+    """A look at the hub: each list is read once. Thread-safe. Methods raise BackendError when the hub is
     unavailable.
     """
 

@@ -20,13 +20,13 @@ from dsf.text import listed
 
 @dataclass
 class Scores:
-    """One scorer's items in force on each cluster: a score counts until the next one, or until it expires."""
+    """A scorer's items in force on each cluster: a score counts until the next one, or until it expires."""
 
     questions: Mapping[str, Question]
     _last: dict[str, Record] = field(default_factory=dict)
 
     def take(self, records: Iterable[Record]) -> None:
-        """What was said at one moment. A failure leaves the score before in force."""
+        """Take the records of a moment. A failure leaves the score before in force."""
         self._last.update((record.cluster, record) for record in records if record.outcome != "error")
 
     def value(self, cluster: str, item: str, at: int, names: frozenset[str]) -> int | None:
@@ -84,7 +84,7 @@ class Replay:
 
 @dataclass
 class _Both:
-    """One Placement with the scores of both."""
+    """A Placement with the scores of both."""
 
     situation: Situation
     a: Replay

@@ -1,10 +1,11 @@
 """Rules of OCM's placement controller, as pure functions of its input objects.
 
-They follow pkg/placement of OCM 1.2: eligible clusters (cluster sets bound to the namespace), two filters (predicates,
+The rules follow pkg/placement of OCM 1.2: eligible clusters (cluster sets bound to the namespace), two filters
+(predicates,
 taints), the sum of weight x score of each prioritizer, the first N by sum and then by name. Numbers are truncated as in
 Go. `tests/e2e/test_placement_order.py` compares the result with the controller.
 
-Not evaluated: CEL expressions of predicates, which count as met here (`SchedulingDecision.has_cel`).
+CEL expressions of predicates are not evaluated: they count as met here (`SchedulingDecision.has_cel`).
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
             continue
         seconds = toleration.get("tolerationSeconds")
         added = moment(taint.get("timeAdded"))
-        # Not a sum of both: any number of seconds is legal.
+        # The check makes no sum of both: any number of seconds is legal.
         if seconds is None or (added is not None and (now - added).total_seconds() < int(seconds)):
             return True
     return False

@@ -30,9 +30,10 @@ _EVERYTHING: Final[Manifest] = {
 def read(
     wanted: Collection[str], clusters: Collection[str], resources: Collection[str]
 ) -> tuple[list[Situation], list[str]]:
-    """Those in files or of the hub that are `wanted`, else those of the hub that prefer one of these scores.
+    """Return the Placements in files or of the hub that are `wanted`, else those of the hub that prefer one of these
+    scores.
 
-    Also returns what could not be read, one sentence each. Raises DsfError.
+    The second result is what could not be read, one sentence each. Raises DsfError.
     """
     files = [name for name in wanted if Path(name).is_file()]
     situations = [situation for name in files for situation in from_file(Path(name), clusters)]
@@ -103,9 +104,9 @@ def _objects(documents: Iterable[Any]) -> Iterator[Manifest]:
 def from_hub(
     reader: PlacementReader, resources: Collection[str], wanted: Collection[str]
 ) -> tuple[list[Situation], list[str]]:
-    """The hub's Placements that prefer one of these scores, or those of the names `wanted` (`[NAMESPACE/]NAME`).
+    """Return the hub's Placements that prefer one of these scores, or those of the names `wanted` (`[NAMESPACE/]NAME`).
 
-    Also returns what could not be read, one sentence each. Raises BackendError when nothing can.
+    The second result is what could not be read, one sentence each. Raises BackendError when nothing can.
     """
     listed = reader.placements().placements
     problems = []
@@ -123,6 +124,6 @@ def from_hub(
         try:
             situations.append(reader.situation(one.namespace, one.name))
         except DsfError as error:
-            # It may have gone since it was listed.
+            # The Placement may have gone since it was listed.
             problems.append(f"Placement {one.namespace}/{one.name}: {error}")
     return situations, problems

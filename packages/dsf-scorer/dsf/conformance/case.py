@@ -36,7 +36,7 @@ _MEND = {
 
 @dataclass
 class Case:
-    """One check: its parameters, and the answers so far."""
+    """A check: its parameters, and the answers so far."""
 
     url: str
     target: ScoringApiTarget
@@ -128,7 +128,7 @@ class Case:
 
     @property
     def empty(self) -> bytes:
-        """What the framework sends for a scorer without a source, or without series."""
+        """Return the request of the framework for a scorer without a source, or without series."""
         return self.body([])
 
     @property

@@ -93,7 +93,7 @@ def values_of(text: str) -> list[float | None]:
 
 
 def matrix(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
-    """One series of a scoring request: the answer of a range query with this step (seconds) from `start` on."""
+    """A series of a scoring request: the answer of a range query with this step (seconds) from `start` on."""
     times = (start + number * interval for number in range(len(values)))
     samples = [[_time(at), _text(value)] for at, value in zip(times, values, strict=True) if value is not None]
     return {"metric": labels, "values": samples}

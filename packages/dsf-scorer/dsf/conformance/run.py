@@ -14,7 +14,7 @@ from dsf.text import shown_url
 
 
 class ConformanceCheck(NamedTuple):
-    """One point: `judge` returns what was seen, or raises CheckEnded."""
+    """A point: `judge` returns what was seen, or raises CheckEnded."""
 
     name: str
     judge: Callable[[Case], str]

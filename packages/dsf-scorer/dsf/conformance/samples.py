@@ -1,6 +1,6 @@
 """Test series: generated for the API's own /config, or recorded.
 
-Nothing is random, so that two checks of one API ask the same.
+The series are not random, so that two checks of one API ask the same.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Samples:
         self.are_recorded = recorded is not None
 
     def one(self) -> list[RawSeries]:
-        """One series, whole."""
+        """Return a series, whole."""
         return self.many()[:1]
 
     def many(self) -> list[RawSeries]:

@@ -45,7 +45,7 @@ class Reply:
 
 
 class ScoringApiTarget:
-    """One scoring API. `timeout` is in seconds and for each scoring request."""
+    """A scoring API. `timeout` is in seconds and for each scoring request."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout

@@ -49,7 +49,7 @@ class _Part(BaseModel):
 
 
 class InputSeries(_Part):
-    """One series in promtool's notation, parsed."""
+    """A series in promtool's notation, parsed."""
 
     series: Annotated[dict[str, str], BeforeValidator(lambda text: labels_of(_text(text)))]
     values: Annotated[list[float | None], BeforeValidator(lambda text: values_of(_text(text)))]

@@ -24,9 +24,9 @@ class ScoringAnswer:
 
 
 def encode(given: object, max_results: int) -> ScoringAnswer:
-    """`{"results": [...]}`; scores that are NaN or infinite are left out, as JSON has no such numbers.
+    """Return `{"results": [...]}`; scores that are NaN or infinite are left out, as JSON has no such numbers.
 
-    What is left out is counted by reason in `"dropped"`, which is there only if something is.
+    The left-out scores are counted by reason in `"dropped"`, which is present only if there are any.
 
     Raises TypeError for anything but scores, ValueError for more than `max_results`, and whatever a
     generator raises.

@@ -1,8 +1,8 @@
 """Forecast of a series by an autoregression fitted for each request.
 
-The next value is modelled as a weighted sum of the last ones; the weights are those that fit the series so
-far best (least squares). It needs no model file and no state of earlier requests, and takes a fraction of a millisecond
-for a series of some hundred samples.
+The next value is modelled as a weighted sum of the last ones; the weights are those that fit the series so far best
+(least squares). The forecast needs no model file and no state of earlier requests, and takes a fraction of a
+millisecond for a series of some hundred samples.
 """
 
 from __future__ import annotations

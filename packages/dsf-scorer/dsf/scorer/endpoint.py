@@ -1,4 +1,4 @@
-"""One scoring request: token, turn, body, function, answer."""
+"""The processing of a scoring request: token, turn, body, function, answer."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 A body is almost all samples, so they bypass the JSON parser: the samples of each series are cut out of the
 bytes, the rest is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. That takes
 less than half of the time, and no Python object per sample outlives its series.
-That works for JSON without blanks, as Prometheus writes it, and with those that Python's json writes, and for values as
-text and as numbers. Any other format of the same JSON uses the parser.
+The shortcut works for JSON without blanks, as Prometheus writes it, and with those that Python's json writes, and for
+values as text and as numbers. Any other format of the same JSON uses the parser.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One time series: its labels, and its samples as numpy arrays."""
+"""A time series: its labels, and its samples as numpy arrays."""
 
 from __future__ import annotations
 

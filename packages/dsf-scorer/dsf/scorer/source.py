@@ -63,7 +63,7 @@ class Prometheus(Source):
 
     def __post_init__(self) -> None:
         """Raises ScorerError when query, range or step is missing."""
-        # Not super(): a dataclass with slots replaces the class that this function was defined in.
+        # The call is not super(): a dataclass with slots replaces the class that this function was defined in.
         Source.__post_init__(self)
         if not self.query.strip(" ;\t\n"):
             raise ScorerError("Prometheus(query=...): must not be empty")

@@ -165,7 +165,7 @@ def _token(credentials: Any, session: str, ends: datetime) -> Token:
 
 
 def _is_outdated(error: HttpError) -> bool:
-    """Whether AWS no longer accepts the session. It says 403, as it does for a missing permission."""
+    """True if AWS no longer accepts the session. The answer is 403, as for a missing permission."""
     return is_unauthorized(error) or (error.status == HTTPStatus.FORBIDDEN and _OUTDATED.search(str(error)) is not None)
 
 
@@ -199,7 +199,7 @@ def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
     # The encoding that AWS computes the signature from: only unreserved characters stay, a space is %20.
     address, mark, query = (request.url or "").partition("?")
     request.url = f"{address}{mark}{'&'.join(map(_canonical, query.split('&')))}"
-    # Also for a streamed body. Headers that a proxy may change are not signed.
+    # The digest covers a streamed body, too. Headers that a proxy may change are not signed.
     digest = hashlib.sha256()
     body = request.body
     pieces = [body] if isinstance(body, bytes) else cast("Iterable[bytes]", body or ())

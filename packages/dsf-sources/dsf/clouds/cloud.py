@@ -1,7 +1,7 @@
 """Exchange of the agent's ServiceAccount token for a cloud token (workload identity).
 
-The cloud's library builds the requests and reads the answers. They go through this project's HTTP client, with its
-deadline, trust, proxies and limits, and only to the servers of the method.
+The cloud's library builds the requests and reads the answers. The requests go through this project's HTTP client, with
+its deadline, trust, proxies and limits, and only to the servers of the method.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OWN_HEADERS: Final = frozenset(
 
 
 class Cloud:
-    """One cloud, for one request."""
+    """A cloud, for one request."""
 
     def __init__(self, name: str, builder: CredentialsBuilder, servers: Sequence[str]) -> None:
         """`servers` are the URLs of allowed servers."""

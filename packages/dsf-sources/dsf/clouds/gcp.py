@@ -1,6 +1,6 @@
 """Google: a token for the agent's ServiceAccount (workload identity federation) or for a key, through google-auth.
 
-It comes with the extra `gcp`.
+The method comes with the extra `gcp`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Point(NamedTuple):
     extra: Pairs
     #: Unix nanoseconds; 0 if the sender set none.
     nanoseconds: int
-    #: None: the series ends.
+    #: The value; None: the series ends.
     value: float | None
     #: Whether the sender set neither a value nor the flag for none; `value` is meaningless then.
     lacks_value: bool = False
@@ -51,7 +51,7 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
         case "gauge" | "sum":
             for point in data:
                 given = point.WhichOneof("value")
-                # Not as_int's default: a 0 that was not measured would be scored.
+                # The default of as_int is not used: a 0 that was not measured would be scored.
                 value = None if given is None else _unless_ended(point, float(getattr(point, given)))
                 lacks_value = given is None and not point.flags & _NO_VALUE
                 yield Point("", pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)

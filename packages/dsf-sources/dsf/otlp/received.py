@@ -115,7 +115,7 @@ class Received:
         now = self._clock()
         counts: Counter[str] = Counter()
         rejected = Rejected()
-        # One request at a time: Python is not faster with two.
+        # The lock admits one request at a time: Python is not faster with two.
         with self._lock:
             selection = self._current()
             self._forget(selection, now)

@@ -93,7 +93,7 @@ class _ExportHandler(TimedHandler, BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def handle_one_request(self) -> None:
-        """Also limits the time for the header."""
+        """See the base class; also limits the time for the header."""
         if self.await_request():
             super().handle_one_request()
         else:
@@ -218,7 +218,7 @@ class _Endpoint:
         try:
             body = read(self._max_bytes)
             body = self._unzipped(body) if encoding == "gzip" else body
-            # One at a time: parsed, it is several times as large, and Python is not faster with two.
+            # The lock admits one at a time: parsed, it is several times as large, and Python is not faster with two.
             with self._parsing:
                 rejected = self._received.take(_parsed(body, as_json=kind == _JSON))
         finally:
@@ -263,8 +263,8 @@ class _Endpoint:
 _GRPC_INVALID: Final = 3
 
 
-#: Start of parts that need far more memory than bytes: empty messages of protobuf (a field of up to
-#: 15 with the length 0), objects and arrays of JSON. One per this many bytes is more than any real request has.
+#: Start of parts that need far more memory than bytes: empty messages of protobuf (a field of up to 15 with the length
+#: 0), objects and arrays of JSON. A real request has fewer than one per this many bytes.
 _PARTS: Final = re.compile(rb"[\x0a\x12\x1a\x22\x2a\x32\x3a\x42\x4a\x52\x5a\x62\x6a\x72\x7a]\x00")
 _PARTS_JSON: Final = re.compile(rb"[\[{]")
 _BYTES_TO_A_PART: Final = 8

@@ -1,7 +1,7 @@
 """The source type `OpenTelemetry`: a collector's page of metrics, scraped with GET in each cycle.
 
-It gives one sample per series and cycle. The path `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is for
-metrics that are pushed to this agent: `plugin`.
+The source gives one sample per series and cycle. The path `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is
+for metrics that are pushed to this agent: `plugin`.
 
 Prometheus' text format and OpenMetrics have a parser here: those of prometheus_client are made for trusted text, and
 take minutes and hundreds of megabytes for a few malicious ones. This one reads each character once, stops at bounds,

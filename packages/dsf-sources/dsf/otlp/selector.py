@@ -43,12 +43,12 @@ class SelectorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """One condition on one label. An absent label is empty."""
+    """A condition on a label. An absent label is empty."""
 
     label: str
     value: str
     negated: bool = False
-    #: None: the value is compared as it is.
+    #: The compiled pattern; None: the value is compared as it is.
     pattern: Any = None
 
     def matches(self, labels: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""What an agent keeps for the sources `Kubernetes` and `Object`: one connection to its own cluster."""
+"""State that an agent keeps for the sources `Kubernetes` and `Object`: one connection to its own cluster."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OwnCluster:
 
 
 def own_cluster(request: Request[Options]) -> OwnCluster:
-    """That of the request's agent. Raises HttpError where there is none."""
+    """Return the state of the request's agent. Raises HttpError where there is none."""
     running: OwnCluster | None = request.running
     if running is None:
         raise _nowhere()

@@ -88,7 +88,7 @@ def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resour
 
 
 def _kinds(answer: Mapping[str, Any], wanted: ObjectSource) -> Iterator[Mapping[str, Any]]:
-    """Those of the wanted kind that can be listed."""
+    """Yield the resources of the wanted kind that can be listed."""
     try:
         for entry in answer.get("resources") or ():
             if entry["kind"] == wanted.kind and "/" not in entry["name"] and "list" in entry["verbs"]:

@@ -36,7 +36,7 @@ class RefusedValueError(ValueError):
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """One series per object and field, for the part of the time range that this agent observed."""
+    """Return a series per object and field, for the part of the time range that this agent observed."""
     wanted = _wanted(request.query)
     counts: Counter[str] = Counter()
     with request.history() as history:

@@ -48,7 +48,7 @@ def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
 def _container(
     container: Mapping[str, Any], statuses: Mapping[str, Mapping[str, Any]], *, infeasible: bool
 ) -> _Amounts:
-    """One container's requests. During an in-place resize, the larger of desired and allocated counts,
+    """Return the requests of a container. During an in-place resize, the larger of desired and allocated counts,
     unless the node reported the resize as infeasible."""
     wanted = _amounts((container.get("resources") or {}).get("requests"))
     status = statuses.get(container.get("name", ""), {})

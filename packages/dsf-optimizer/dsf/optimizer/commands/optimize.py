@@ -131,7 +131,7 @@ def _parsed(text: str) -> Any:
     from dsf.optimizer.requestbody import load_json
 
     try:
-        # Not all JSON is YAML, which forbids tabs.
+        # Some JSON is no YAML, which forbids tabs.
         return load_json(text)
     except ValueError as not_json:
         try:
