@@ -16,6 +16,7 @@ from tests.node.world import World
 #: connections, which costs cycles: no file that counts them comes right after it.
 _ORDER = [
     "quickstart",
+    "hub_api",
     "page",
     "commands",
     "images",

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.node.lab import folders
+from tests.node.lab import folders, network
 from tests.node.lab.cluster import Cluster
 
 _GROUPS = ("cluster/v1", "cluster/v1alpha1", "cluster/v1beta1", "cluster/v1beta2", "work/v1", "addon/v1alpha1")
@@ -40,6 +41,11 @@ def join(managed: Cluster, hub: Cluster, crds: Path) -> None:
         *("--listen=127.0.0.1:9103", "--status-sync-interval=1s"),
         namespace=managed.namespace,
         environment={"POD_NAMESPACE": "default"},
+    )
+    managed.daemon("registration").start(
+        *(sys.executable, "-m", "tests.node.lab.registration", managed.name),
+        namespace=network.LAN,
+        environment={"PYTHONPATH": str(folders.ROOT)},
     )
 
 
