@@ -122,7 +122,9 @@ def test_agents_reach_redis_through_the_hub_api_by_default() -> None:
     host = f"dynamic-scoring-redis.{chart.NAMESPACE}.svc"
     assert environment["DSF_REDIS_URL"] == f"rediss://{host}:6379/0"
     assert environment["DSF_REDIS_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0:6379"
-    assert environment["DSF_HUB_KUBECONFIG"] == "/etc/dsf/hub/kubeconfig"
+    assert environment["DSF_HUB_KUBECONFIG"] == "/managed/hub-kubeconfig/kubeconfig"
+    # OCM's addon manager adds a volume of this name, and refuses the Deployment if there is one already.
+    assert "hub-kubeconfig" not in {volume["name"] for volume in chart.pod(workload)["volumes"]}
     assert chart.pod(workload)["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": [host]}]
     assert host in chart.notes()
     assert "through the hub's API server" in chart.notes()

@@ -128,11 +128,8 @@ def test_mounts_have_volumes_and_what_is_mounted_exists() -> None:
             assert {mount["name"] for mount in mounts} == set(volumes) | claims
             for volume in volumes.values():
                 secret = volume.get("secret", {}).get("secretName", "")
-                # The hub controller and OCM's registration deliver the agent's.
-                if secret.startswith("dynamic-scoring-") and secret not in (
-                    "dynamic-scoring-agent-credentials",
-                    "dynamic-scoring-framework-hub-kubeconfig",
-                ):
+                # The hub controller delivers the agent's.
+                if secret.startswith("dynamic-scoring-") and secret != "dynamic-scoring-agent-credentials":
                     is_foreign = secret == "dynamic-scoring-redis-tls" and _by_cert_manager(objects)
                     assert is_foreign or ("Secret", secret) in made, f"{name}: {secret}"
 
