@@ -27,8 +27,8 @@ from bench.adapters import read
 from bench.common import ROOT, Figure, console, exit_code, options, table, write
 
 FAILED = 2
-#: Seconds for all benches together, quick and full: twice what a fast machine takes. What has not begun by then is not
-#: run.
+#: Seconds for all benches together, quick and full: twice what a fast machine takes. A bench that has not begun by then
+#: is not run.
 QUICK_SECONDS, FULL_SECONDS = 175.0, 1500.0
 #: Seconds that a bench which is stopped gets to end its processes.
 _GRACE = 15.0
@@ -36,7 +36,7 @@ _GRACE = 15.0
 
 @dataclass(frozen=True)
 class Bench:
-    """One module of this package. `quick` and `full` are its arguments; it understands `--json FILE` as well."""
+    """A module of this package. `quick` and `full` are its arguments; it understands `--json FILE` as well."""
 
     name: str
     quick: tuple[str, ...] = ("--quick",)
@@ -84,7 +84,7 @@ BENCHES = (
 
 @dataclass
 class Report:
-    """What came of all of them."""
+    """The results of all benches."""
 
     figures: list[tuple[str, Figure]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def _run(command: list[str], output: IO[bytes], seconds: float) -> int | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the conditions on which the figures depend."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "python": platform.python_version(),

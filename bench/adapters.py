@@ -75,7 +75,7 @@ def kube(found: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-#: By the name of the bench. What is not here writes {"figures": [...], "details": ...}.
+#: Adapters by the name of the bench. A bench without one writes {"figures": [...], "details": ...}.
 ADAPTERS: dict[str, Callable[[Any], list[Figure]]] = {
     "scorer_overhead": scorer_overhead,
     "optimizer": optimizer,

@@ -35,12 +35,12 @@ CLUSTER, SERIES, RESULTS = "bench", 100, 10
 #: A usual agent, and one that is kept busy.
 SCORERS, INTERVAL, MANY = 10, 30, 40
 SECONDS, QUICK_SECONDS = 90.0, 30.0
-#: What is to be reached.
+#: Limits of the figures.
 _MEMORY, _REST, _WORK, _CONNECTIONS, _START, _RATE, _TRIPS = 75, 0.2, 0.5, 12, 1.2, 15, 2
 
 
 class ReadyAgent:
-    """One that is ready. `line` is the client on the agent's own side of the line."""
+    """A ready agent. `line` is the client on the agent's own side of the line."""
 
     def __init__(self, client: redis.Redis, pid: int, started: float) -> None:
         self.client = client

@@ -24,7 +24,7 @@ from dsf.up.supervisor import Supervisor
 
 COMMANDS = ("version", "status", "scores", "schedule list")
 ROUNDS, QUICK_ROUNDS = 7, 3
-#: What a command that looks takes of others: its options, its connection, its models, its table.
+#: Libraries that a reading command needs: its options, its connection, its models, its table.
 LIBRARIES = "typer.main, redis, pydantic_settings, rich.table"
 #: CPU-seconds until a command has ended.
 MOST = 0.4
@@ -54,7 +54,7 @@ def _cpu(code: str, words: str, environment: dict[str, str]) -> float:
 
 
 def measure(quick: bool) -> Measurement:
-    """One row for each command."""
+    """Return a row for each command."""
     with tempfile.TemporaryDirectory() as folder:
         supervisor = Supervisor(Path(folder), lambda _: None)
         server = EmbeddedRedis(Path(folder) / "redis", Ports(lambda _: None).any())

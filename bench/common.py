@@ -25,7 +25,7 @@ OK, MISSED = 0, 1
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of the table.
+    """A row of the table.
 
     `value` is what is compared with `most` or `least`, in `unit`; without both there is nothing to reach. `measured`
     and `against` are texts: what was measured, and what it is held against, both in the same run.
@@ -41,19 +41,19 @@ class Figure:
 
     @property
     def is_met(self) -> bool | None:
-        """None when there is nothing to reach."""
+        """Return whether the limit is met; None when there is no limit."""
         if self.most is None and self.least is None:
             return None
         return (self.most is None or self.value <= self.most) and (self.least is None or self.value >= self.least)
 
     @property
     def goal(self) -> str:
-        """What is to be reached."""
+        """Return the limit as text."""
         bounds = (("<=", self.most), (">=", self.least))
         return ", ".join(f"{sign} {bound:g} {self.unit}" for sign, bound in bounds if bound is not None)
 
 
-#: What a bench gives: its figures, and everything it saw for those who look closer.
+#: Result of a bench: its figures, and all data for those who look closer.
 Measurement = tuple[list[Figure], Any]
 
 
@@ -80,7 +80,7 @@ def table(figures: Sequence[Figure], title: str = "") -> Table:
 
 
 def console(width: int | None = None) -> Console:
-    """Where tables are printed. They have their full width where that is not a terminal."""
+    """Return the console for tables, with full width where that is not a terminal."""
     found = Console(width=width)
     return found if width or found.is_terminal else Console(width=180)
 
@@ -115,7 +115,7 @@ def run(description: str | None, measure: Callable[[bool], Measurement]) -> int:
 
 
 def write(file: Path, document: Mapping[str, Any]) -> None:
-    """One JSON document."""
+    """Write a JSON document."""
     file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
@@ -129,7 +129,7 @@ def cpu(*processes: psutil.Process) -> float:
 def highest_memory(pid: int) -> int:
     """Highest resident bytes a process ever had (Linux).
 
-    Not `ru_maxrss`: a child inherits that of its parent there.
+    The value is not `ru_maxrss`: a child inherits that of its parent there.
     """
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
@@ -139,7 +139,7 @@ def highest_memory(pid: int) -> int:
 
 @contextmanager
 def process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that is ended with the block. What it prints is appended to `log`."""
+    """A program that is ended with the block. Its output is appended to `log`."""
     with (
         log.open("ab") as output,
         subprocess.Popen(command, env=dict(environment), cwd=ROOT, stdout=output, stderr=output) as running,

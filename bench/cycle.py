@@ -33,7 +33,7 @@ from dsf.store.ticks import tick_message
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
-#: What is to be reached: CPU as a multiple of the chain's, bytes beside those of the result, memory in megabytes.
+#: Limits: CPU as a multiple of the chain's, bytes beside those of the result, memory in megabytes.
 CPU_LIMIT, TRAFFIC_LIMIT, PEAK_LIMIT = 1.4, 12 * 1024, 130
 #: Megabytes that may stay afterwards: what `bench.memory` allows a process that is called flat.
 AFTER_LIMIT = 8
@@ -60,7 +60,7 @@ def plain(url: str, done: Path | None = None) -> Celery:
     )
 
     def publish(scorer: str, run_id: str) -> None:
-        """Nothing, but say that it is done."""
+        """Do nothing, but say that it is done."""
         if done is not None:
             with done.open("ab") as file:
                 file.write(b".")
@@ -107,7 +107,7 @@ class Broker:
         return info["total_net_input_bytes"] + info["total_net_output_bytes"]
 
     def cycles(self, scorers: list[str], pace: float = PACE) -> int:
-        """One cycle of each scorer, so many a second; bytes of a result."""
+        """Run a cycle of each scorer, so many a second; returns the bytes of a result."""
         expires = time.time() + 300
         sent: list[Any] = []
 

@@ -122,7 +122,7 @@ class Readers:
 
 
 def first_score(stack: Production, url: str, name: str) -> dict[str, float]:
-    """One round: milliseconds after the manifest was written at which each thing happened, and the scorer's own."""
+    """Run a round: milliseconds after the manifest was written at which each thing happened, and the scorer's own."""
     readers = Readers(stack, name)
     written = time.time()
     stack.scorer(name, {"configURL": f"{url}/{name}/config", "configSyncMode": "Full"})

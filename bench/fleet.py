@@ -62,7 +62,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do with each size; times are in seconds, 0 for what is left out."""
+    """Plan for each size; times are in seconds, 0 for what is left out."""
 
     seconds: float
     workers: int = 1
@@ -75,12 +75,12 @@ class Plan:
     #: With real agents.
     real: bool = False
     redis: Path | None = None
-    #: One process with all services of the hub.
+    #: Whether one process has all services of the hub.
     single: bool = False
 
 
 def measure_size(clusters: int, plan: Plan) -> Measurement:
-    """One size, with processes of its own."""
+    """Measure a size, with processes of its own."""
     name = f"{clusters} x {SCORERS}"
     with world_of(clusters, plan) as world:
         world.single = plan.single

@@ -97,7 +97,7 @@ class Processes:
         return found
 
     def of(self, name: str) -> Sequence[psutil.Process]:
-        """Those of this name that run."""
+        """Return the processes of this name that run."""
         return [running.process for running in self._running.get(name, ())]
 
     def cpu(self) -> dict[str, float]:

@@ -57,7 +57,7 @@ end
 
 @dataclass
 class FleetFigures:
-    """What was seen of one measurement. `cores` and `memory` (bytes) are by process."""
+    """Data of a measurement. `cores` and `memory` (bytes) are by process."""
 
     seconds: float = 0.0
     cycles: int = 0
@@ -67,7 +67,7 @@ class FleetFigures:
     latencies: list[float] = field(default_factory=list)
     #: Buckets with the median and the 99th percentile of beat's lag, in seconds.
     lag: tuple[float, float] = (0.0, 0.0)
-    #: Of Redis, for each cycle.
+    #: Bytes of Redis, for each cycle.
     bytes_in: float = 0.0
     bytes_out: float = 0.0
     scrape_bytes: int = 0
@@ -96,7 +96,7 @@ class Books:
 
 
 class Agents(ABC):
-    """Those of all clusters."""
+    """Return the sums of all clusters."""
 
     def __init__(self) -> None:
         #: Seconds from a result's put until it was seen in the books, of some.
@@ -172,7 +172,7 @@ class PlayerProcess(Agents):
 
 
 class World:
-    """One size of a fleet. A context manager: all processes end with it."""
+    """A fleet of one size. A context manager: all processes end with it."""
 
     def __init__(self, folder: Path, api: str, clusters: int, workers: int, redis_server: Path | None = None) -> None:
         """`redis_server` is a program in place of the wheel's Valkey."""
@@ -405,7 +405,7 @@ class World:
                 worker.send_signal(signal.SIGCONT)
 
     def flood(self, seconds: float) -> dict[str, Any]:
-        """One cluster's mailbox gets 10,000 messages a second for so long."""
+        """Send one cluster's mailbox 10,000 messages a second for so long."""
         flooding = PlayerProcess(
             *("--clusters", "0", "--flood", "cluster-0000"),
             environment=self._environment(role="agent", cluster="cluster-0000"),
@@ -500,7 +500,7 @@ class World:
         with requests.Session() as session:
             session.trust_env = False
             while (began := time.monotonic()) < end and not self._stopped.is_set():
-                # It may just be away.
+                # The process may just be away.
                 with contextlib.suppress(requests.RequestException):
                     answer = session.get(f"http://127.0.0.1:{self._port}/metrics", timeout=120)
                     found.append((len(answer.content), time.monotonic() - began))

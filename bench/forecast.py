@@ -49,7 +49,7 @@ def made_up() -> list[Series]:
 
 
 def ours(series: Series) -> Array:
-    """What the scorer does. Raises TypeError when there is no forecast."""
+    """Make the scorer's forecast. Raises TypeError when there is no forecast."""
     found = forecast(series, horizon=HORIZON, lags=LAGS)
     if not isinstance(found, Forecast):
         raise TypeError(found.reason)

@@ -68,7 +68,7 @@ class ScoringApi(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
-        # Whoever asked may have given up meanwhile, as where 120 agents start at once.
+        # The client may have given up meanwhile, as where 120 agents start at once.
         with contextlib.suppress(ConnectionError):
             self.end_headers()
             self.wfile.write(body)
@@ -93,7 +93,7 @@ class HubFleet:
         )
 
     def manifests(self) -> None:
-        """What people wrote: one file for each object."""
+        """Write users' objects: one file for each object."""
         self._write("config", configuration())
         for name in self.clusters:
             kind = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster"}
@@ -102,11 +102,11 @@ class HubFleet:
             self.scorer(f"scorer-{number}")
 
     def scorer(self, name: str, **execution: Any) -> None:
-        """One scorer's manifest, new or changed."""
+        """Write a scorer's manifest, new or changed."""
         self._write(f"scorers/{name}", scorer(name, self._url, **execution))
 
     def scores(self) -> None:
-        """What results workers leave of every pair: its state in Redis, its object in the folder."""
+        """Write the data of results workers for every pair: its state in Redis, its object in the folder."""
         now = time.time()
         row = json.dumps({"last_success": str(now), "valid_until": str(now + 3600), "items": str(ITEMS)})
         for cluster in self.clusters:
@@ -205,7 +205,7 @@ def _score(cluster: str, scorer: str) -> str:
 
 
 def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
-    """One row for each thing that a hub is asked to do."""
+    """Return a row for each task of the hub."""
     pairs = f"{len(fleet.clusters)} clusters x {SCORERS} scorers"
     figures = []
 

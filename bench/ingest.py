@@ -263,7 +263,7 @@ def measure(count: int, rounds: int) -> Measurement:
         if ok != expected:
             raise SystemExit(f"{ok} results in the books, {expected} were sent: {client.hgetall(keys.REJECTED)}")
     noop, results = rates[NOOP_QUEUE], rates[keys.RESULTS_QUEUE]
-    # Of neighbours in time, so that what else the machine does meets both.
+    # The ratios are of neighbours in time, so that what else the machine does meets both.
     ratios = [result / other for other, result in zip(noop, results, strict=True)]
     each = {queue: f"{statistics.median(used[queue]):.2f} ms CPU each" for queue in used}
     found = Figure(

@@ -117,7 +117,7 @@ def time_to_score(world: World, rounds: int) -> list[float]:
 
 
 def writes_per_cycle(world: World, seconds: int) -> dict[str, Any]:
-    """Of 10 scorers on two clusters whose scores do not change."""
+    """Measure 10 scorers on two clusters whose scores do not change."""
     text = yaml.safe_dump_all([config(), *(scorer(number, world.scorer_url) for number in range(SCORERS))])
     world.hub.kubectl("apply", "-f", "-", stdin=text)
     client = world.redis.client()
@@ -127,7 +127,7 @@ def writes_per_cycle(world: World, seconds: int) -> dict[str, Any]:
         return sum(int(client.hget(pair, "n:ok") or 0) for pair in pairs)
 
     wait_for(lambda: cycles() >= len(pairs), 60, "the first cycle of each", interval=0.2)
-    # What follows from the beginning: statuses.
+    # The first cycles have statuses as a consequence: they are not measured.
     time.sleep(10)
     before, done = writes(world.hub), cycles()
     time.sleep(seconds)
@@ -143,7 +143,7 @@ def writes_per_cycle(world: World, seconds: int) -> dict[str, Any]:
 
 
 class KubeFleet:
-    """One hub process and many clusters without agents."""
+    """A hub process and many clusters without agents."""
 
     def __init__(self, folder: Path, clusters: int) -> None:
         self.plane = ControlPlane()
@@ -223,7 +223,7 @@ class KubeFleet:
             texts = [work["spec"]["workload"]["manifests"][0]["data"]["summaries"] for work in works]
             return len(texts) == len(self._names) and all(len(json.loads(text)) == scorers for text in texts)
 
-        # Not more often: the list is large, and the API server has something else to do.
+        # The interval is long: the list is large, and the API server has something else to do.
         wait_for(is_done, 600, f"{scorers} scorers on all clusters; {self.plane.dir}", interval=1.0)
 
 

@@ -1,7 +1,7 @@
 """The fleet of `bench.fleet` on a real API server: `--kube`.
 
 ManagedClusters, DynamicScorers, ManifestWorks, Secrets and AddOnPlacementScores are objects of a kube-apiserver with an
-etcd of its own. What OCM's work agents report of each ManifestWork is reported by a thread here.
+etcd of its own. A thread reports for each ManifestWork what OCM's work agents would report.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KubeWorld(World):
                 cluster, generation = work["metadata"]["namespace"], work["metadata"]["generation"]
                 if reported.get(cluster) == generation:
                     continue
-                # It may have been changed meanwhile: then the next look finds it.
+                # The object may have been changed meanwhile: then the next look finds it.
                 with contextlib.suppress(BackendError):
                     path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME, "status")
                     session.merge(path, {"status": {"conditions": [applied(generation)]}})

@@ -26,7 +26,7 @@ from tests.support.wait import wait_for
 
 SCORERS, SERIES, RESULTS = 40, 100, 10
 FIRST_CYCLES, CYCLES, QUICK_CYCLES = 200, 1_000, 300
-#: What a process may grow by and still be flat: megabytes, and a share of what it had.
+#: Growth with which a process is still flat: megabytes, and a share of its size before.
 ALLOWANCE, SHARE = 8.0, 0.1
 PROCESSES = ("hub", "beat", "results", "web", f"agent {CLUSTER}")
 SCRAPED = ("web", f"agent {CLUSTER}")
@@ -99,7 +99,7 @@ def watch(cycles: int) -> tuple[list[dict[str, float]], float]:
 
 
 def measure(quick: bool) -> Measurement:
-    """One row for each process."""
+    """Return a row for each process."""
     cycles = QUICK_CYCLES if quick else CYCLES
     seen, rate = watch(cycles)
     before, first, second = seen

@@ -125,7 +125,7 @@ def cpsat(built: Model, left: Callable[[], float]) -> float | None:
     count = [program.new_int_var(0, limit, f"x_{number}") for number, (*_, limit) in enumerate(built.options)]
     for expression, most in constraints(built, count, switches, sum):
         program.add(expression <= most)
-    # It takes whole numbers; weights have up to four decimals.
+    # The solver takes whole numbers; weights have up to four decimals.
     program.maximize(
         sum(round(value * 10_000) * one for (_, _, value, _), one in zip(built.options, count, strict=True))
     )
@@ -196,7 +196,7 @@ def highs(built: Model, left: Callable[[], float]) -> float | None:
     return None if found.x is None else -float(found.fun)
 
 
-#: What the plan is held against: the package that it needs, and the function.
+#: Other solvers that the plan is compared with: the package that each needs, and the function.
 OTHERS = {"cbc": ("pulp", cbc), "highs": ("scipy", highs), "cpsat": ("ortools", cpsat)}
 
 
@@ -209,7 +209,7 @@ def other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
 
 
 def one(size: str, solver: str, seconds: float) -> dict[str, Any]:
-    """One solve in this process; memory is what it added to that of the instance."""
+    """Solve in this process; memory is what it added to that of the instance."""
     problem = sized(size)
     before = megabytes(resource.RUSAGE_SELF)
     started = os.times()
@@ -253,7 +253,7 @@ def over_http(size: str, seconds: float) -> dict[str, Any] | None:
 
 
 def line(size: str, solver: str, found: dict[str, Any]) -> str:
-    """One row of the table."""
+    """Return a row of the table."""
     objective = "none" if found["objective"] is None else f"{found['objective']:.7g}"
     text = f"{size:>16} {solver:>6} {found['seconds']:7.2f} s  {found['cpu_seconds']:7.2f} s  {objective:>9}"
     return f"{text}  {found['memory_mb']:6.0f} MB" + (f"  {found['gap']:6.2%}" if "gap" in found else "")

@@ -94,7 +94,7 @@ def server() -> Iterator[Server]:
 
 
 def request(name: str, first: int, seconds: float) -> bytes:
-    """One gauge with as many series as a request has, at one time, as a collector sends it."""
+    """Return a gauge with as many series as a request has, at one time, as a collector sends it."""
     made = ExportMetricsServiceRequest()
     resource = made.resource_metrics.add()
     for key, text in (("k8s.node.name", "node-1"), ("k8s.cluster.name", "bench"), ("service.name", "collector")):

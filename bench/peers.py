@@ -53,7 +53,7 @@ class Peer(socketserver.StreamRequestHandler):
 
     disable_nagle_algorithm = True
     answers: dict[str, bytes]
-    #: That an answer takes.
+    #: Seconds that an answer takes.
     seconds = 0.0
 
     def handle(self) -> None:

@@ -1,4 +1,4 @@
-"""One agent of a played fleet (`bench.player`): from a tick to its result, without a cycle between them."""
+"""A played agent (`bench.player`): from a tick to its result, without a cycle between them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SentResult:
 
 
 class PlayedAgent:
-    """One cluster's: `taking` blocks in a pop of its queue, `giving` puts results into its mailbox.
+    """Connections of a cluster: `taking` blocks in a pop of its queue, `giving` puts results into its mailbox.
 
     Either is None while Redis is away.
     """
@@ -58,7 +58,7 @@ class PlayedAgent:
         self._homes: dict[str, int] = {}
         self._written: dict[int, SentResult] = {}
         self._others = itertools.cycle(range(len(self._slots)))
-        # What was sent and not answered, with its slots, in order; the first answer to the first of them, once it has
+        # Requests without an answer, with their slots, in order; the first answer to the first of them, once it has
         # come.
         self._sent: deque[tuple[SentResult, int]] = deque()
         self._answers: list[object] = []
@@ -107,7 +107,7 @@ class PlayedAgent:
             self._player.later(0.0 if is_soon else _AGAIN, lambda again=again: self._put(again))  # type: ignore[misc]
 
     def _cycle(self, scorer: str, run: str, deadline: float) -> None:
-        """What a cycle of this tick would have ended with."""
+        """Return the result of a cycle of this tick."""
         if deadline <= time.time():
             self._player.counts["expired"] += 1
             self._send(scorer, run, outcome="skipped", reason="expired", message="it waited in the queue")

@@ -43,7 +43,7 @@ from dsf import keys, messages
 from dsf.redislink.broker import LONGEST_WAIT
 from dsf.settings import settings
 
-#: One of so many results is followed until it is in the books.
+#: Every so many results, one is followed until it is in the books.
 _FOLLOWED = 50
 #: Seconds between two looks for those, and the longest time for which one is followed.
 _LOOK, _LONGEST = 0.02, 120.0

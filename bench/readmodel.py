@@ -26,7 +26,7 @@ SCORERS, ITEMS = 10, 6
 #: As many as the limit of a scrape has room for with every series.
 FULL_CLUSTERS, FULL_ITEMS = 110, 10
 ROUNDS = 3
-#: What is to be reached: seconds of CPU, bytes.
+#: Limits: seconds of CPU, bytes.
 ANSWER_SECONDS, ANSWER_BYTES = 0.2, 1_000_000
 SCRAPE_SECONDS, SCRAPE_BYTES, MEMORY = 1.0, 5_000_000, 150 * 1024 * 1024
 COMMAND_SECONDS = 1.0

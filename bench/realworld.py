@@ -1,6 +1,7 @@
 """The fleet of `bench.fleet` with real agents: `--real`.
 
-Each is a process that reads what the hub has written for its cluster. One server is Prometheus and scoring API of all.
+Each is a process that reads what the hub has written for its cluster. A single server is Prometheus and scoring API of
+all.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class RealApi(ScoringApi):
     """Prometheus and scoring API."""
 
     def do_GET(self) -> None:  # noqa: N802
-        """Also a range query."""
+        """See the base class; also a range query."""
         if self.path.startswith("/api/"):
             self.answer(_MATRIX)
         else:

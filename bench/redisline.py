@@ -19,7 +19,7 @@ def command(*parts: bytes | str) -> bytes:
 
 
 class Connection:
-    """One connection; `answers` gives what has come. Methods raise OSError when it is of no use any more."""
+    """A connection; `answers` gives what has come. Methods raise OSError when it is of no use any more."""
 
     def __init__(self, host: str, port: int, password: str) -> None:
         self.socket = socket.create_connection((host, port), _CONNECT)
@@ -28,7 +28,7 @@ class Connection:
         self._got = b""
         self._is_let_in = not password
         if password:
-            # What follows need not wait for the answer.
+            # The next command need not wait for the answer.
             self.send(command("AUTH", password))
 
     def send(self, data: bytes) -> None:
@@ -49,7 +49,7 @@ class Connection:
         while (one := _parsed(self._got, place)) is not None:
             place, value = one
             if isinstance(value, Refusal) and value.startswith(b"LOADING"):
-                # It has just begun, and reads what it knew.
+                # Redis has just begun, and reads what it knew.
                 raise ConnectionResetError("Redis is starting")
             found.append(value)
         self._got = self._got[place:]

@@ -92,7 +92,7 @@ def settle(client: redis.Redis, queues: list[str]) -> None:
 
 
 def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
-    """One number of entries."""
+    """Measure a number of entries."""
     environment = child_environment(role="hub", target="beat", probe_port=0, log_level="WARNING")
     command = [sys.executable, "-m", "dsf.hub"]
     with (

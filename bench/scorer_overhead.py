@@ -77,7 +77,7 @@ APPS = {"library": library, "bare": bare}
 
 
 def serve(name: str, listening: socket.socket) -> None:
-    """One server process."""
+    """A server process."""
     import uvicorn
 
     uvicorn.Server(uvicorn.Config(APPS[name](), log_level="warning", access_log=False)).run(sockets=[listening])
@@ -96,7 +96,7 @@ def body(series: int, samples: int) -> bytes:
 
 
 class Client:
-    """One connection to one server."""
+    """A connection to a server."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -113,7 +113,7 @@ class Client:
                 break
 
     def ask(self, request: bytes) -> bytes:
-        """One request and its answer."""
+        """Send a request and read its answer."""
         self._connection.request("POST", "/scoring", request, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
         text = answer.read()
@@ -144,7 +144,7 @@ def same(one: bytes, other: bytes) -> bool:
 
 
 def measure(clients: dict[str, Client], size: tuple[int, int], rounds: int, seconds: float) -> dict[str, Any]:
-    """One row of the table."""
+    """Return a row of the table."""
     request = body(*size)
     if not same(clients["library"].ask(request), clients["bare"].ask(request)):
         raise RuntimeError("the two do not answer the same")

@@ -26,7 +26,7 @@ from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
 
 INTERVAL = 30
-#: One pair in so many fails, is empty, or never ran.
+#: A pair in so many fails, is empty, or never ran.
 ODD = 20
 
 

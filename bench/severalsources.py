@@ -45,7 +45,7 @@ def scorers(url: str) -> dict[int, ScorerSummary]:
 
 
 def measure(quick: bool) -> Measurement:
-    """One and four in turns."""
+    """Measure one and four in turns."""
     rounds, calls = (7, 10) if quick else (15, 30)
     cpu: dict[int, list[float]] = {1: [], SOURCES: []}
     took: dict[int, list[float]] = {1: [], SOURCES: []}

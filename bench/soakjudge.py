@@ -1,4 +1,4 @@
-"""What is seen of a fleet while `bench.soak` makes faults: a look each second, at all pairs every few seconds."""
+"""Observation of a fleet while `bench.soak` makes faults: a look each second, at all pairs every few seconds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Pair = tuple[str, str]
 
 @dataclass
 class Fault:
-    """One fault (unix seconds). While it lasts it holds up the scores of these clusters, or none; empty: of all."""
+    """A fault (unix seconds). While it lasts it holds up the scores of these clusters, or none; empty: of all."""
 
     kind: str
     began: float
@@ -61,7 +61,7 @@ class Fault:
 
 @dataclass
 class SoakFigures:
-    """What was seen. Ages are in seconds."""
+    """Observed data. Ages are in seconds."""
 
     looks: int = 0
     #: Looks that Redis did not answer.

@@ -14,7 +14,7 @@ from tests.support.stack import Stack
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 CLUSTER = "c1"
 _PROCESSES = ("hub", "beat", "results", "web", "agent")
-#: What the tests' stack makes shorter, and is here as long as in production.
+#: Settings that the tests' stack makes shorter, and that are here as long as in production.
 _SHORTENED = (
     "health_interval",
     "beat_lock_timeout",

@@ -47,7 +47,7 @@ def per_call(work: Callable[[], object], seconds: float) -> float:
 
 
 def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """One size: CPU of both in every round, and the memory of the stages."""
+    """Measure a size: CPU of both in every round, and the memory of the stages."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
         both = Stages(settings, FileSecrets(None, Release(settings)))
@@ -98,7 +98,7 @@ def apart(*values: object) -> dict[str, Any]:
 
 
 def figure(row: dict[str, Any]) -> Figure:
-    """One row of the table."""
+    """Return a row of the table."""
     series, results = row["series"], row["results"]
     return Figure(
         f"CPU of fetch + score, {series:,} x {POINTS} samples, {results:,} results",

@@ -49,7 +49,7 @@ class Size:
 
     @property
     def names(self) -> list[str]:
-        """Of the scorers."""
+        """Names of the scorers."""
         return [f"scorer-{number}" for number in range(self.scorers)]
 
 
@@ -94,7 +94,7 @@ class Upstream:
 
 @contextmanager
 def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
-    """That agent with these scorers and an API server; it stands still."""
+    """Start that agent with these scorers and an API server; it stands still."""
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as folder:
         cluster = plane.cluster()
         summaries = []
@@ -115,7 +115,7 @@ def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
                 found.process.send_signal(signal.SIGSTOP)
                 yield found
             finally:
-                # One that stands still does not hear that it is to end.
+                # A process that stands still does not hear that it is to end.
                 running.send_signal(signal.SIGCONT)
 
 

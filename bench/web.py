@@ -35,7 +35,7 @@ OPEN, WATCHED, QUICK_WATCHED = 200, 20.0, 8.0
 EVERY = 3.0
 #: Pairs that get a newer score each second meanwhile.
 CHANGES = 100
-#: What is to be reached: seconds of CPU and of waiting, elements, bytes, part of a core.
+#: Limits: seconds of CPU and of waiting, elements, bytes, part of a core.
 VIEW_CPU, FIRST_VIEW, NODES, MEMORY, POLL_CPU = 0.05, 1.0, 5000, 150_000_000, 0.5
 PATHS = (
     *("/", "/scorers/scorer-03", "/clusters/cluster-0007", "/clusters/cluster-0003/scorers/scorer-02"),
@@ -108,7 +108,7 @@ def _asked(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, f
 def _view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
     rounds = []
     for _ in range(ROUNDS):
-        # One reading of the fleet serves all pages for a second.
+        # A reading of the fleet serves all pages for a second.
         time.sleep(1.2)
         rounds.append(_asked(page, url, path))
     return min(rounds)

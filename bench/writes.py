@@ -67,7 +67,7 @@ class SendingClusters:
         self.changes = 0
 
     def register(self) -> None:
-        """What the hub controller would have written."""
+        """Write the registry, as the hub controller would."""
         registry = Registry(self._client)
         for name in self.clusters:
             registry.put_cluster(ClusterRecord(name=name, uid=f"uid-{name}"))
@@ -144,7 +144,7 @@ class Everything:
         return True
 
     def scorer_of(self, cluster: str, name: str) -> None:
-        """None: no two scorers share a name."""
+        """Return None: no two scorers share a name."""
         del cluster, name
 
 

@@ -24,12 +24,12 @@ from dsf.scorer import Prometheus, Score, Scorer, ScorerApp, ScorerError, Series
 WHOLE = "all"
 #: (application, device)
 Key = tuple[str, str]
-#: One number per time.
+#: Numbers, one per time.
 Watts = NDArray[np.float64]
 
 
 class Application(BaseModel):
-    """What runs on the devices."""
+    """Workload that runs on the devices."""
 
     name: str
     #: Devices it may run on: MIG profiles such as `3g.48gb`, or `all` for a whole GPU.
@@ -106,7 +106,7 @@ ALPHA = env_number("ALPHA", 1)
 #: The least score; also that of what was never seen to run.
 OFFSET = env_number("OFFSET", 10)
 
-#: Of both scores.
+#: Source of both scores.
 PROMETHEUS = os.environ.get("SOURCE_HOST") or "https://thanos-querier.openshift-monitoring.svc.cluster.local:9091"
 
 config = read_config()
@@ -163,7 +163,7 @@ def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
             continue
         watts = drawn(known, times, patience)
         if np.isnan(watts[-1:]).any():
-            # It draws nothing any more; what it drew says what another one will.
+            # The workload draws nothing any more; what it drew says what another one will.
             yield one.skip("ended")
         else:
             nodes[node] = added(nodes.get(node), watts)
@@ -181,10 +181,10 @@ def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
 
 
 def drawn(known: Series, times: Watts, patience: float) -> Watts:
-    """The watts of a series, which is not empty and has no NaN, at all these times; NaN while it did not run.
+    """Return the watts of a series, which is not empty and has no NaN, at all these times; NaN while it did not run.
 
-    It ran from its first sample on, across gaps of at most `patience` seconds, whose watts are on a straight line; and
-    so it goes on at the end.
+    A workload runs from its first sample on, across gaps of at most `patience` seconds, whose watts are on a straight
+    line; after the last sample it goes on for the same time.
     """
     order = np.argsort(known.times, kind="stable")
     seen = known.times[order]

@@ -3,7 +3,7 @@
     time,value,node
     1718600000,210.5,n1
 
-One column is the time in unix seconds, one the value; all others are labels.
+A column is the time in unix seconds, another one the value; all others are labels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CsvOptions(Options):
 
 
 def fetch(request: Request[CsvOptions]) -> Iterator[Series]:
-    """One series for each set of labels, with the samples in the range; without a range the newest one."""
+    """Return a series for each set of labels, with the samples in the range; without a range the newest one."""
     series: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
     for line, row in _rows(request.get(accept="text/csv, */*;q=0.1"), request.options):
         try:

@@ -107,7 +107,7 @@ def read_template() -> Template:
 
 
 def read_context() -> str:
-    """What else the model should know, from the file that CONTEXT_FILE names. Raises ScorerError."""
+    """Return additional facts for the model, from the file that CONTEXT_FILE names. Raises ScorerError."""
     file = Path(os.environ.get("CONTEXT_FILE") or FOLDER / "context.txt")
     try:
         return file.read_text(encoding="utf-8").strip()
@@ -192,7 +192,7 @@ def authorization() -> dict[str, str]:
 
 
 def prompt(known: Series) -> str:
-    """What the model is asked about a series without NaN."""
+    """Return the question to the model about a series without NaN."""
     times, values = known.times[-MAX_SAMPLES:].tolist(), known.values[-MAX_SAMPLES:].tolist()
     lines = (f"{time:.0f}, {value:.6g}" for time, value in zip(times, values, strict=True))
     return PROMPT.substitute(
@@ -204,11 +204,11 @@ def prompt(known: Series) -> str:
 
 
 async def answer(client: httpx2.AsyncClient, text: str) -> str:
-    """What the model says. Raises NoAnswerError."""
+    """Return the answer of the model. Raises NoAnswerError."""
     # Temperature 0: the likeliest number. Equal prompts may differ in it all the same, by how the server computes them.
     request = {"model": MODEL_NAME, "prompt": text, "max_tokens": MAX_TOKENS, "temperature": 0}
     try:
-        # Of the client's own time-outs each is for one read or write; this one is for all of them.
+        # Each of the client's own time-outs is for one read or write; this one is for all of them.
         async with asyncio.timeout(INFERENCE_TIMEOUT):
             response, body = await exchange(client, request)
     except TimeoutError:

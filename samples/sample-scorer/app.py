@@ -36,7 +36,7 @@ app = Scorer(
 
 @app.score
 def mean(series: list[Series]) -> Iterable[Score]:
-    """One result per series: its labels, a label `meta`, and the score.
+    """Return a result per series: its labels, a label `meta`, and the score.
 
     The mean of values of which one is NaN (a ratio 0/0, say) is NaN, and the library leaves such a result out: a score
     must be a number.

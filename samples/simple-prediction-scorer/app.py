@@ -48,7 +48,7 @@ app = Scorer(
 def predict(series: list[Series]) -> Iterable[Score | Skipped]:
     """A score per series, the highest last, or why it has none.
 
-    Of several results with one name the framework takes the last one, so a namespace is as close to the threshold as
+    If several results have one name the framework takes the last one, so a namespace is as close to the threshold as
     the closest of its pods.
     """
     newest = max((float(one.times.max()) for one in series if not one.is_empty), default=0.0)
@@ -78,7 +78,7 @@ def likelihood(highest: float) -> float:
 
 
 def meta(labels: dict[str, str]) -> str:
-    """What the score was made with, as base64 of JSON: it shall pass as a label and as part of a name."""
+    """Return the parameters of the score as base64 of JSON: the text shall pass as a label and as part of a name."""
     known = "_".join(labels.get(name, "unknown") for name in ("node", "namespace", "pod"))
     text = json.dumps(
         {"predictor_label": known, "alpha": ALPHA, "threshold": THRESHOLD}, separators=(",", ":"), ensure_ascii=False

@@ -1,8 +1,8 @@
 """A scoring API without a source: fixed scores from two tables, one path for each.
 
-Such a scorer is of use when what is known does not change with the minute: which device suits which application, what
-a device costs. One service may offer several scores; each is registered as a DynamicScorer of its own.
-Start it with `uvicorn app:app --port 8000`.
+Use such a scorer when the facts do not change with the minute: which device suits which application, what a device
+costs. A service may offer several scores; each is registered as a DynamicScorer of its own. Start it with `uvicorn
+app:app --port 8000`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POWER_CONSUMPTION: Table = {
     ("app01", "2g.24gb"): 80.0,
     ("app02", "2g.24gb"): 90.0,
 }
-#: Seconds between two cycles. Not `env=""`: SCORE_NAME cannot be the name of both scores.
+#: Seconds between two cycles. `env=""` would not work: SCORE_NAME cannot be the name of both scores.
 INTERVAL = int(env_number("SCORE_INTERVAL", 30, least=1, whole=True))
 
 performance = Scorer(

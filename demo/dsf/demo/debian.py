@@ -1,7 +1,7 @@
 """Programs that are not Python, from PATH or else from Debian's packages.
 
 A package is downloaded with apt-get and unpacked with dpkg-deb into a cache folder, with those of its dependencies that
-this machine lacks. Nothing is installed, no service is started, and root is not needed. Progress goes to standard
+this machine lacks. The functions install nothing, start no service, and do not need root. Progress goes to standard
 error.
 """
 
@@ -89,7 +89,7 @@ def find(program: DebianProgram) -> Path:
         )
     cache = cache_dir()
     with _locked(cache):
-        # Another process may have unpacked it while this one waited.
+        # The wait may have been for another process that unpacked it.
         return cached(program) or _launcher(program, _unpacked(program, cache))
 
 
@@ -109,7 +109,7 @@ def _unpacked(program: DebianProgram, cache: Path) -> Path:
     folder = max(cache.glob(f"{program.package}_*"), key=lambda path: path.stat().st_mtime, default=None)
     if folder is not None:
         return folder
-    # Of one that was killed: this process has the lock.
+    # The folder is of a process that was killed: this process has the lock.
     for left in cache.glob(".unpacking-*"):
         shutil.rmtree(left, ignore_errors=True)
     print(
@@ -175,7 +175,7 @@ def unpack(package: str, root: Path, apt: Path) -> str:
 
 def _download(package: str, folder: Path, options: tuple[str, ...] = ()) -> None:
     """Download a package and the dependencies that this machine lacks."""
-    # Of all that an empty machine would need, what is installed here is found by the loader.
+    # The list has all that an empty machine would need; the loader finds what is installed here.
     empty = ("Dir::State::status=/dev/null", "APT::Install-Recommends=false")
     plan = _apt("install", "--simulate", package, options=(*options, *empty))
     names = [name for name in re.findall(r"^Inst (\S+)", plan, re.MULTILINE) if _is_wanted(name, package)]

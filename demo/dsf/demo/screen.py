@@ -27,7 +27,7 @@ _Lines = list[list[Segment]]
 
 
 def render_table(lines: Sequence[Line]) -> RenderableType:
-    """One line per pair, for 80 columns; causes of failures are beside the table."""
+    """Return a line per pair, for 80 columns; causes of failures are beside the table."""
     now = time.time()
     rows: list[list[str | tuple[str, str]]] = [
         [

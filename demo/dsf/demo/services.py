@@ -36,7 +36,7 @@ _RANGE, _STEP = 60, 5
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """One managed cluster of the demo."""
+    """A managed cluster of the demo."""
 
     name: str
     prometheus_port: int

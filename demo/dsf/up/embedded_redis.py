@@ -15,7 +15,7 @@ from dsf.errors import ToolError
 from dsf.up.ports import LOCALHOST
 from dsf.up.supervisor import Program
 
-#: What a server writes about data of another kind or of a later version.
+#: Messages of a server about data of another kind or of a later version.
 _FOREIGN = re.compile(r"RDB format version|Bad file format|Wrong signature|Unknown RDB", re.IGNORECASE)
 
 
@@ -113,7 +113,7 @@ def _write_private(file: Path, text: str) -> None:
 
 
 def _version_of(server: Path) -> str:
-    """Such as `Valkey server v=9.1.0`."""
+    """Return the version as text, such as `Valkey server v=9.1.0`."""
     try:
         output = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

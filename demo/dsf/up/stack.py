@@ -1,6 +1,6 @@
 """The hub on a folder of manifests, in one process with all its services, and Flower, on this machine.
 
-One local agent runs per cluster that the hub accepted; agents start and end with the clusters.
+Each cluster that the hub accepted has a local agent; agents start and end with the clusters.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class StackOptions:
 
     manifests: Path
     out_dir: Path
-    #: Redis' data and logs. Not below `manifests`, which is watched for changes.
+    #: Redis' data and logs. The folder is outside of `manifests`, which is watched for changes.
     state_dir: Path
-    #: None: an embedded server.
+    #: The Redis to use; None: an embedded server.
     redis_url: str | None = None
     agents: bool = True
     flower: bool = True
@@ -98,7 +98,7 @@ class Stack:
             self.redis_url = self._embedded.url
             self.redis_address = self._embedded.address
             self._supervisor.start(self._embedded.program())
-            # It may load a log.
+            # Redis may load a log.
             self._supervisor.wait_ready(30.0, "Redis")
         else:
             self._check_redis()
@@ -244,7 +244,7 @@ def http_answer(url: str) -> bytes | None:
 def default_state_dir(manifests: Path) -> Path:
     """The folder of Redis' data and logs for this folder of manifests.
 
-    Not in the folder itself: that is watched for changes, and Redis writes every second.
+    The folder is outside of the manifests: those are watched for changes, and Redis writes every second.
     """
     base = os.environ.get("XDG_STATE_HOME")
     root = (Path(base) if base else Path.home() / ".local" / "state") / "dsf"

@@ -44,7 +44,7 @@ class Program:
     ready: Callable[[], bool] | None = None
     #: Ended after all others: they need it to shut down.
     last: bool = False
-    #: What the end of its log means and what to do; empty if that is not known.
+    #: Explanation of the end of its log and what to do; empty if that is not known.
     explain: Callable[[str], str] = lambda _: ""
 
 
@@ -234,7 +234,7 @@ def _end(children: list[_Child], grace: float) -> None:
     while time.monotonic() < deadline and any(child.process.poll() is None for child in children):
         time.sleep(_POLL)
     for child in children:
-        # Also when the child itself is gone: its descendants may still run.
+        # The signal is sent even when the child itself is gone: its descendants may still run.
         _signal(child, signal.SIGKILL)
         child.process.wait()
 

@@ -21,7 +21,7 @@ _GRACE = 2.0
 def main() -> int:
     """The program."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    # It says for every refused request what is in our own message already.
+    # This logger says for every refused request what is in our own message already.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     # Exit codes. The handler raises nothing: what is raised while an object is being deleted is lost. And this is no
     # Event: only this queue may be put into by a handler, which interrupts its own thread anywhere.

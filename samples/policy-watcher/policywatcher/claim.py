@@ -1,10 +1,10 @@
-"""Which value the claim should have: a state machine without input or output.
+"""The rule for the value of the claim: a state machine without input or output.
 
 - No policies: `empty`, at once.
 - A policy that is not compliant: `noncompliant`, at once.
 - All policies compliant: `compliant`, but only when every look has found that of these very policies for the whole
-  stable time, and no look failed. Until then the claim stays as it is. So does a claim that already says `compliant`
-  when the watcher starts: a restart is no reason to move workloads away.
+  stable time, and no look failed. Until then the claim stays as it is. A claim that already says `compliant` when the
+  watcher starts also stays: a restart is no reason to move workloads away.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class Compliance(StrEnum):
-    """What a look at all policies found; also the values of the claim."""
+    """Result of a look at all policies; also the values of the claim."""
 
     EMPTY = "empty"
     NONCOMPLIANT = "noncompliant"
@@ -23,7 +23,7 @@ class Compliance(StrEnum):
 
 @dataclass(frozen=True)
 class Look:
-    """What a look found."""
+    """Content of a look."""
 
     compliance: Compliance
     #: Which policies were seen in which form: a name alone may be another policy's by now.
@@ -32,11 +32,11 @@ class Look:
 
 @dataclass(frozen=True)
 class State:
-    """What is known from the looks so far."""
+    """State after the looks so far."""
 
     #: Seconds of uninterrupted compliance before the claim may say so.
     stable: float
-    #: What the newest look found; None before the first.
+    #: Result of the newest look; None before the first.
     seen: Compliance | None = None
     #: When (on the caller's monotonic clock) the look ended that saw the present compliance first.
     since: float | None = None
@@ -51,9 +51,9 @@ class State:
     def observe(self, look: Look, asked: float, answered: float) -> State:
         """The state after a look, with the seconds of a clock that never goes back before and after it.
 
-        What a look finds was so at some moment between the two. So compliance has lasted at least from the end of the
-        first look to the beginning of the last one, and only that counts: an API server that takes its time does not
-        shorten the stable time. A policy that was not there before, or was another one, has yet to last.
+        The result of a look was true at some moment between the two. Therefore compliance has lasted at least from the
+        end of the first look to the beginning of the last one, and only that counts: an API server that takes its time
+        does not shorten the stable time. A policy that was not there before, or was another one, has yet to last.
         """
         seen = look.compliance
         if seen is not Compliance.COMPLIANT:
@@ -76,7 +76,7 @@ class State:
         if self.seen is Compliance.COMPLIANT and not self.settled:
             if self._may_stay(claim):
                 return None
-            # There are policies, and that they are complied with is not certain yet.
+            # Policies exist, and their compliance is not certain yet.
             value = Compliance.NONCOMPLIANT
         return None if claim == value else value
 

@@ -27,7 +27,7 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """What the watcher needs of its cluster. Close it when done."""
+    """Access of the watcher to its cluster. Close it when done."""
 
     def __init__(self, configuration: client.Configuration, namespace: str, claim: str) -> None:
         # The loop is the retry: the next look comes soon enough.
@@ -57,7 +57,7 @@ class Cluster:
         self._client.close()  # type: ignore[no-untyped-call]
 
     def compliance(self) -> Look:
-        """What all policies of the namespace say together. Raises ClusterError."""
+        """Return the common compliance of all policies of the namespace. Raises ClusterError."""
         seen: set[tuple[str, int]] = set()
         query: dict[str, Any] = {}
         while True:
@@ -136,7 +136,7 @@ class _NoSuchObjectError(ClusterError):
 
 
 def _line(text: object) -> str:
-    """What the other side said, on one line of the log."""
+    """Return the text of the other side, on one line of the log."""
     return " ".join(str(text)[:_TEXT].split())
 
 

@@ -17,7 +17,7 @@ class OptionError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may set. Times are in seconds."""
+    """Options of the watcher. Times are in seconds."""
 
     poll_interval: float
     stable_duration: float

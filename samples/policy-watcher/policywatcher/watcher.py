@@ -15,10 +15,10 @@ log = logging.getLogger("policywatcher")
 
 
 class Cluster(Protocol):
-    """What the loop needs; all methods raise ClusterError."""
+    """The cluster as the loop needs it; all methods raise ClusterError."""
 
     def compliance(self) -> Look:
-        """What all policies say together."""
+        """Return the common compliance of all policies."""
         ...
 
     def claim(self) -> str | None:
