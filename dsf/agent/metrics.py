@@ -1,4 +1,4 @@
-"""What others see of an agent: its metrics, which are this cluster's scores and the cost of its cycles, and readiness.
+"""Metrics of an agent, which are this cluster's scores and the cost of its cycles, and its readiness.
 
 Ready means *scoring*, not that a process runs. The readiness file exists while the agent takes ticks, no thread fails
 again and again, and at least one of its scorers has had a recent successful cycle. An agent without scorers is ready.

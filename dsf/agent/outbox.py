@@ -80,7 +80,7 @@ class Mailbox:
     def put(self, mail: Mail, text: bytes, *, replace: bool = True) -> bool:
         """True if the result is in a slot now, also in place of an older result if `replace` allows that.
 
-        One round trip unless its slot is taken. Raises redis.RedisError.
+        The call costs one round trip unless its slot is taken. Raises redis.RedisError.
         """
         with self._lock:
             home = self._homes.setdefault(mail.scorer, len(self._homes) % len(self._slots))

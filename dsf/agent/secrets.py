@@ -1,10 +1,10 @@
 """Secrets of the sources' and scoring APIs' servers: files mounted by Kubernetes, read at each use, so that rotation
 needs no restart.
 
-Only this module and the request that carries a secret know it. It is in no message, log or exception.
+Only this module and the request that carries a secret know it. Messages, logs and exceptions never contain a secret.
 
-The author of a DynamicScorer names a Secret and the server that receives its content. So a Secret is usable only if an
-admin of its cluster or of the hub released it for that server, and the agent's own Secrets never are.
+The author of a DynamicScorer names a Secret and the server that receives its content. Therefore a Secret is usable only
+if an admin of its cluster or of the hub released it for that server, and the agent's own Secrets never are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Messages that this cluster's queue may have: score this scorer, in this run, until then.
 
-Any holder of an agent's credential, or of a right to start tasks, may push anything there. So Celery gets only these
-three arguments and the id, each checked; a chain, callbacks, times and everything else in the message is dropped. What
-is no tick is counted and dropped, by the task's strategy or, if it is no message at all, by the transport.
+Any holder of an agent's credential, or of a right to start tasks, may push anything there. Therefore Celery gets only
+these three arguments and the id, each checked; a chain, callbacks, times and everything else in the message is dropped.
+Messages that are no tick are counted and dropped, by the task's strategy or, if it is no message at all, by the
+transport.
 
 A tick expires by the hub's clock, which the agent measures (`dsf.process.hubclock`).
 """

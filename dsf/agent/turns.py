@@ -1,8 +1,8 @@
-"""Which tick gets a thread of the agent next, and which one waits: shares of the threads by namespace.
+"""Shares of the agent's threads by namespace, which decide the tick that gets a thread next.
 
-All scorers of a cluster share the agent's threads, and a cycle holds its thread while a server does not answer. So
-the scorers of one namespace never get all threads: some are reserved for the hub's own namespace, and each other one
-may hold at most as many as it leaves free. Two namespaces that hang therefore leave threads for a third one. A
+All scorers of a cluster share the agent's threads, and a cycle holds its thread while a server does not answer.
+Therefore the scorers of one namespace never get all threads: some are reserved for the hub's own namespace, and each
+other one may hold at most as many as it leaves free. Two namespaces that hang thus leave threads for a third one. A
 namespace alone on its cluster has all threads. Ticks beyond the share wait for their turn until they expire.
 """
 

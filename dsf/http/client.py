@@ -306,8 +306,8 @@ def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The decompressed data, at most a MiB at a time; nothing for no pieces. Raises HTTPException.
 
     A few compressed bytes can expand a thousandfold, and an answer can consist of many small compressed members, each
-    of which costs a copy of the rest: so the output of each step is bounded, and the members are counted. What follows
-    the last member is ignored, as gzip does.
+    of which costs a copy of the rest: so the output of each step is bounded, and the members are counted. Bytes after
+    the last member are ignored, as gzip does.
     """
     # gzip or zlib, detected by the first bytes.
     either = 32 + zlib.MAX_WBITS

@@ -1,9 +1,9 @@
-"""Which scorers fit into a cluster's ManifestWork, if not all do. Pure functions.
+"""Selection of the scorers that fit into a cluster's ManifestWork, if not all do. Pure functions.
 
 All scorers of a cluster share one object, and a hub that tried to write too much of it could write nothing: no new
-scorer, no removal, no rotated Secret. So scorers are left out, in an order that nobody can turn against others: those
-of the hub's own namespace come first, each other namespace has an equal share of the rest and what others leave of
-theirs, and in a namespace older scorers come before newer ones.
+scorer, no removal, no rotated Secret. Therefore scorers are left out, in an order that nobody can turn against others:
+those of the hub's own namespace come first, each other namespace has an equal share of the rest and what others leave
+of theirs, and in a namespace older scorers come before newer ones.
 """
 
 from __future__ import annotations

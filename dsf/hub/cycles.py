@@ -34,8 +34,8 @@ class CycleOutcomes:
     expired: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[FailedCycle] = field(default_factory=list)
-    #: What is said of answers that do not count, or not all of them: the condition's reason, the number of clusters,
-    #: and `<cluster>: <sentence>` for one of them. Those without a score come first.
+    #: Remark on answers that do not count, or not all of them: the condition's reason, the number of clusters, and
+    #: `<cluster>: <sentence>` for one of them. Clusters without a score come first.
     remark_reason: str = ""
     remarked: int = 0
     remark: str = ""

@@ -55,9 +55,9 @@ _Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthent
 class DesiredState:
     """Rebuilds the plan after changes and reports what has to be reconciled with it. Thread-safe.
 
-    A plan is made from all objects. So changes are gathered, and reconcilers take the current plan: what changed is
-    reconciled when there is a plan that knows it. A thread makes plans, soon after a change and never one right after
-    the other.
+    A plan is made from all objects. Therefore changes are gathered, and reconcilers take the current plan: a changed
+    object is reconciled when there is a plan that knows the change. A thread makes plans, soon after a change and never
+    one right after the other.
     """
 
     def __init__(
@@ -402,9 +402,9 @@ class DesiredState:
         manifest = stored
         try:
             unknown: list[str] = []
-            # Newer CRDs stay after a rollback, and a hub without its configuration would remove everything. Not
-            # ScoringAuthentication: without a restricting field it would allow more. The folder backend refuses
-            # unknown fields as typos before this.
+            # Newer CRDs stay after a rollback, and a hub without its configuration would remove everything.
+            # ScoringAuthentication is excluded: without a restricting field it would allow more. The folder backend
+            # refuses unknown fields as typos before this.
             if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)

@@ -1,8 +1,8 @@
-"""What the author of a scorer may see of servers' answers.
+"""Limits on what the author of a scorer may see of servers' answers.
 
 A scorer names servers that the hub and the agents request. Its author may be unable to reach them: without this rule
-its status would show the beginning of any internal page. So statuses of scorers in other namespaces than the hub's own
-have only status and kind of a failure; the hub's operators see the answers in `dsf history` and on the page.
+its status would show the beginning of any internal page. Therefore statuses of scorers in other namespaces than the
+hub's own have only status and kind of a failure; the hub's operators see the answers in `dsf history` and on the page.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Health checks of scoring APIs and the polling of their /config.
 
-A scorer becomes Active after a fully successful check. It stays Active while `/healthz` succeeds: a bad `/config` then
-leaves the last good one in force and is only reported. It becomes Inactive after some consecutive failed checks; one
-that never was Active at this URL, after the first.
+A scorer becomes Active after a fully successful check, and stays Active while `/healthz` succeeds: a bad `/config` then
+leaves the last good one in force and is only reported. After some consecutive failed checks the scorer becomes
+Inactive; one that never was Active at this URL, after the first.
 """
 
 from __future__ import annotations

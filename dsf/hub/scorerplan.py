@@ -1,7 +1,7 @@
-"""One scorer's part of the desired state, kept until something that it was made from changes. Pure, no I/O.
+"""A scorer's part of the desired state, kept until something that it was made from changes. Pure, no I/O.
 
 The whole desired state is built again after changes of any object, dozens of times while a thousand scorers become
-Active. So each of these must cost what changed, not what there is.
+Active. Therefore the cost of each must depend on what changed, not on the size of the state.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class PlanOwners:
         """Return a planned score's object without status and its seconds of validity, if an object of this name created
         then is the original project's; else None.
 
-        Its agent creates a score after the DynamicScorer, and before this project's hub knows that scorer. Whoever
-        creates a DynamicScorer now cannot get an older score so: the hub knows it at once.
+        Its agent creates a score after the DynamicScorer, and before this project's hub knows that scorer. A
+        DynamicScorer that is created now cannot get an older score in this way: the hub knows it at once.
         """
         scorer = self._by_name.get(name)
         if scorer is None or not self.wants(cluster, label_value(scorer.name)) or not self.plan.is_enabled:

@@ -1,9 +1,9 @@
-"""The reconcilers of DynamicScorer and DynamicScoringConfig: what their statuses say.
+"""The reconcilers of DynamicScorer and DynamicScoringConfig, which write their statuses.
 
-A scorer's also has its health checks, and its place in the registry; where it runs is decided by the cluster
-reconciler. That also removes ManifestWorks and schedule entries when the effective configuration is deleted. Agents
-keep their credentials while their clusters are accepted: these are their identity, and the next configuration finds
-agents that are ready.
+The reconciler of a scorer also has its health checks, and its place in the registry. The cluster reconciler decides
+where the scorer runs, and removes ManifestWorks and schedule entries when the effective configuration is deleted.
+Agents keep their credentials while their clusters are accepted: these are their identity, and the next configuration
+finds agents that are ready.
 """
 
 from __future__ import annotations

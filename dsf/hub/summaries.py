@@ -218,8 +218,8 @@ class FleetPlan:
     def records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
         """The records of all scorers by the scorer's name; `present` are those in the registry now.
 
-        A scorer that cannot be resolved or read at the moment keeps its record, suspended. One that lost its score name
-        to another has none. Without a configuration no score is published.
+        A scorer that cannot be resolved or read at the moment keeps its record, suspended. A scorer that lost its score
+        name to another has none. Without a configuration no score is published.
         """
         wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record) is not None}
         for plan in self.scorers.values():

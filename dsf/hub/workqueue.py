@@ -25,7 +25,7 @@ class WorkQueue(Generic[Key]):
 
     def __init__(self, may_begin: Callable[[Key, Set[Key]], bool] = lambda *_: True) -> None:
         """`may_begin` says whether a ready key may be taken while these others are being processed; a key that may not
-        keeps its place until it may. It is called with the queue locked."""
+        keeps its place until it may. The queue is locked during the call."""
         self._may_begin = may_begin
         self._ready: deque[Key] = deque()
         # Waiting for processing, in `_ready` or, while in `_processing`, until `done`.
@@ -50,7 +50,7 @@ class WorkQueue(Generic[Key]):
             self._add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Process `key` after this time. Of several times the earliest counts."""
+        """Process `key` after this time. If several times are given, the earliest counts."""
         if seconds <= 0:
             self.add(key)
             return

@@ -3,7 +3,7 @@ says where to send them. All other OTEL_* variables are the SDK's.
 
 A trace is one run: beat's tick is its root, the agent's tasks and requests are below it, and so is what the results
 worker does with the result. The ids of trace and root follow from the run, so no message carries them, and `dsf
-history` can name the trace of any cycle. What belongs to no run, such as looking for messages, has no span.
+history` can name the trace of any cycle. Work that belongs to no run, such as looking for messages, has no span.
 
 `run` is `<cluster>/<scorer>/<run id>` everywhere; times are unix seconds.
 """

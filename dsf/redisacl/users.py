@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_of_user, cluster_rules, cluster_user, hub_rules, hub_user
 
-#: Off and without a password: no client connects without a name. It keeps its rights, because Redis
-#: reads its append-only file as this user, and versions without the fix of redis/redis#14541 (such as 7.0.15) silently
-#: drop what it "may not" do in a transaction or a script, which is nearly all of the data.
+#: Rule of the default user: off and without a password, so no client connects without a name. The user keeps its
+#: rights, because Redis reads its append-only file as this user, and versions without the fix of redis/redis#14541
+#: (such as 7.0.15) silently drop what it "may not" do in a transaction or a script, which is nearly all of the data.
 DEFAULT_OFF = "user default off resetpass ~* &* +@all"
 
 

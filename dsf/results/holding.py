@@ -27,7 +27,7 @@ class Published:
     """The scores in force of the pairs of some results. For one batch of one worker: a mailbox has one reader."""
 
     def __init__(self, client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]], *, now: float) -> None:
-        """Of scorers with a hold, in one round trip. `now` is unix seconds. Raises redis.RedisError."""
+        """Read the scores of scorers with a hold, in one round trip. `now` is unix seconds. Raises redis.RedisError."""
         self._scores: dict[tuple[str, str], PairScore] = {}
         scorers = {
             (result.cluster, result.scorer): scorer

@@ -117,7 +117,8 @@ def cluster_of(slot: bytes) -> str:
 
 
 class Batch:
-    """Results for one call of `dsf.ingest`. They never pass through a queue, so the task takes this object itself."""
+    """Results for one call of `dsf.ingest`. A batch never passes through a queue, so the task takes this object
+    itself."""
 
     def __init__(self, waiting: Waiting, ingest: Ingest) -> None:
         self._waiting = waiting

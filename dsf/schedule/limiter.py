@@ -1,9 +1,9 @@
 """Fleet-wide rate limits: one scorer behind many clusters, such as an LLM endpoint.
 
 If more pairs are due than the limit allows, some must miss slots. A token bucket would always refuse the same clusters,
-because slots repeat in the same order. So each pair takes a ticket, as at a counter: the time at which it may run, in
-order of request, valid while slots are missed. All pairs run in turn. Tickets are in the memory of the active beat;
-after a takeover all start afresh.
+because slots repeat in the same order. Therefore each pair takes a ticket, as at a counter: the time at which it may
+run, in order of request, valid while slots are missed. All pairs run in turn. Tickets are in the memory of the active
+beat; after a takeover all start afresh.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Failure:
 
 
 class Failures:
-    """Failed pairs by cluster and scorer. Not thread-safe."""
+    """Failed pairs by cluster and scorer. The class is not thread-safe."""
 
     def __init__(self) -> None:
         self._failures: dict[Pair, Failure] = {}

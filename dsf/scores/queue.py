@@ -17,10 +17,10 @@ _OWN_SHARE: Final = 2
 
 
 class PairQueue:
-    """Pairs by the time of their next check, in unix seconds. Not thread-safe.
+    """Pairs by the time of their next check, in unix seconds. The class is not thread-safe.
 
-    Of the due ones, every second is of the hub's own namespace, and the others are of all other namespaces in turn; in
-    a namespace, the longest waiting comes first.
+    Every second due pair is of the hub's own namespace, and the others are of all other namespaces in turn; in a
+    namespace, the longest waiting comes first.
     """
 
     def __init__(self, namespace: Callable[[str], str], home: str) -> None:

@@ -1,9 +1,8 @@
 """The score writer: makes the AddOnPlacementScores of the backend what the scores in Redis say, at a bounded rate.
 
 The writer is level-triggered. Checking a pair computes the desired object from current data, compares it with the
-backend's
-object, and applies the difference. So the newest value wins, an extra check is harmless, and nothing has to survive a
-change of leader: the next writer checks every pair.
+backend's object, and applies the difference. Therefore the newest value wins, an extra check is harmless, and nothing
+has to survive a change of leader: the next writer checks every pair.
 """
 
 from __future__ import annotations

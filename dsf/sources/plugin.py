@@ -2,7 +2,8 @@
 
     from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError
 
-It is stable within one PROTOCOL. The agent applies credentials, TLS, deadline and limits, as for built-in types.
+The protocol is stable within one PROTOCOL. The agent applies credentials, TLS, deadline and limits, as for built-in
+types.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Agents:
         self._redis = client
 
     def note_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
-        """Store agents' versions, and the newest key ids that they signed with. One round trip."""
+        """Store agents' versions, and the newest key ids that they signed with, in one round trip."""
         texts = {name: record.model_dump_json() for name, (record, _) in records.items()}
         at_once(
             self._redis,
@@ -158,7 +158,7 @@ class AgentKeys:
             try:
                 pipe.execute()
             except redis.WatchError:
-                # Another request came; this one is recognised as done at the next check.
+                # A newer request came; this one is recognised as done at the next check.
                 log.debug("request for credentials stays until the next look", cluster=cluster)
 
     def used(self) -> dict[str, int]:

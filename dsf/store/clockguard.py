@@ -111,7 +111,7 @@ class ResultsGuard(ClockGuard):
         latest, closed = latest_run_id(now + TOLERANCE), 0
         later: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
         for batch in batched((str(run) for run in later if str(run).rpartition("/")[2] > latest), _BATCH):
-            # One by one, so that a run that ended meanwhile is not counted twice.
+            # The runs are removed one by one, so that a run that ended meanwhile is not counted twice.
             removed = at_once(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
             lost = Counter(run.rpartition("/")[0] for run, count in zip(batch, removed, strict=True) if count)
             # Removed pairs have no books.

@@ -82,7 +82,7 @@ class ScheduleOverride(BaseModel):
 
     v: int = keys.SCHEMA_VERSION
     interval: _Interval | None = Field(default=None, ge=1)
-    #: None: not set. True: paused until `paused_until`, or until resumed.
+    #: The pause. None: not set. True: paused until `paused_until`, or until resumed.
     paused: bool | None = None
     paused_until: PauseEnd | None = None
     note: str = ""

@@ -99,7 +99,8 @@ class Notices:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
-        # Key and name -> last text told. It is noted before it is written: no two threads tell of the same at once.
+        # Key and name -> last text told. The text is noted before it is written: no two threads tell of the same at
+        # once.
         self._told: dict[tuple[str, str], str] = {}
 
     def tell_scorer(self, notice: ScorerNotice) -> None:

@@ -1,7 +1,7 @@
 """The registry: existing scorers and clusters, for components without access to the hub's objects.
 
-Written by the hub controller; read by the results worker, the page and the command line. It holds no endpoint and
-no secret: an intruder in Redis cannot learn or change where an agent sends its tokens.
+Written by the hub controller; read by the results worker, the page and the command line. The registry holds no endpoint
+and no secret: an intruder in Redis cannot learn or change where an agent sends its tokens.
 """
 
 from __future__ import annotations

@@ -90,11 +90,11 @@ class Runs:
         """Close the books of runs, of a pair in their order, and store the state and score of each that is its pair's
         newest.
 
-        One round trip for all pairs, and one more for each further ending of a pair. Returns for each of `endings` its
-        outcome; NO_ROOM if nothing was stored because the scores of its namespace take their bytes; `late` if it had
-        been declared lost (its score counts, the books stay); `replayed` or `stale` if it was refused; `removed` if the
-        pair no longer exists; `ended` for a lost run that is not open any more. What Redis has against one ending is in
-        its place and does not affect the others; what it has against all is raised.
+        The call needs one round trip for all pairs, and one more for each further ending of a pair. Returns for each of
+        `endings` its outcome; NO_ROOM if nothing was stored because the scores of its namespace take their bytes;
+        `late` if it had been declared lost (its score counts, the books stay); `replayed` or `stale` if it was refused;
+        `removed` if the pair no longer exists; `ended` for a lost run that is not open any more. An error of Redis for
+        one ending is in its place and does not affect the others; an error for all is raised.
         """
         ended: dict[int, str | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
@@ -139,7 +139,7 @@ class Runs:
             # Members that are no run, and those of pairs whose data is spoilt, have no books and must not stop the
             # others.
             self._redis.zrem(keys.OPEN_RUNS, *spoilt)
-        # Others may have ended meanwhile, and those of removed pairs are just forgotten.
+        # The other runs may have ended meanwhile, and those of removed pairs are just forgotten.
         lost = [member for member, answer in answers.items() if not isinstance(answer, str) or answer == "lost"]
         return lost, len(overdue) == _BATCH
 

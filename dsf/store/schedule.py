@@ -204,7 +204,8 @@ class ScheduleStore:
         """
         at = hub_time(self._redis) if now is None else now
         self._check(target)
-        # What applies to a pair instead: nothing in place of that of the whole scorer, as a pair's own goes before it.
+        # The override that applies to a pair instead: none in place of that of the whole scorer, as a pair's own goes
+        # before it.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
         others = {} if is_whole else self._others(target)
         held = any(pause(entry, others, at).paused for entry in self._touched(target))

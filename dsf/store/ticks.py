@@ -1,10 +1,11 @@
-"""Ticks: the messages of those that are sent, why others are not, and whether beat sends any.
+"""Ticks: the messages of those that are sent, the reasons why others are not, and whether beat sends any.
 
 The message is what a Celery worker expects on its queue, a call of the task `dsf.cycle` with the arguments (scorer, run
-id, deadline). It has no `expires` of Celery, which an agent would compare with its own clock: the deadline is by the
-hub's. Beat pushes the message in the script that also opens the run, so it is built here and not by `apply_async`.
+id, deadline). The message has no `expires` of Celery, which an agent would compare with its own clock: the deadline is
+by the hub's. Beat pushes the message in the script that also opens the run, so it is built here and not by
+`apply_async`.
 
-Of a pair whose newest ticks were not sent, the hash `dsf.keys.SKIPS` has a text, written by `lua/dispatch.lua` and
+If the newest ticks of a pair were not sent, the hash `dsf.keys.SKIPS` has a text, written by `lua/dispatch.lua` and
 removed when a tick is sent:
 
     <consecutive ticks not sent> <unix seconds of the first> <unix seconds of the newest> <reason of the newest>
@@ -86,7 +87,7 @@ _json: Final = json.JSONEncoder(separators=(",", ":")).encode
 def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *, queue_limit: int) -> str:
     """Send a tick now, as `dsf rescore` does, and return its run id.
 
-    The run is opened and counted as scheduled together with the push. It expires after `interval` seconds. Pauses and
+    The run is opened and counted as scheduled together with the push, and expires after `interval` seconds. Pauses and
     the fleet-wide rate limit do not apply to a user's request; the schedule does not change. Raises UnknownScorerError
     when the scorer does not run on the cluster, QueueFullError when the cluster's queue already holds `queue_limit`
     messages, and redis.RedisError.

@@ -1,8 +1,7 @@
 """Marks of the stages that work in a loop: each sets its own, which Redis removes if it is not set again.
 
 Readers of the fleet's state notice a missing mark, so a stage that stands still need not say so itself. Redis counts
-the
-time, so no process's clock matters.
+the time, so no process's clock matters.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     plans = "package.pages:PAGES"     a `PagePlugin`
 
-Its templates render what is inside a page. They may import the page's `macros.html`.
+The plug-in's templates render what is inside a page, and may import the page's `macros.html`.
 """
 
 from __future__ import annotations
