@@ -97,7 +97,8 @@ else
     for i, cluster in ipairs(names) do
         keys[i] = prefix .. cluster .. '.flag'
     end
-    -- Most clusters have no flag: one command checks eight. An agent may set a flag of any size: at most three bytes are read.
+    -- Most clusters have no flag: one command checks eight. An agent may set a flag of any size: at most three bytes are
+    -- read.
     for eighth = 1, #keys, 8 do
         local last = math.min(eighth + 7, #keys)
         local is_some = call('EXISTS', unpack(keys, eighth, last)) > 0

@@ -1,9 +1,8 @@
 """Rules of OCM's placement controller, as pure functions of its input objects.
 
 The rules follow pkg/placement of OCM 1.2: eligible clusters (cluster sets bound to the namespace), two filters
-(predicates,
-taints), the sum of weight x score of each prioritizer, the first N by sum and then by name. Numbers are truncated as in
-Go. `tests/e2e/test_placement_order.py` compares the result with the controller.
+(predicates, taints), the sum of weight x score of each prioritizer, the first N by sum and then by name. Numbers are
+truncated as in Go. `tests/e2e/test_placement_order.py` compares the result with the controller.
 
 CEL expressions of predicates are not evaluated: they count as met here (`SchedulingDecision.has_cel`).
 """
