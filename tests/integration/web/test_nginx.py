@@ -32,7 +32,9 @@ def proxied(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
     settings = {"web_root_path": "/scores", "web_trusted_proxies": '["127.0.0.1"]', "web_auth": "token"}
     with WebProcess(redis_server.url, folder / "log", client_token_file=folder / "token", **settings) as page:
         certificate = TestCa(folder / "ca").issue("127.0.0.1")
-        lines = location.replace("127.0.0.1:8090", f"127.0.0.1:{page.port}")
+        documented = "127.0.0.1:8080"
+        assert documented in location
+        lines = location.replace(documented, f"127.0.0.1:{page.port}")
         with nginx(folder, lines, certificate) as url:
             yield url
 
