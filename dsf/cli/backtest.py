@@ -13,7 +13,6 @@ import typer
 from dsf.cli.duration import hold, seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
-from dsf.process import hubclock
 
 if TYPE_CHECKING:
     from dsf.backtest.summary import BacktestView
@@ -88,6 +87,7 @@ def backtest(
     from dsf.backtest.summary import BacktestList
     from dsf.cli import backtesting
     from dsf.errors import BacktestError
+    from dsf.process import hubclock
 
     if scorer is None and manifest is None:
         raise typer.BadParameter("is needed, or a manifest with -f", param_hint="SCORER")

@@ -11,7 +11,6 @@ from dsf.cli.backtest import Every, Keep, Rate, when
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
-from dsf.process import hubclock
 from dsf.text import listed
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ def compare(
     from dsf.backtest.comparison import compared, in_common
     from dsf.cli import backtesting
     from dsf.errors import BacktestError
+    from dsf.process import hubclock
 
     is_interrupted = False
     try:

@@ -11,7 +11,6 @@ import typer
 
 from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
-from dsf.process import hubclock
 
 if TYPE_CHECKING:
     from dsf.api.policies import HoldRule
@@ -54,7 +53,7 @@ def moment(text: str, now: float | None = None) -> float:
 
     Raises typer.BadParameter for anything else and for the past.
     """
-    now = hubclock.now() if now is None else now
+    now = _hub_now() if now is None else now
     if _DURATION.fullmatch(text):
         at = now + seconds(text)
     else:
@@ -70,8 +69,15 @@ def past(text: str, now: float | None = None) -> float:
     Raises typer.BadParameter for anything else.
     """
     if _DURATION.fullmatch(text):
-        return (hubclock.now() if now is None else now) - seconds(text)
+        return (_hub_now() if now is None else now) - seconds(text)
     return _iso(text, datetime.timestamp, "how long ago such as 30m or 2h")
+
+
+def _hub_now() -> float:
+    # Imported late: it needs redis-py, for which `dsf --help` would wait.
+    from dsf.process import hubclock
+
+    return hubclock.now()
 
 
 def _iso(text: str, read: Callable[[datetime], float], otherwise: str) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from tests.integration.samples.conftest import Start, ask, series
+from tests.integration.samples.conftest import Start, series
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
@@ -36,7 +36,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_nonsense_is_no_score(llama: str, llm_forecast: Start) -> None:
     url = llm_forecast(VLLM_ENDPOINT=llama, MODEL_NAME="tiny", MAX_SAMPLES="8", INFERENCE_TIMEOUT="20")
-    found = ask("POST", f"{url}/scoring", {"data": [series(["0.1", "0.2", "0.3"], pod=f"p{at}") for at in range(4)]})
-    assert found == {"results": [], "dropped": {"no_number": 4}}
-    counts = requests.get(f"{url}/metrics", timeout=300).text
-    assert 'reason="no_number",scorer="llm-forecast-scorer"} 4.0' in counts
+    body = {"data": [series(["0.1", "0.2", "0.3"], pod=f"p{at}") for at in range(4)]}
+    response = requests.post(f"{url}/scoring", json=body, timeout=300)
+    assert (response.status_code, "Retry-After" in response.headers) == (503, True)
+    assert response.json().keys() == {"detail"}
+    assert "the language model gave no usable number: the answer is no number" in response.json()["detail"]

@@ -37,7 +37,7 @@ def test_pushed_and_pulled_metrics_reach_the_scoring_api(
         ScriptedServer(answer("pulled 3\n", Content_Type="text/plain")) as exporter,
         Agent(tmp_path, redis_url, otlp_port=port, listen_host="127.0.0.1") as agent,
     ):
-        common = {"sourceType": "OpenTelemetry", "sourceRange": 20, "sourceStep": 10}
+        common = {"sourceType": "OpenTelemetry", "sourceRange": 20, "sourceStep": 1}
         agent.configure(
             summary("pushed", "http://agent/v1/metrics", scorer.url, sourceQuery="queue.length", **common),
             summary("pulled", f"{exporter.url}/metrics", scorer.url, sourceQuery="pulled", **common),
