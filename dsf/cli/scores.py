@@ -65,7 +65,7 @@ def scores(
     """
     from dsf.cli.session import looking
 
-    with looking() as fleet:
+    with looking(is_watching=watching) as fleet:
         most = table_limit(limit, output)
         if watching:
             watch(lambda: fleet.scores(cluster, scorer, limit=most), output, render_scores)

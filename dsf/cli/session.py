@@ -108,13 +108,19 @@ def agent_settings(cluster: str) -> Settings:
 
 @contextmanager
 def session() -> Iterator[CommandSession]:
-    """Settings and a Redis client that is closed at the end."""
+    """Settings, a Redis client that is closed at the end, and the hub's time. Raises redis.RedisError."""
+    with _connected() as opened, _hub_time(opened.redis):
+        yield opened
+
+
+@contextmanager
+def _connected() -> Iterator[CommandSession]:
+    """A session without the hub's time; Redis may be away."""
     settings = command_settings()
     # About three seconds: Redis may be restarting. A user waits, so not longer.
     client = connect(settings, name="dsf-cli", retries=8)
     try:
-        with _hub_time(client):
-            yield CommandSession(settings, client)
+        yield CommandSession(settings, client)
     finally:
         client.close()
 
@@ -149,11 +155,30 @@ def say_offset(offset: float) -> None:
         )
 
 
+class _WatchedTime:
+    """The hub's time for a command that goes on while Redis is away: measured when it is asked for."""
+
+    def __init__(self, server: hubclock.Server) -> None:
+        self._clock = hubclock.HubClock(server, on_measured=self._say_once)
+        self._is_said = False
+
+    def __call__(self) -> float:
+        """Unix seconds by the hub's clock. Raises redis.RedisError."""
+        self._clock.keep_measured()
+        return self._clock.now()
+
+    def _say_once(self, clock: hubclock.HubClock) -> None:
+        if not self._is_said:
+            self._is_said = True
+            say_offset(clock.offset)
+
+
 @contextmanager
-def looking(*, needs_time: bool = False) -> Iterator[Client | FleetModel]:
+def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[Client | FleetModel]:
     """Return the data source of a read-only command: the JSON API of DSF_API_URL, else Redis.
 
     `needs_time`: the command computes with the hub's time before it reads. The answers of the API have their own time.
+    `is_watching`: the command reads again and again; each read raises redis.RedisError while Redis is away.
     """
     client = api_client()
     if client is not None:
@@ -166,6 +191,10 @@ def looking(*, needs_time: bool = False) -> Iterator[Client | FleetModel]:
         return
     from dsf.fleet.model import FleetModel
 
+    if is_watching:
+        with _connected() as opened:
+            yield FleetModel(opened.redis, _WatchedTime(opened.redis))
+        return
     with session() as opened:
         yield FleetModel(opened.redis)
 

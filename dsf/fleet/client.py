@@ -76,12 +76,8 @@ class Client:
         #: Seconds to add to the time of this machine for that of the server, by the newest answer.
         self.offset = 0.0
 
-    def ping(self) -> None:
-        """Close nothing: each request is a connection of its own. With `time` this is a
-        `dsf.process.hubclock.Server`."""
-
     def time(self) -> tuple[int, int]:
-        """The server's time: seconds and microseconds since 1970."""
+        """The server's time: seconds and microseconds since 1970, as of a `dsf.process.hubclock.Server`."""
         at = self.clusters(limit=1).at.timestamp()
         return int(at), int(at % 1 * 1e6)
 

@@ -33,9 +33,6 @@ _SLOWEST: Final = 2.0
 class Server(Protocol):
     """The part of a client of Redis that tells its time."""
 
-    def ping(self) -> object:
-        """Return when Redis has answered."""
-
     def time(self) -> tuple[int, int]:
         """Seconds and microseconds since 1970."""
 
@@ -104,8 +101,9 @@ class HubClock:
 
     def measure(self) -> bool:
         """Ask Redis for its time; return False if the answer took too long to be used. Raises redis.RedisError."""
-        # Connecting takes more round trips, which the next answer must not include.
-        self._server.ping()
+        # Connecting takes more round trips, which the next answer must not include. Not PING: a Redis that cannot save
+        # refuses it, as it refuses writes.
+        self._server.time()
         began = time.monotonic()
         seconds, microseconds = self._server.time()
         took = time.monotonic() - began

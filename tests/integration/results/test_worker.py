@@ -1,4 +1,4 @@
-"""The whole results worker: results in from mailboxes, files out; it loses none, and obeys nothing that they say."""
+"""The whole results worker: from mailboxes to books and scores in Redis; it loses no result, and obeys none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import redis
-import yaml
 
 from tests.integration.results.bed import Bed
 from tests.integration.results.push import push, put, waiting
@@ -30,10 +29,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def score_file(folder: Path) -> Path:
-    return folder / "_out" / "clusters" / "c1" / "addonplacementscores" / "score-of-s1.yaml"
-
-
 @contextmanager
 def pushing(client: redis.Redis, frames: list[Any]) -> Iterator[None]:
     """Put these results into the mailbox beside what the test does."""
@@ -47,15 +42,15 @@ def pushing(client: redis.Redis, frames: list[Any]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("command", [CELERY, OWN], ids=["celery", "own"])
-def test_result_becomes_a_score_file(bed: Bed, redis_url: str, folder: Path, command: tuple[str, ...]) -> None:
+def test_result_becomes_a_score_for_the_writer(
+    bed: Bed, redis_url: str, folder: Path, command: tuple[str, ...]
+) -> None:
     bed.now = time.time()
     alive = folder / "alive"
     with WorkerProcess(redis_url, folder, command, DSF_PROBE_DIR=str(folder)) as worker:
         push(bed.client, [bed.frame(bed.open())])
-        wait_for(score_file(folder).exists, 30, "the score's file")
+        wait_for(lambda: bed.state().count("ok") == 1, 30, "the result to be counted")
         wait_for(alive.exists, 30, "the liveness file")
-        written = yaml.safe_load(score_file(folder).read_text())
-        assert {item["name"]: item["value"] for item in written["status"]["scores"]} == {"a": 1, "b": 2}
         # The sweeper runs as well.
         bed.now -= 1000
         bed.open()
@@ -64,6 +59,11 @@ def test_result_becomes_a_score_file(bed: Bed, redis_url: str, folder: Path, com
     assert not alive.exists()
     assert waiting(bed.client) == 0
     assert "Traceback" not in worker.log()
+    # Results workers have no rights on objects: the controller writes them.
+    assert not list(folder.rglob("addonplacementscores"))
+    bed.now = time.time()
+    bed.write()
+    assert bed.backend.scores("c1", "score-of-s1") == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize(("command", "code"), [(CELERY, 1), (OWN, 2)], ids=["celery", "own"])

@@ -88,7 +88,7 @@ class Mix:
     def remove(self) -> None:
         cluster, scorer = self.some()
         gone = self.dice.choice([[(cluster, scorer)], [(one, scorer) for one in CLUSTERS]])
-        self.bed.schedule.remove([keys.pair(*one) for one in gone], self.bed.now)
+        self.bed.schedule.remove([keys.pair(*one) for one in gone])
 
     def come_back(self) -> None:
         for cluster in CLUSTERS:
@@ -98,7 +98,7 @@ class Mix:
     def leave(self) -> None:
         """A cluster and all its pairs."""
         cluster = self.dice.choice(CLUSTERS)
-        self.bed.schedule.remove([keys.pair(cluster, scorer) for scorer in SCORERS], self.bed.now)
+        self.bed.schedule.remove([keys.pair(cluster, scorer) for scorer in SCORERS])
 
     def look(self) -> None:
         """A reader follows what has changed so far."""

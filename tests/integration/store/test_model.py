@@ -30,7 +30,7 @@ def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
     for _ in range(150):
         mix.step()
     before = mix.model.summary().sequence
-    mix.bed.schedule.remove(PAIRS, mix.bed.now)
+    mix.bed.schedule.remove(PAIRS)
     assert mix.model.summary().pairs == 0
     gone = {keys.pair(*pair) for pair in mix.model.updates(before).pairs}
     assert gone
@@ -44,7 +44,7 @@ def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
 def test_reader_drops_a_pair_that_was_forgotten_in_its_absence(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 3)
     assert mix.model.summary().pairs == len(PAIRS)
-    mix.bed.schedule.remove(["c1/s1"], mix.bed.now)
+    mix.bed.schedule.remove(["c1/s1"])
     while mix.client.zscore(keys.CHANGED, "c1/s1") is not None:
         mix.bed.runs.forget(mix.bed.runs.leftovers())
     mix.check()
@@ -109,7 +109,7 @@ def test_changes_name_what_changed_and_what_went(bed_in_memory: Bed) -> None:
     found = mix.model.updates(before)
     assert found.pairs == [("c1", "s1"), ("c2", "s1")]
     bed.cycle("c1", "s1", results=[({"node": "a"}, 7.0)])
-    bed.schedule.remove(["c2/s1"], bed.now)
+    bed.schedule.remove(["c2/s1"])
     assert mix.model.updates(found.sequence).pairs == [("c1", "s1"), ("c2", "s1")]
     first = mix.model.updates(before, limit=1)
     assert first.more

@@ -90,9 +90,6 @@ class Distant:
         self.passed = 0.0
         self.ahead = 0.0
 
-    def ping(self) -> bool:
-        return True
-
     def time(self) -> tuple[int, int]:
         self.passed += self.way
         at = 1000 + self.passed + self.ahead
