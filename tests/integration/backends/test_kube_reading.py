@@ -14,6 +14,7 @@ from dsf.api.score import score_body
 from dsf.api.types import ADDON_NAME
 from dsf.backends.kube import KubeBackend
 from dsf.backends.protocol import Kind, ObjectKey
+from dsf.backends.scorestate import ScoreState
 from dsf.errors import BackendError
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -114,27 +115,34 @@ def test_addons_are_watched_in_addon_mode_only(
     wait_for(lambda: using.told[-1:] == [ObjectKey(Kind.ADDON, cluster, ADDON_NAME)], 5)
 
 
-def test_score_notifications_cover_foreign_edits_and_deletions_only(
+def test_score_changes_are_reported_and_own_writes_are_recognisable(
     control_plane: ControlPlane, session: Session, hub: Hub
 ) -> None:
     cluster = control_plane.cluster()
     manifest = score_body(cluster, "sample-scorer", "sample")
     path = ADDON_PLACEMENT_SCORES.path(cluster, "sample")
 
-    def write(value: int) -> None:
-        hub.backend.apply_score(manifest, {"scores": [{"name": "a", "value": value}]})
+    def write(value: int) -> ScoreState:
+        return hub.backend.apply_score(manifest, {"scores": [{"name": "a", "value": value}]})
 
-    def told() -> int:
+    def reports() -> int:
         return hub.told.count(ObjectKey(Kind.SCORE, cluster, "sample"))
 
-    def newest() -> str | None:
+    def state() -> ScoreState | None:
+        return hub.backend.score(cluster, "sample")
+
+    def is_read() -> bool:
         found = hub.backend.get(Kind.SCORE, cluster, "sample")
-        return found["metadata"]["resourceVersion"] if found else None
+        return found is not None and found["metadata"]["resourceVersion"] == stored_version()
+
+    def stored_version() -> str:
+        return str(session.get(path)["metadata"]["resourceVersion"])
 
     for value in (1, 2, 3):
-        write(value)
-    wait_for(lambda: newest() == session.get(path)["metadata"]["resourceVersion"], 5)
-    assert told() == 0, "writers of scores know what they write"
+        written = write(value)
+        wait_for(is_read, 5)
+        assert state() == written
+    assert reports() > 0
     held = hub.backend.get(Kind.SCORE, cluster, "sample")
     assert held is not None
     assert "status" not in held
@@ -143,22 +151,23 @@ def test_score_notifications_cover_foreign_edits_and_deletions_only(
         [{"name": "a", "value": 7}],
         [{"name": "a", "value": 7}, {"name": "b", "value": 1}],
     ]
-    for number, scores in enumerate(edits):
+    for scores in edits:
+        before = reports()
         session.merge(path + "/status", {"status": {"scores": scores}}, field_manager="kubectl-edit")
-        wait_for(lambda number=number: told() == 1 + number, 5)
-        write(3)
-        wait_for(lambda: newest() == session.get(path)["metadata"]["resourceVersion"], 5)
-        assert told() == 1 + number, "the repair is no news"
+        wait_for(lambda before=before, written=written: reports() > before and state() != written, 5)
+        written = write(3)
+        wait_for(is_read, 5)
+        assert state() == written
+    before = reports()
     session.delete(path)
-    wait_for(lambda: told() == 4, 5)
-    # Scores of other addons are none of our business.
+    wait_for(lambda: reports() > before and state() is None, 5)
+    # Scores of other addons are not the framework's.
     session.create(
         ADDON_PLACEMENT_SCORES.path(cluster),
         score_body(cluster, "x", "y") | {"metadata": {"name": "resource-usage-score"}},
     )
     write(4)
-    wait_for(lambda: newest() == session.get(path)["metadata"]["resourceVersion"], 5)
-    assert told() == 4
+    wait_for(is_read, 5)
     assert not hub.was_told(Kind.SCORE, cluster, "resource-usage-score")
 
 

@@ -1,4 +1,4 @@
-"""The rights that hub and results worker need, and nothing else: what the chart's roles say."""
+"""The rights that the hub controller needs, and nothing else: those of the chart's role."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ HUB = {
     "authentications": rule(GROUP, "scoringauthentications", "list watch"),
     "statuses": rule(GROUP, "dynamicscorers/status dynamicscoringconfigs/status", "patch"),
     "clusters": rule(_CLUSTER, "managedclusters managedclustersets", "get list watch"),
-    "scores": rule(_CLUSTER, "addonplacementscores", "list watch delete"),
+    "scores": rule(_CLUSTER, "addonplacementscores", "get list watch create patch delete"),
+    "score statuses": rule(_CLUSTER, "addonplacementscores/status", "patch"),
     "works": rule("work.open-cluster-management.io", "manifestworks", "get list watch create patch delete"),
     "events": rule("events.k8s.io", "events", "create"),
     "names": rule("", "configmaps", "get create update"),
     "leases": rule("coordination.k8s.io", "leases", "get create update"),
-}
-RESULTS = {
-    "scores": rule(_CLUSTER, "addonplacementscores", "create patch delete"),
-    "statuses": rule(_CLUSTER, "addonplacementscores/status", "patch"),
 }
 
 

@@ -201,10 +201,10 @@ def test_ticks_go_to_clusters_with_the_add_on_and_a_flapping_add_on_keeps_its_da
     user = cluster_user(name)
     assert world.client.execute_command("ACL", "DELUSER", user) == 1
     world.until(lambda: world.client.acl_getuser(user) is not None, 10)
-    # What was under way is taken.
+    # A cycle that was running then is counted, and its score is written when the add-on is back.
     assert world.send(name, 43.0) == "ok"
-    world.until(lambda: world.score(name) == [43], 15)
     world.apply(addon(name))
+    world.until(lambda: world.score(name) == [43], 30)
     world.until(lambda: world.told(name) == ["cpu-scorer"], 30)
     world.until(lambda: world.schedule.entries()[0].runnable, 30)
     assert Registry(world.client).clusters()[name] == record

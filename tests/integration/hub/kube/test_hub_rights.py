@@ -1,11 +1,11 @@
-"""Hub and results worker without one of their rights: which one is missing is said where people look."""
+"""The hub controller without one of its rights: log, status and events name the missing one."""
 
 from __future__ import annotations
 
 import signal
 
 from tests.integration.hub.kube.hubworld import HubWorld, said
-from tests.integration.hub.kube.rights import HUB, RESULTS, without
+from tests.integration.hub.kube.rights import HUB, without
 from tests.support.httpserver import ScriptedServer
 
 
@@ -48,15 +48,15 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     world.deliver(cluster)
     world.until(lambda: world.condition("Distributed") == ("True", "Distributed"), 5)
 
-    worker = world.plane.service_account(world.namespace, "results", without(RESULTS, "statuses"))
-    results = world.results(kubeconfig=worker)
+    world.plane.set_rules(world.namespace, "hub", without(HUB, "score statuses"))
+    world.results()
     assert world.send(cluster, 42) == "ok"
     world.until(lambda: world.condition("Scoring") == ("False", "ScoresNotWritten"), 20)
     words = 'cannot patch resource "addonplacementscores/status"'
     assert f"1 of 1 scores cannot be written; {cluster}: " in world.told_by("Scoring")[2]
     assert words in world.told_by("Scoring")[2]
-    world.until(lambda: said(results.log, "score not written", words))
+    world.until(lambda: said(hub.log, "score not written", words))
     world.until(lambda: world.events("ScoresNotWritten"), 5)
-    world.plane.set_rules(world.namespace, "results", list(RESULTS.values()))
+    world.plane.set_rules(world.namespace, "hub", list(HUB.values()))
     world.until(lambda: world.score(cluster) == [42], 20)
     world.until(lambda: world.condition("Scoring") == ("True", "CyclesSucceed"), 5)
