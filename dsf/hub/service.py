@@ -44,6 +44,7 @@ class ControllerService(Collector):
         self._election = make_election(settings, self._lead, on_lost)
         self._hub = Hub(settings, backend, on_unusable=self._fail)
         self._starting: threading.Thread | None = None
+        self._stopping = threading.Event()
 
     def start(self) -> None:
         """Campaign, and work from the moment on at which this process leads."""
@@ -52,6 +53,7 @@ class ControllerService(Collector):
 
     def stop(self) -> None:
         """End all work, then let another process lead: it takes over as soon as this is done."""
+        self._stopping.set()
         if self._starting is not None and self._starting.is_alive():
             self._hub.interrupt()
             self._starting.join(_INTERRUPTED)
@@ -99,6 +101,10 @@ class ControllerService(Collector):
         except SettingsError as error:
             self._fail(error)
         except DsfError as error:
+            if self._stopping.is_set():
+                # The process is ending: `stop` has interrupted the start, which is no failure.
+                log.info("the start of the hub controller was interrupted", error=str(error))
+                return
             log.error("the hub controller cannot start", error=str(error))
             self._on_failure(FAILED)
         except BaseException:
