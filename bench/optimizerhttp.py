@@ -17,12 +17,11 @@ from typing import Any
 
 import requests
 
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, Resource
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS, Resource
 from dsf.kube.session import Session
 from dsf.optimizer.model import PlanInput
 from dsf.placements.kinds import (
     MANAGED_CLUSTER_SET_BINDINGS,
-    MANAGED_CLUSTER_SETS,
     MANIFEST_WORK_REPLICA_SETS,
     POLICIES,
 )
