@@ -107,7 +107,7 @@ def test_the_commands_are_those_of_the_readme(world: World) -> None:
     # Its `dsf crds` is what the API server was given at its start.
     assert said == {"crds", "agent", *(set(world.children) - {"scorer", "sample", "placement"})}
     names = set(re.findall(r"\b(DSF_\w+)=", section))
-    given = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_SIGNING_SECRET", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
+    given = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
     assert names == given | {"DSF_SIGNING_KEY_FILE"}
 
 
