@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
+from collections.abc import Sequence
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.node.lab.command import run
 
@@ -50,6 +57,32 @@ class Authority:
             "-out",
             self.path(f"{name}.crt"),
         )
+
+    def sign_client(self, name: str, user: str, groups: Sequence[str]) -> None:
+        """`name.crt` and `name.key` of a user in groups, with names longer than the 64 characters that openssl allows."""
+        authority = x509.load_pem_x509_certificate(self.path("ca.crt").read_bytes())
+        authority_key = serialization.load_pem_private_key(self.path("ca.key").read_bytes(), None)
+        if not isinstance(authority_key, rsa.RSAPrivateKey):
+            raise TypeError("the key of an authority is of RSA")
+        key = rsa.generate_private_key(65537, 2048)
+        # Kubernetes takes any length, and so does Go, in which OCM makes these requests.
+        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group, _validate=False) for group in groups]
+        subject.append(x509.NameAttribute(NameOID.COMMON_NAME, user, _validate=False))
+        now = datetime.datetime.now(datetime.UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name(subject))
+            .issuer_name(authority.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=365))
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .sign(authority_key, hashes.SHA256())
+        )
+        self.path(f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        self.path(f"{name}.key").write_bytes(key.private_bytes(*encoding))
 
     def kubeconfig(self, name: str, server: str) -> Path:
         """`name.conf`, which comes to that server with that certificate."""

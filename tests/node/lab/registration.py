@@ -32,7 +32,7 @@ def secret(hub: Cluster, name: str) -> dict[str, object]:
     )
     user = f"system:open-cluster-management:cluster:{name}:addon:{ADDON_NAME}:agent:lab"
     authority = hub.authority
-    authority.sign(f"addon-{name}", "".join(f"/O={group}" for group in groups) + f"/CN={user}")
+    authority.sign_client(f"addon-{name}", user, groups)
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
