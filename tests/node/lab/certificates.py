@@ -59,7 +59,7 @@ class Authority:
         )
 
     def sign_client(self, name: str, user: str, groups: Sequence[str]) -> None:
-        """`name.crt` and `name.key` of a user in groups, with names longer than the 64 characters that openssl allows."""
+        """Write `name.crt` and `name.key` of a user in groups; openssl allows names of 64 characters only."""
         authority = x509.load_pem_x509_certificate(self.path("ca.crt").read_bytes())
         authority_key = serialization.load_pem_private_key(self.path("ca.key").read_bytes(), None)
         if not isinstance(authority_key, rsa.RSAPrivateKey):
