@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import redis
+from pydantic import SecretStr
 
 from dsf import keys
 from dsf.agent.main import make_relay
@@ -49,7 +51,8 @@ def steps(settings: Settings) -> Iterator[Step]:
         raise SettingsError(f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster")
     KeyRing(settings).key()
     yield Step("signing key", True, f"of cluster {settings.cluster}")
-    relay = make_relay(settings)
+    # A free port: the agent in the same pod has the one of the URL.
+    relay = make_relay(settings, port=0)
     if relay is None:
         yield from _check_redis(settings, lambda: "")
         return
@@ -67,9 +70,18 @@ def steps(settings: Settings) -> Iterator[Step]:
             yield Step("port-forward", False, str(error))
             return
         yield Step("port-forward", True, f"to {settings.redis_pod} through the hub's API server")
-        yield from _check_redis(settings, relay.problem)
+        yield from _check_redis(_with_port(settings, relay.address[1]), relay.problem)
     finally:
         relay.stop()
+
+
+def _with_port(settings: Settings, port: int) -> Settings:
+    """The settings with another port in redis_url; its host stays the one in the certificate."""
+    url = urlsplit(settings.resolved_redis_url())
+    user, separator, _ = url.netloc.rpartition("@")
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    changed = url._replace(netloc=f"{user}{separator}{host}:{port}").geturl()
+    return settings.model_copy(update={"redis_url": SecretStr(changed)})
 
 
 def _check_redis(settings: Settings, relay_problem: Callable[[], str]) -> Iterator[Step]:

@@ -132,7 +132,7 @@ class Runtime:
             self._exposition.stop()
 
 
-def make_relay(settings: Settings) -> HubRelay | None:
+def make_relay(settings: Settings, port: int | None = None) -> HubRelay | None:
     """The relay through the hub's API server; None if the agent connects to Redis directly. Raises SettingsError."""
     if not settings.redis_pod:
         return None
@@ -145,7 +145,8 @@ def make_relay(settings: Settings) -> HubRelay | None:
             f"DSF_REDIS_POD: leads to one server, and DSF_REDIS_URL is a {address.scheme}:// URL; agents reach "
             "Sentinels and Unix sockets directly only: leave DSF_REDIS_POD empty"
         )
-    return HubRelay(settings, *address.hosts[0])
+    host, url_port = address.hosts[0]
+    return HubRelay(settings, host, url_port if port is None else port)
 
 
 def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:

@@ -11,6 +11,7 @@ import redis
 
 from dsf import keys
 from dsf.agent import check
+from dsf.agent.main import make_relay
 from dsf.messages import derive_key
 from dsf.redisacl.rules import cluster_rules, cluster_user
 from dsf.settings import Settings
@@ -95,9 +96,13 @@ def test_relay_is_checked_before_the_connection(
         assert results(settings) == {"signing key": True, "kubeconfig": True, "port-forward": False}
         assert "forbids port-forwards" in last_detail(settings)
         server.status = 101
+        # An agent in the same pod listens on the port of the URL.
+        agent = make_relay(settings)
+        assert agent is not None
         assert list(results(settings).items()) == [
             *((name, True) for name in ("signing key", "kubeconfig", "port-forward", "connection", "login", "queue"))
         ]
+        agent.stop()
 
 
 def test_missing_key_is_a_wrong_setting(
