@@ -55,7 +55,13 @@ class _Output(io.TextIOWrapper):
 
 @contextmanager
 def prepared() -> Iterator[None]:
-    """Run a command with these streams. Raises OutputError if the end of its output cannot be written."""
+    """Run a command with these streams. Raises OutputError if the end of its output cannot be written.
+
+    A standard output that is replaced by a text in memory, as by `contextlib.redirect_stdout`, stays as it is.
+    """
+    if isinstance(sys.stdout, io.StringIO):
+        yield
+        return
     _occupy_standard_descriptors()
     if sys.stderr is None:
         # The text that is written there is not read.

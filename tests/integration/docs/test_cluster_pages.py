@@ -52,7 +52,8 @@ def test_the_quickstart(clusters: Clusters) -> None:
     assert "sample-scorer" in listed
     hub = clusters.hub
     agent = json.loads(hub.kubectl("get", "addontemplate", "dynamic-scoring-framework", "-o", "json"))
-    assert f"rediss://{HUB_IP}:30379/0" in json.dumps(agent)
+    assert "rediss://dynamic-scoring-redis.open-cluster-management.svc:6379/0" in json.dumps(agent)
+    assert agent["spec"]["registration"] == [{"type": "KubeClient"}]
     for name, port in (("sample-scorer", 30007), ("cluster-free", 30007)):
         scorer = json.loads(hub.kubectl("-n", "open-cluster-management", "get", "dynamicscorer", name, "-o", "json"))
         assert scorer["spec"]["configURL"] == f"http://{HUB_IP}:{port}/config"

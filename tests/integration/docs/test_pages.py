@@ -19,7 +19,7 @@ from tests.unit.deploy import ocmschemas
 
 OURS = "dynamic-scoring.open-cluster-management.io/"
 #: Kinds of projects of which there is no schema here; docs/ says on each page what was not tried.
-FOREIGN = {"Connector", "Listener", "Site"}
+FOREIGN = {"Connector", "Kustomization", "Listener", "Site"}
 #: Pages for contributors, without commands of users.
 OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 LANGUAGES = {"console", "sh", "yaml", "json", "python", "dockerfile", "promql", "toml", "nginx", ""}

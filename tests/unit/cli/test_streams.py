@@ -1,0 +1,16 @@
+"""Standard output of commands that run within another program."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+
+from dsf.cli import streams
+
+
+def test_output_that_is_redirected_into_memory_is_left_alone() -> None:
+    memory = io.StringIO()
+    with contextlib.redirect_stdout(memory), streams.prepared():
+        print("text", file=sys.stdout)
+    assert memory.getvalue() == "text\n"
