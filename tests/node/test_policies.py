@@ -30,10 +30,12 @@ _NAMES = ("hub", "flower")
 FORBIDDEN = [
     *(("scorer", "hub", 8080), ("scorer", "hub", 8081), ("scorer", "hub", OTHER)),
     *(("scraper", "redis", OTHER), ("scorer", "flower", 5555), ("scorer", "redis", OTHER)),
+    # Agents come through the hub's API server.
+    ("scorer", "redis", 6379),
     *(("flower", *API_SERVER), ("flower", "scorer", 8000), ("redis", "hub", 8080)),
 ]
 NEEDED = [
-    *(("scraper", "hub", 8080), ("scraper", "hub", 8081), ("scorer", "redis", 6379)),
+    *(("scraper", "hub", 8080), ("scraper", "hub", 8081)),
     *(("hub", *API_SERVER), ("hub", "scorer", 8000)),
     *((component, "redis", 6379) for component in _NAMES),
     *((component, "dns", 53) for component in _NAMES),

@@ -120,7 +120,7 @@ nothing renders.
 {{- $options := dict "extraEnv" list "nodeSelector" dict "tolerations" list "affinity" dict "topologySpreadConstraints" list "podLabels" dict "podAnnotations" dict "serviceAccount" (dict "annotations" dict) "extraVolumes" list "extraVolumeMounts" list -}}
 {{- $resources := dict "limits" (dict "memory" "512Mi") "requests" (dict "cpu" "50m" "memory" "96Mi") -}}
 {{- $processes := dict
-  "hub" (dict "replicas" 1 "resources" (dict "limits" (dict "memory" "1Gi") "requests" (dict "cpu" "100m" "memory" "160Mi")))
+  "hub" (dict "replicas" 1 "resources" (dict "limits" (dict "memory" "1Gi") "requests" (dict "cpu" "100m" "memory" "128Mi")))
   "controller" (dict "replicas" 2 "resources" (dict "limits" (dict "memory" "1Gi") "requests" (dict "cpu" "50m" "memory" "96Mi")))
   "beat" (dict "replicas" 2 "resources" $resources)
   "results" (dict "replicas" 2 "resources" $resources)
