@@ -112,7 +112,7 @@ def down(*names: str) -> None:
         one = Cluster(name, NAMES.index(name), Path("/nonexistent"))
         with contextlib.suppress(CannotRunError):
             one = cluster(name) if (folders.RUN / name).exists() else one
-        for program in ("work", "addon", "placement", "kubelet", "kube-proxy", "kube-scheduler"):
+        for program in ("registration", "work", "addon", "placement", "kubelet", "kube-proxy", "kube-scheduler"):
             one.daemon(program).stop(timeout=2)
         one.node.remove()
         for program in ("kube-controller-manager", "kube-apiserver", "etcd"):
