@@ -23,6 +23,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
@@ -122,6 +123,7 @@ async def _serve_stdio(server: Server[Any]) -> None:
 def _quiet() -> None:
     """Silence the SDK's two log lines per request; one line of `_call` says more."""
     logging.getLogger("mcp").setLevel(logging.WARNING)
+    logging.getLogger("mcp.server.streamable_http").addFilter(_is_no_disconnect)
 
 
 def make_server(service: OptimizerService) -> Server[Any]:
@@ -216,3 +218,8 @@ def _answered(answer: BaseModel) -> types.CallToolResult:
 
 def _failed(problem: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=problem)], is_error=True)
+
+
+def _is_no_disconnect(record: logging.LogRecord) -> bool:
+    """False for the library's report of a client that went away, or was refused, before its body had arrived."""
+    return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
