@@ -87,8 +87,8 @@ class Settings(BaseSettings):
     client_token_file: Path | None = Field(
         default=None,
         description="File with the token that clients of this process must send, read again at each request or login: "
-        "users of the page and callers of the optimiser with auth `token`, senders of OTLP to the agent. Without it, "
-        "every client that reaches the agent's OTLP port may push.",
+        "users of the page and callers of the optimiser with auth `token`, senders of OTLP to the agent. It has at "
+        "least 16 characters. Without it, every client that reaches the agent's OTLP port may push.",
     )
     probe_dir: Path | None = Field(
         default=None,

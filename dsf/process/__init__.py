@@ -10,5 +10,6 @@ connections  listen addresses, and servers with a limited number of connections 
 exposition   /metrics and the probes of Kubernetes
 shared       values that are made once for all concurrent callers
 turns        turns at a server that answers few requests at a time
+clienttoken  the token that clients send, and a limit of wrong ones for each client
 tracing      traces of cycles by OpenTelemetry
 """

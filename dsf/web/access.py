@@ -9,24 +9,19 @@ rights. The others do not authenticate: `none` and `local` listen on this machin
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from starlette.requests import Request
 
-from dsf.errors import AccessError, SettingsError
+from dsf.errors import AccessError
 
 Doing = Literal["look", "act", "placements"]
 #: Headers of oauth2-proxy and similar proxies: user, else email; groups.
 _HEADERS: Final = tuple(
     tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
 )
-
-#: Characters of a token that is shared by all users. Guesses are not limited, so it must be too long for them.
-MIN_TOKEN: Final = 16
 
 
 @dataclass(frozen=True)
@@ -41,8 +36,8 @@ class PageUser:
     extra: str = "{}"
 
 
-#: The holder of a token that came from a client's address. Raises AccessError (401) for an unknown one; BackendError or
-#: SettingsError if this cannot be checked.
+#: The holder of a token that came from a client: an address, or the name of a session. Raises AccessError for an
+#: unknown one (401) or after too many of them (429); BackendError or SettingsError if this cannot be checked.
 Holder = Callable[[str, str], PageUser]
 #: Whether a user has a right. Raises BackendError if this cannot be checked.
 Rights = Callable[[PageUser, Doing], bool]
@@ -110,30 +105,3 @@ def listed(operators: Sequence[str]) -> Rights:
     """Return the rights by which these users and groups may act, and all others may read."""
     names = frozenset(operators)
     return lambda caller, doing: doing != "act" or not names.isdisjoint({caller.name, *caller.groups})
-
-
-class TokenFile:
-    """The one token of DSF_CLIENT_TOKEN_FILE. The file is read at every check, so that the token can be changed."""
-
-    def __init__(self, file: Path) -> None:
-        """Raises SettingsError if it is unreadable."""
-        self._file = file
-        self._read()
-
-    def check(self, token: str) -> None:
-        """Raises AccessError (401) for another token, and SettingsError if the file is unreadable."""
-        if not hmac.compare_digest(token.encode(), self._read().encode()):
-            raise AccessError("this is not the token of DSF_CLIENT_TOKEN_FILE", 401)
-
-    def _read(self) -> str:
-        try:
-            token = self._file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: cannot read {self._file}: {reason}") from None
-        if len(token) < MIN_TOKEN:
-            raise SettingsError(
-                f"DSF_CLIENT_TOKEN_FILE: {self._file} has a token of {len(token)} characters, which can be guessed; it "
-                f"must have at least {MIN_TOKEN}: openssl rand -hex 32"
-            )
-        return token

@@ -199,7 +199,7 @@ def add_api(app: FastAPI, site: Site) -> None:
 
     def may_look(request: Request) -> None:
         if is_api(request) and (token := _token(request)) and site.access.login is not None:
-            request.scope["dsf.caller"] = site.holder(token, request)
+            request.scope["dsf.caller"] = site.holder(token, request.client.host if request.client else "")
         site.allow(request, "look")
 
     router = make_router(site.sources.reading.model, functools.partial(settings_in_force, site.sources))

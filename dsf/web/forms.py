@@ -77,7 +77,7 @@ def add_login(app: FastAPI, site: Site) -> None:
                 return RedirectResponse(link(request.scope["dsf.root"], to), 303)
             sessions.check_form(request, form.get("secret", ""))
             token = form.get("token", "").strip()[:MAX_TOKEN]
-            caller = site.holder(token, request)
+            caller = site.holder(token, address)
         except AccessError as error:
             log.warning("login refused", client=address, reason=str(error))
             return page(request, error.status, str(error), to)

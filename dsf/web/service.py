@@ -12,18 +12,12 @@ from dsf.http.front import Front
 from dsf.http.hosts import is_loopback
 from dsf.http.serving import HttpServer
 from dsf.process import hubclock
+from dsf.process.clienttoken import TokenFile
 from dsf.process.hubclock import HubClock
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.store.clocks import ClockReports
-from dsf.web.access import (
-    PageUser,
-    TokenFile,
-    UserAccess,
-    behind_proxy,
-    listed,
-    without_users,
-)
+from dsf.web.access import PageUser, UserAccess, behind_proxy, listed, without_users
 from dsf.web.acting import Acting
 from dsf.web.app import make_app, unready
 from dsf.web.backtesting import BacktestRunner
@@ -118,9 +112,10 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
         if settings.client_token_file is None:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_CLIENT_TOKEN_FILE has to name the token's file")
         file = TokenFile(settings.client_token_file)
+        file.read()
 
-        def holder(token: str, _: str) -> PageUser:
-            file.check(token)
+        def holder(token: str, client: str) -> PageUser:
+            file.check(token, client)
             return PageUser("token")
 
         return UserAccess(lambda *_: True, login=holder)

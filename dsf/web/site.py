@@ -58,15 +58,15 @@ class Site:
             request.scope["dsf.caller"] = known
         return known
 
-    def holder(self, token: str, request: Request) -> PageUser:
-        """The holder of a token in this request.
+    def holder(self, token: str, client: str) -> PageUser:
+        """The holder of a token that a client sent, or that opened a session.
 
         Raises AccessError for an invalid one, BackendError if it cannot be checked.
         """
         if self.access.login is None:
             raise AccessError("there is no login here", 401)
         try:
-            return self.access.login(token, request.client.host if request.client else "")
+            return self.access.login(token, client)
         except SettingsError as error:
             raise BackendError(str(error)) from None
 
@@ -77,7 +77,8 @@ class Site:
         if not token:
             return None
         try:
-            return self.holder(token, request)
+            # Not the client's address: wrong tokens of others behind its proxy must not end the session.
+            return self.holder(token, f"session {digest(cookie)}")
         except AccessError as error:
             if error.status != 401:
                 raise

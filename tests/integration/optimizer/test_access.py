@@ -83,8 +83,8 @@ def test_rescoring_takes_the_right_to_change_scorers(bed: Bed) -> None:
     access = KubernetesAccess(bed.session, bed.namespace)
     group = "dynamic-scoring.open-cluster-management.io"
     rules = [{"apiGroups": [group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
-    may = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may", rules)))
-    may_not = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may-not", READ)))
+    may = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may", rules)), "")
+    may_not = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may-not", READ)), "")
     access.authorize(may, GuardedAction.RESCORE, None)
     with pytest.raises(AccessError, match=f"may not update dynamicscorers.{group} in namespace {bed.namespace}"):
         access.authorize(may_not, GuardedAction.RESCORE, None)

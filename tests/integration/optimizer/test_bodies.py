@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from dsf.optimizer.requestbody import MAX_BODY
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.solver import SolverProcess
+from dsf.process.clienttoken import AT_ONCE
 from tests.integration.scorer.server import served
 from tests.unit.optimizer.test_params import BODY
 
@@ -27,16 +30,22 @@ HEADERS = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json
 PATHS = ("/optimize", "/reset", "/mcp")
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def guarded_service(folder: Path) -> Iterator[str]:
     """A service with the tools for assistants that wants a token, and whose hub is never asked."""
-    token = tmp_path_factory.mktemp("optimizer") / "token"
+    token = folder / "token"
     token.write_text(TOKEN)
     access = TokenAccess(token)
     backend = ManifestClient(cast("Any", None))
     service = OptimizerService(backend, SolverProcess(), PlacementSelector.parse("name"), access=access)
-    with served(make_app(service, McpMount(service))) as found:
-        yield found
+    with served(make_app(service, McpMount(service))) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with guarded_service(tmp_path_factory.mktemp("optimizer")) as address:
+        yield address
 
 
 def pieces(count: int, size: int = 65536) -> Iterator[bytes]:
@@ -129,3 +138,13 @@ def test_duplicate_key_in_a_body_is_refused(url: str, path: str) -> None:
     for sent in (body.encode(), iter([body[:9].encode(), body[9:].encode()])):
         found = is_problem(requests.post(url + path, data=sent, headers=HEADERS, timeout=300), 422)
         assert found["detail"] == "body: 'dryRun' is there twice"
+
+
+def test_wrong_tokens_of_one_client_are_limited(tmp_path: Path) -> None:
+    with guarded_service(tmp_path) as url:
+        answers = [
+            requests.get(f"{url}/plans", headers={"Authorization": f"Bearer {number}"}, timeout=300)
+            for number in range(AT_ONCE + 1)
+        ]
+        assert [answer.status_code for answer in answers] == [401] * AT_ONCE + [429]
+        is_problem(requests.get(f"{url}/plans", headers=HEADERS, timeout=300), 429)

@@ -37,7 +37,7 @@ def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
         service.explain_scorer("nobody")
     assert len(service.reset(bed.namespace).deleted) == 6
     access = KubernetesAccess(session, bed.namespace)
-    caller = access.authenticate(json.loads(kubeconfig.read_text())["users"][0]["user"]["token"])
+    caller = access.authenticate(json.loads(kubeconfig.read_text())["users"][0]["user"]["token"], "")
     assert caller.name == f"system:serviceaccount:{bed.namespace}:optimizer"
     access.authorize(caller, GuardedAction.LIST_PLANS, None)
     with pytest.raises(ForbiddenError):

@@ -15,6 +15,7 @@ import requests
 
 from dsf.otlp import receiver
 from dsf.process import connections
+from dsf.process.clienttoken import AT_ONCE
 from tests.integration.sources.senders import Agent, Make, gauge, push, pushed, request
 from tests.support.wait import PATIENCE, wait_for
 
@@ -81,14 +82,27 @@ def test_chunked_bodies(make: Make) -> None:
 def test_token_is_required_and_its_rotation_is_applied(make: Make, tmp_path: Path) -> None:
     token = tmp_path / "token"
     agent = make(token=token)
-    assert push(agent, request()).status_code == 503
+    first, second = ({"Authorization": f"Bearer the-{name}-token-of-all"} for name in ("first", "second"))
+    assert push(agent, request(), **first).status_code == 503
     token.write_text("first\n")
+    assert push(agent, request(), Authorization="Bearer first").status_code == 503
+    token.write_text("the-first-token-of-all\n")
     assert push(agent, request()).status_code == 401
     assert push(agent, request(), Authorization="Bearer wrong").status_code == 401
-    assert push(agent, request(), Authorization="Bearer first").status_code == 200
-    token.write_text("second")
-    assert push(agent, request(), Authorization="Bearer first").status_code == 401
-    assert push(agent, request(), Authorization="Bearer second").status_code == 200
+    assert push(agent, request(), **first).status_code == 200
+    token.write_text("the-second-token-of-all")
+    assert push(agent, request(), **first).status_code == 401
+    assert push(agent, request(), **second).status_code == 200
+
+
+def test_wrong_tokens_of_a_sender_are_limited(make: Make, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("the-token-of-all-senders")
+    agent = make(token=token)
+    for number in range(AT_ONCE):
+        assert push(agent, request(), Authorization=f"Bearer {number}").status_code == 401
+    answer = push(agent, request(), Authorization="Bearer the-token-of-all-senders")
+    assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
 
 
 def test_connections_are_kept(make: Make) -> None:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
+from dsf.process.clienttoken import AT_ONCE
 from dsf.web.access import PageUser, UserAccess, behind_proxy, listed
 from dsf.web.kube import KubeAccess
 from dsf.web.service import WebService, _access
@@ -91,6 +92,20 @@ def test_login_is_valid_while_the_token_is_unchanged(settings_factory: SettingsF
     file.unlink()
     with pytest.raises(SettingsError, match="DSF_CLIENT_TOKEN_FILE"):
         access.login("the-second-token-of-all", "10.0.0.1")
+
+
+def test_wrong_tokens_of_one_address_are_limited(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("the-token-of-all-users")
+    login = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None).login
+    assert login is not None
+    for number in range(AT_ONCE):
+        with pytest.raises(AccessError, match="not the token"):
+            login(f"{number}", "10.0.0.1")
+    with pytest.raises(AccessError, match="too many wrong tokens") as refused:
+        login("the-token-of-all-users", "10.0.0.1")
+    assert refused.value.status == 429
+    assert login("the-token-of-all-users", "10.0.0.2").name == "token"
 
 
 class Reviewer:

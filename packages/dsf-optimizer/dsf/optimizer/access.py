@@ -21,7 +21,7 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, PLACEMEN
 from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
 from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
-from dsf.web.access import TokenFile
+from dsf.process.clienttoken import TokenFile
 
 log = dsf.log.get(__name__)
 
@@ -93,16 +93,16 @@ class CallerAccess:
     #: Whether a token is required. Without one, cross-site requests of web pages are refused.
     needs_token = True
 
-    def authenticate(self, token: str | None) -> Caller:
-        """The holder of this token. Raises AccessError (401)."""
+    def authenticate(self, token: str | None, client: str) -> Caller:
+        """The holder of this token, which came from a client's address. Raises AccessError (401, 429)."""
         if token is None:
             raise AccessError("no token; send `Authorization: Bearer TOKEN`", 401)
-        return self._holder(token)
+        return self._holder(token, client)
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
         """Check the right to do this in a namespace, or with None in all; allowed here. Raises AccessError (403)."""
 
-    def _holder(self, token: str) -> Caller:
+    def _holder(self, token: str, client: str) -> Caller:
         raise NotImplementedError
 
 
@@ -111,7 +111,7 @@ class OpenAccess(CallerAccess):
 
     needs_token = False
 
-    def authenticate(self, token: str | None) -> Caller:
+    def authenticate(self, token: str | None, client: str) -> Caller:
         """See `CallerAccess`."""
         return Caller("anonymous")
 
@@ -122,9 +122,10 @@ class TokenAccess(CallerAccess):
     def __init__(self, file: Path) -> None:
         """Raises SettingsError if the file is unreadable."""
         self._file = TokenFile(file)
+        self._file.read()
 
-    def _holder(self, token: str) -> Caller:
-        self._file.check(token)
+    def _holder(self, token: str, client: str) -> Caller:
+        self._file.check(token, client)
         return Caller("token")
 
 
@@ -136,7 +137,7 @@ class KubernetesAccess(CallerAccess):
         self._reviews = Reviews(session)
         self._scorer_namespace = scorer_namespace
 
-    def _holder(self, token: str) -> Caller:
+    def _holder(self, token: str, client: str) -> Caller:
         user = self._reviews.holder(token)
         return Caller(user["username"], user)
 

@@ -95,7 +95,8 @@ class AccessMiddleware:
             await problem(403, reason)(scope, receive, send)
             return
         try:
-            caller = await run_in_threadpool(self._access.authenticate, _token(headers))
+            client = (scope.get("client") or ("", 0))[0]
+            caller = await run_in_threadpool(self._access.authenticate, _token(headers), client)
         except AccessError as error:
             await problem(error.status, str(error), headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return

@@ -6,7 +6,6 @@ decompression, its time, the number of concurrent requests, and the connections.
 
 from __future__ import annotations
 
-import hmac
 import itertools
 import json
 import re
@@ -27,7 +26,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 import dsf.log
+from dsf.errors import AccessError, SettingsError
 from dsf.otlp.received import Received
+from dsf.process.clienttoken import TokenFile
 from dsf.process.connections import BoundedServer, InThread, TimedHandler
 from dsf.sources.base import OTLP_PATH
 
@@ -108,7 +109,7 @@ class _ExportHandler(TimedHandler, BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         as_json = self.headers.get_content_type() == _JSON
         try:
-            body = self.endpoint.answer(self.path, self.headers, self._body, self._admitted)
+            body = self.endpoint.answer(self.path, self.headers, self.client_address[0], self._body, self._admitted)
         except _RefusalError as refusal:
             self._refuse(refusal, as_json=as_json)
             return
@@ -194,18 +195,18 @@ class _Endpoint:
     ) -> None:
         self._received = received
         self._max_bytes = max_bytes
-        self._token_file = token_file
+        self._token_file = TokenFile(token_file) if token_file else None
         self._turns = turns
         self._parsing = threading.Lock()
 
     def answer(
-        self, path: str, headers: Any, read: Callable[[int], bytes], admitted: Callable[[], None]
+        self, path: str, headers: Any, client: str, read: Callable[[int], bytes], admitted: Callable[[], None]
     ) -> ExportMetricsServiceResponse:
         """Raises _RefusalError. `read` returns the body, up to a number of bytes; `admitted` is called for an
         authorised sender."""
         if path.partition("?")[0].rstrip("/") != OTLP_PATH:
             raise _RefusalError(HTTPStatus.NOT_FOUND, f"only metrics are taken, at {OTLP_PATH}")
-        self._check_token(headers.get("Authorization", ""))
+        self._check_token(headers.get("Authorization", ""), client)
         admitted()
         kind = headers.get_content_type()
         if kind not in (_PROTOBUF, _JSON):
@@ -230,21 +231,20 @@ class _Endpoint:
             )
         return answer
 
-    def _check_token(self, authorization: str) -> None:
+    def _check_token(self, authorization: str, client: str) -> None:
         if self._token_file is None:
             return
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise _RefusalError(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer <token> is missing")
         try:
-            # Per request, so that a new token needs no restart.
-            token = self._token_file.read_bytes().strip()
-        except OSError as error:
-            log.error("cannot read the token of OTLP senders", file=str(self._token_file), problem=error.strerror)
-            token = b""
-        if not token:
-            raise _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "this agent's token cannot be read")
-        scheme, _, given = authorization.partition(" ")
-        same = hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
-        if scheme.lower() != "bearer" or not same:
-            raise _RefusalError(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer <token> is missing or wrong")
+            # Headers are latin-1 text.
+            self._token_file.check(token.strip().encode("latin-1", "replace").decode(errors="replace"), client)
+        except AccessError as error:
+            raise _RefusalError(HTTPStatus(error.status), str(error)) from None
+        except SettingsError as error:
+            log.error("cannot use the token of OTLP senders", problem=str(error))
+            raise _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "this agent's token cannot be used") from None
 
     def _unzipped(self, body: bytes) -> bytes:
         inflater = zlib.decompressobj(_GZIP)
