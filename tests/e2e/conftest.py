@@ -14,9 +14,9 @@ from tests.support.controlplane_fixtures import programs_needed
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Everything runs, the scorer is registered, and a Placement waits. Skipped without programs, except in CI."""
     with programs_needed():
-        made = World(tmp_path_factory.mktemp("world"))
-    with made:
-        made.measure(cluster1=80, cluster2=20)
-        made.kubectl_apply("scoring.yaml")
-        made.kubectl_apply("placement.yaml")
-        yield made
+        environment = World(tmp_path_factory.mktemp("world"))
+    with environment:
+        environment.measure(cluster1=80, cluster2=20)
+        environment.kubectl_apply("scoring.yaml")
+        environment.kubectl_apply("placement.yaml")
+        yield environment

@@ -44,8 +44,8 @@ def tell(hub: Session, cluster: str, compliance: str | None) -> None:
 
 def environment(hub: ControlPlane) -> dict[str, str]:
     """That of somebody who looks after the hub."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
-    return kept | {"KUBECONFIG": str(hub.kubeconfig), "KUBECACHEDIR": str(hub.dir / "kubectl-cache")}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
+    return variables | {"KUBECONFIG": str(hub.kubeconfig), "KUBECACHEDIR": str(hub.dir / "kubectl-cache")}
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,8 @@ def _clear(plane: ControlPlane) -> None:
 def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "samples").symlink_to(ROOT / "samples")
-    own = (Path(sys.executable).parent, find("kubectl"), os.environ["PATH"], programs.find("curl").parent)
-    path = os.pathsep.join(map(str, own))
+    programs_on_path = (Path(sys.executable).parent, find("kubectl"), os.environ["PATH"], programs.find("curl").parent)
+    path = os.pathsep.join(map(str, programs_on_path))
     variables = environment(hub) | {"PATH": path, "DSF_LISTEN_PORT": str(port)}
     problems: list[str] = []
     count = 0
@@ -119,16 +119,16 @@ def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None
 def bound(hub: Session, cluster: str) -> list[str]:
     """The policies that OCM's policy add-on would bring to a cluster."""
     bindings = hub.get(PLACEMENT_BINDINGS.path("default"))["items"]
-    there = [one for one in bindings if cluster in chosen(hub, one["placementRef"]["name"])]
-    return [subject["name"] for one in there for subject in one["subjects"]]
+    there = [binding for binding in bindings if cluster in chosen(hub, binding["placementRef"]["name"])]
+    return [subject["name"] for binding in there for subject in binding["subjects"]]
 
 
 def optimize(hub: ControlPlane, *arguments: str) -> None:
     """`dsf optimize` in this process."""
     changes = dict.fromkeys((name for name in os.environ if name.startswith(ENV_PREFIX)), None)
     variables = {**changes, "KUBECONFIG": str(hub.kubeconfig)}
-    done = CliRunner().invoke(app, ["optimize", *arguments], prog_name="dsf", env=variables, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, ["optimize", *arguments], prog_name="dsf", env=variables, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
 
 
 def test_workloads_wait_for_the_policy_watcher_of_their_cluster(hub: ControlPlane, tmp_path: Path) -> None:

@@ -43,13 +43,13 @@ def test_the_configuration_arrives_on_each_cluster(world: World) -> None:
 
         def delivered(cluster=cluster) -> list[dict[str, object]]:
             try:
-                found = cluster.spoke.session.get(CONFIG_MAPS.path(NAMESPACE, CONFIGMAP_NAME))
+                config_map = cluster.spoke.session.get(CONFIG_MAPS.path(NAMESPACE, CONFIGMAP_NAME))
             except ObjectNotFoundError:
                 return []
-            return json.loads(found["data"][SUMMARIES_KEY])
+            return json.loads(config_map["data"][SUMMARIES_KEY])
 
         eventually(world, delivered, f"the ConfigMap of {name}")
-        (summary,) = [one for one in delivered() if one["name"] == "sample-scorer"]
+        (summary,) = [summary_entry for summary_entry in delivered() if summary_entry["name"] == "sample-scorer"]
         assert summary["scoreName"] == "sample_my_score"
         assert summary["sourceEndpoint"] == f"http://{PROMETHEUS}/api/v1/query_range"
         assert summary["scoringEndpoint"] == f"{world.scorer_url}/scoring"
@@ -103,26 +103,28 @@ def _exported(world: World, cluster: str) -> bool:
 def test_the_commands_are_those_of_the_readme(world: World) -> None:
     text = (ROOT / "README.md").read_text()
     section, _, _ = text[text.index("## On a cluster") :].partition("\n## ")
-    said = set(re.findall(r"^\$ dsf (\w+)", section, re.MULTILINE))
+    documented_commands = set(re.findall(r"^\$ dsf (\w+)", section, re.MULTILINE))
     # Its `dsf crds` is what the API server was given at its start.
-    assert said == {"crds", "agent", *(set(world.children) - {"scorer", "sample", "placement"})}
+    assert documented_commands == {"crds", "agent", *(set(world.children) - {"scorer", "sample", "placement"})}
     names = set(re.findall(r"\b(DSF_\w+)=", section))
-    given = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
-    assert names == given | {"DSF_SIGNING_KEY_FILE"}
+    explained_variables = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
+    assert names == explained_variables | {"DSF_SIGNING_KEY_FILE"}
 
 
 def test_the_scorer_says_that_it_works(world: World) -> None:
     def conditions() -> dict[str, str]:
-        found = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "sample-scorer"))
-        return {one["type"]: one["status"] for one in (found.get("status") or {}).get("conditions") or []}
+        scorer = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "sample-scorer"))
+        return {
+            condition["type"]: condition["status"] for condition in (scorer.get("status") or {}).get("conditions") or []
+        }
 
-    wanted = {"Healthy": "True", "ConfigSynced": "True", "Distributed": "True", "Scoring": "True"}
-    eventually(world, lambda: wanted.items() <= conditions().items(), "all conditions")
+    expected_conditions = {"Healthy": "True", "ConfigSynced": "True", "Distributed": "True", "Scoring": "True"}
+    eventually(world, lambda: expected_conditions.items() <= conditions().items(), "all conditions")
 
     def row() -> list[str]:
         """Name, health, score, interval, succeeding, desired, reason."""
-        shown = world.hub.kubectl("get", "dynamicscorers", "sample-scorer", "-n", HUB_NAMESPACE, "--no-headers")
-        return shown.split()[:7]
+        printed_row = world.hub.kubectl("get", "dynamicscorers", "sample-scorer", "-n", HUB_NAMESPACE, "--no-headers")
+        return printed_row.split()[:7]
 
     wanted_row = ["sample-scorer", "Active", "sample_my_score", "2", "2", "2", "CyclesSucceed"]
     eventually(world, lambda: row() == wanted_row, f"what kubectl get shows, {wanted_row}")
@@ -149,10 +151,10 @@ def register(world: World, name: str, query: str, **spec: Any) -> None:
 
 def test_scoring_condition_explains_a_query_mistake(world: World) -> None:
     def conditions() -> dict[str, dict[str, str]]:
-        found = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "mistaken"))
-        return {one["type"]: one for one in (found.get("status") or {}).get("conditions") or []}
+        scorer = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "mistaken"))
+        return {condition["type"]: condition for condition in (scorer.get("status") or {}).get("conditions") or []}
 
-    def said() -> str:
+    def scoring_message() -> str:
         return (conditions().get("Scoring") or {}).get("message", "")
 
     register(world, "mistaken", f"max by (node ({METRIC})")
@@ -160,13 +162,13 @@ def test_scoring_condition_explains_a_query_mistake(world: World) -> None:
     def is_explained() -> bool:
         """In Prometheus' own words."""
         assert conditions()["Scoring"]["reason"] == "AllClustersFail"
-        return "2 of 2 clusters fail" in said() and "parse error" in said()
+        return "2 of 2 clusters fail" in scoring_message() and "parse error" in scoring_message()
 
     def has_event() -> bool:
-        told = world.hub.kubectl("describe", "dsc", "mistaken", "-n", HUB_NAMESPACE)
-        return "parse error" in told.partition("Events:")[2]
+        description = world.hub.kubectl("describe", "dsc", "mistaken", "-n", HUB_NAMESPACE)
+        return "parse error" in description.partition("Events:")[2]
 
-    eventually(world, lambda: said() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3)
+    eventually(world, lambda: scoring_message() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3)
     eventually(world, has_event, "an event that says so")
     register(world, "mistaken", f"max by (node) ({METRIC})")
     eventually(world, lambda: conditions()["Scoring"]["status"] == "True", "cycles that succeed")
@@ -216,8 +218,8 @@ def test_free_memory_of_nodes_steers_a_placement(world: World) -> None:
         """In the scorer's status: the agent may not read nodes."""
         obj = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "resource-usage-scorer"))
         failures = (obj.get("status") or {}).get("failures") or []
-        assert {one["reason"] for one in failures} <= {"unauthorized"}
-        return any("ClusterRole with get, list and watch of nodes" in one["message"] for one in failures)
+        assert {failure["reason"] for failure in failures} <= {"unauthorized"}
+        return any("ClusterRole with get, list and watch of nodes" in failure["message"] for failure in failures)
 
     eventually(world, is_told, "what is missing")
     for cluster in world.clusters.values():

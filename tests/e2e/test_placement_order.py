@@ -78,10 +78,10 @@ class Bench:
         """An object, also its status."""
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}} | parts
         body["metadata"] = {"name": name} | parts.get("metadata", {})
-        made = self.session.create(resource.path(namespace), body)
+        created = self.session.create(resource.path(namespace), body)
         if "status" in parts:
-            made["status"] = parts["status"]
-            self.session.replace(resource.path(namespace, name, "status"), made)
+            created["status"] = parts["status"]
+            self.session.replace(resource.path(namespace, name, "status"), created)
 
     def ask(self, name: str) -> SchedulerAnswer:
         """What the controller's scheduler makes of a Placement now."""
@@ -96,19 +96,21 @@ class Bench:
         """Of all Placements, from one look at everything."""
         first = self.reader.situation(NAMESPACE, "fleet-000")
         decisions = objects(self.session, PLACEMENT_DECISIONS)
-        sets = {one["metadata"]["name"]: one for one in objects(self.session, MANAGED_CLUSTER_SETS)}
+        sets = {
+            cluster_set["metadata"]["name"]: cluster_set for cluster_set in objects(self.session, MANAGED_CLUSTER_SETS)
+        }
         scores = {
-            (one["metadata"]["namespace"], one["metadata"]["name"]): one
-            for one in objects(self.session, ADDON_PLACEMENT_SCORES)
+            (score["metadata"]["namespace"], score["metadata"]["name"]): score
+            for score in objects(self.session, ADDON_PLACEMENT_SCORES)
         }
         label = "cluster.open-cluster-management.io/placement"
         all_counts = counts(decisions)
-        found = {}
-        for one in objects(self.session, PLACEMENTS, NAMESPACE):
-            name = one["metadata"]["name"]
+        situations = {}
+        for placement in objects(self.session, PLACEMENTS, NAMESPACE):
+            name = placement["metadata"]["name"]
             mine = [each for each in decisions if each["metadata"]["labels"][label] == name]
-            found[name] = Situation(
-                placement=one,
+            situations[name] = Situation(
+                placement=placement,
                 decided=frozenset(cluster for each in mine for cluster in decided_in(each)),
                 others=all_counts - counts(mine),
                 clusters=first.clusters,
@@ -116,7 +118,7 @@ class Bench:
                 scores=scores,
                 now=datetime.now(UTC),
             )
-        return found
+        return situations
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +130,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         port = free_port()
         command = [str(program), "controller", f"--kubeconfig={plane.kubeconfig}", "--namespace=default"]
         command += ["--disable-leader-election", f"--listen=127.0.0.1:{port}"]
-        made = Bench(plane, plane.session(), port)
-        stack.enter_context(contextlib.closing(made.controller))
-        populate(made, random.Random(SEED))
+        test_bench = Bench(plane, plane.session(), port)
+        stack.enter_context(contextlib.closing(test_bench.controller))
+        populate(test_bench, random.Random(SEED))
         # Last: each Placement is then looked at when all of its world is there.
         child = Child(command, tmp_path_factory.mktemp("placement") / "log")
         stack.callback(child.kill)
-        yield made
+        yield test_bench
 
 
 def populate(bench: Bench, chance: random.Random) -> None:
@@ -143,20 +145,25 @@ def populate(bench: Bench, chance: random.Random) -> None:
     # All that chance decides, in one order; then made side by side.
     clusters = [_cluster(f"c{number:02}", chance) for number in range(CLUSTERS)]
     members = {f"fleet-{number:03}": chance.sample(range(CLUSTERS), chance.randint(4, 12)) for number in range(FLEETS)}
-    for name, chosen in members.items():
-        for number in chosen:
+    for name, numbers in members.items():
+        for number in numbers:
             clusters[number]["metadata"]["labels"][f"in-{name}"] = ""
     placements = [_placement(name, number, chance) for number, name in enumerate(members)]
-    scores = [(f"c{number:02}", one) for number in range(CLUSTERS) for one in _scores(chance)]
+    scores = [(f"c{number:02}", score) for number in range(CLUSTERS) for score in _scores(chance)]
     with ThreadPoolExecutor(8) as threads:
 
         def make(*calls: tuple[Any, ...]) -> None:
-            for done in [threads.submit(bench.put, *call[:3], **call[3]) for call in calls]:
-                done.result()
+            for future in [threads.submit(bench.put, *call[:3], **call[3]) for call in calls]:
+                future.result()
 
         make(*((_NAMESPACES, "", f"c{number:02}", {}) for number in range(CLUSTERS)))
-        make(*((MANAGED_CLUSTERS, "", f"c{number:02}", one) for number, one in enumerate(clusters)))
-        make(*((ADDON_PLACEMENT_SCORES, cluster, one["name"], {"status": one["status"]}) for cluster, one in scores))
+        make(*((MANAGED_CLUSTERS, "", f"c{number:02}", cluster) for number, cluster in enumerate(clusters)))
+        make(
+            *(
+                (ADDON_PLACEMENT_SCORES, cluster, score["name"], {"status": score["status"]})
+                for cluster, score in scores
+            )
+        )
         make(
             *(
                 (
@@ -176,7 +183,7 @@ def populate(bench: Bench, chance: random.Random) -> None:
             )
         )
         make(*((MANAGED_CLUSTER_SET_BINDINGS, NAMESPACE, name, {"spec": {"clusterSet": name}}) for name in members))
-        make(*((PLACEMENTS, NAMESPACE, one["name"], {"spec": one["spec"]}) for one in placements))
+        make(*((PLACEMENTS, NAMESPACE, placement["name"], {"spec": placement["spec"]}) for placement in placements))
 
 
 def _cluster(name: str, chance: random.Random) -> dict[str, Any]:
@@ -257,22 +264,22 @@ def _predicate(chance: random.Random) -> dict[str, Any]:
 
 
 def _toleration(chance: random.Random) -> dict[str, Any]:
-    found: dict[str, Any] = {"operator": chance.choice(("Exists", "Equal"))}
-    if found["operator"] == "Equal" or chance.random() < 0.5:
-        found["key"] = chance.choice(("t0", "t1"))
-    if found["operator"] == "Equal":
-        found["value"] = chance.choice(("", "a"))
+    toleration: dict[str, Any] = {"operator": chance.choice(("Exists", "Equal"))}
+    if toleration["operator"] == "Equal" or chance.random() < 0.5:
+        toleration["key"] = chance.choice(("t0", "t1"))
+    if toleration["operator"] == "Equal":
+        toleration["value"] = chance.choice(("", "a"))
     if chance.random() < 0.4:
-        found["effect"] = chance.choice(("NoSelect", "NoSelectIfNew"))
+        toleration["effect"] = chance.choice(("NoSelect", "NoSelectIfNew"))
     if chance.random() < 0.4:
         # The taint is an hour old.
-        found["tolerationSeconds"] = chance.choice((60, 86400))
-    return found
+        toleration["tolerationSeconds"] = chance.choice((60, 86400))
+    return toleration
 
 
 def _balances(situation: Situation) -> bool:
     """Whether what others have counts: OCM does not look again when that changes."""
-    return any(one.name == "Balance" for one in schedule(situation).prioritizers)
+    return any(prioritizer.name == "Balance" for prioritizer in schedule(situation).prioritizers)
 
 
 def _difference(situation: Situation, outcome: SchedulingDecision) -> str:
@@ -281,28 +288,32 @@ def _difference(situation: Situation, outcome: SchedulingDecision) -> str:
 
 def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
     """Each Placement's clusters, but of those that balance: what these have depends on who was looked at first."""
-    found: dict[str, Situation] = {}
+    situations: dict[str, Situation] = {}
 
     def settled() -> bool:
-        found.clear()
-        found.update(bench.situations())
-        assert len(found) == FLEETS
-        looked_at = [one for one in found.values() if (one.placement.get("status") or {}).get("conditions")]
+        situations.clear()
+        situations.update(bench.situations())
+        assert len(situations) == FLEETS
+        looked_at = [
+            situation
+            for situation in situations.values()
+            if (situation.placement.get("status") or {}).get("conditions")
+        ]
         assert len(looked_at) == FLEETS, f"OCM has looked at {len(looked_at)}"
         wrong = [
-            _difference(one, outcome)
-            for one in found.values()
-            if not _balances(one) and set((outcome := schedule(one)).chosen) != one.decided
+            _difference(situation, outcome)
+            for situation in situations.values()
+            if not _balances(situation) and set((outcome := schedule(situation)).chosen) != situation.decided
         ]
         assert not wrong, "\n".join(wrong)
         return True
 
     wait_for(settled, 20, "OCM's decisions are those that are computed", interval=2.0)
-    compared = [one for one in found.values() if not _balances(one)]
+    compared = [situation for situation in situations.values() if not _balances(situation)]
     assert len(compared) >= 120
     # They are no trivial ones.
-    assert sum(bool(one.decided) for one in compared) > 80
-    assert sum(0 < len(one.decided) < len(schedule(one).order) for one in compared) > 40
+    assert sum(bool(situation.decided) for situation in compared) > 80
+    assert sum(0 < len(situation.decided) < len(schedule(situation).order) for situation in compared) > 40
 
 
 def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -> None:
@@ -313,15 +324,19 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
     def replayed() -> int:
         fleets: set[str] = set()
         moved = 0
-        for name, one in bench.situations().items():
+        for name, situation in bench.situations().items():
             for resource, scores in sides.items():
-                if _balances(one) or all(each.resource != resource for each in schedule(one).prioritizers):
+                if _balances(situation) or all(each.resource != resource for each in schedule(situation).prioritizers):
                     continue
-                without = replace(one, scores={key: each for key, each in one.scores.items() if key[1] != resource})
-                found = set(Replay(without, scores, frozenset({resource}), frozenset()).decide(at))
-                assert found == one.decided, f"{name}, {resource}: {sorted(found)} is not {sorted(one.decided)}"
+                without = replace(
+                    situation, scores={key: each for key, each in situation.scores.items() if key[1] != resource}
+                )
+                replayed_clusters = set(Replay(without, scores, frozenset({resource}), frozenset()).decide(at))
+                assert replayed_clusters == situation.decided, (
+                    f"{name}, {resource}: {sorted(replayed_clusters)} is not {sorted(situation.decided)}"
+                )
                 fleets.add(name)
-                moved += set(schedule(without).chosen) != one.decided
+                moved += set(schedule(without).chosen) != situation.decided
         assert len(fleets) >= 50
         return moved
 
@@ -331,15 +346,19 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
 
 def _published(bench: Bench, resource: str, at: int) -> Scores:
     """The AddOnPlacementScores of this name as a backtest's moment."""
-    found = [one for one in objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource) if one.get("status")]
+    score_objects = [
+        score_object
+        for score_object in objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource)
+        if score_object.get("status")
+    ]
     records = [
         Record(
-            cluster=one["metadata"]["namespace"],
+            cluster=score_object["metadata"]["namespace"],
             at=at,
             outcome="ok",
-            items={item["name"]: item["value"] for item in one["status"].get("scores") or ()},
+            items={item["name"]: item["value"] for item in score_object["status"].get("scores") or ()},
         )
-        for one in found
+        for score_object in score_objects
     ]
     scores = Scores({record.cluster: _asked(record.cluster) for record in records})
     scores.take(records)
@@ -373,21 +392,21 @@ def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:
 
     def compare(view: PlacementView, answer: SchedulerAnswer) -> None:
         theirs = explain(situations[view.name], answer=answer)
-        assert [(one.cluster, one.total) for one in view.ranking] == [
-            (one.cluster, one.total) for one in theirs.ranking
+        assert [(row.cluster, row.total) for row in view.ranking] == [
+            (row.cluster, row.total) for row in theirs.ranking
         ]
-        outside = {one.cluster for one in view.left_out if one.stage == "cluster set"}
-        assert answer.passed - outside == {one.cluster for one in view.ranking}
+        outside = {exclusion.cluster for exclusion in view.left_out if exclusion.stage == "cluster set"}
+        assert answer.passed - outside == {row.cluster for row in view.ranking}
         for index, prioritizer in enumerate(view.prioritizers):
             # OCM's scheduler was asked about the clusters of all fleets; these two compare with each other.
             if not prioritizer.name.startswith("Resource"):
                 scores = answer.scores[prioritizer.name, prioritizer.weight]
-                ours = {one.cluster: one.cells[index].value for one in view.ranking}
+                ours = {row.cluster: row.cells[index].value for row in view.ranking}
                 assert ours == {name: scores[name] for name in ours}, f"{view.name}: {prioritizer.name}"
 
     wait_for(same, 10, "OCM's scheduler says what is computed", interval=1.0)
     assert len(situations) >= FLEETS
-    assert sum(len(schedule(one).order) for one in situations.values()) > 400
+    assert sum(len(schedule(situation).order) for situation in situations.values()) > 400
 
 
 def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) -> None:
@@ -415,27 +434,27 @@ def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) ->
         return view
 
     view = wait_for(lambda: has("c02"), 30, "the first decision")
-    assert [(one.cluster, one.margin) for one in view.ranking] == [("c02", 9), ("c01", -10), ("c00", -20)]
+    assert [(row.cluster, row.margin) for row in view.ranking] == [("c02", 9), ("c01", -10), ("c00", -20)]
     # Between equal sums names decide.
     for cluster, value, enters in (("c01", 30, ["c01"]), ("c00", 29, []), ("c00", 30, ["c00"])):
-        asked = [WhatIf(cluster=cluster, resource=name, score="x", value=value)]
-        changed = bench.reader.explain(name, name, asked).what_if
+        changes = [WhatIf(cluster=cluster, resource=name, score="x", value=value)]
+        changed = bench.reader.explain(name, name, changes).what_if
         assert changed is not None
         assert changed.enters == enters
         assert changed.leaves == (["c02"] if enters else [])
     path = ADDON_PLACEMENT_SCORES.path("c00", name)
-    stored = bench.session.get(path)
-    stored["status"]["scores"] = [{"name": "x", "value": 30}]
-    bench.session.replace(f"{path}/status", stored)
+    score_object = bench.session.get(path)
+    score_object["status"]["scores"] = [{"name": "x", "value": 30}]
+    bench.session.replace(f"{path}/status", score_object)
     wait_for(lambda: has("c00"), 30, "what was foretold")
     # Its score goes: no score counts 0.
-    gone = WhatIf(cluster="c00", resource=name, score="x", value=None)
-    changed = bench.reader.explain(name, name, [gone]).what_if
+    removal = WhatIf(cluster="c00", resource=name, score="x", value=None)
+    changed = bench.reader.explain(name, name, [removal]).what_if
     assert changed is not None
     assert changed.enters == ["c02"]
     bench.session.delete(path)
     view = wait_for(lambda: has("c02"), 30, "the one that has no score is left")
-    assert next(one for one in view.ranking if one.cluster == "c00").cells[0].standing == "missing"
+    assert next(row for row in view.ranking if row.cluster == "c00").cells[0].standing == "missing"
 
 
 def test_the_command_explains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -448,15 +467,15 @@ def test_the_command_explains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, 
     view = bench.reader.explain(NAMESPACE, "fleet-001")
     result = runner.invoke(app, ["placement", "fleet-001", "-o", "json"])
     assert result.exit_code == 0, result.output
-    said = json.loads(result.stdout)
-    assert [one["cluster"] for one in said["ranking"]] == [one.cluster for one in view.ranking]
-    assert said["source"] == "computed"
+    printed = json.loads(result.stdout)
+    assert [row["cluster"] for row in printed["ranking"]] == [row.cluster for row in view.ranking]
+    assert printed["source"] == "computed"
     table = runner.invoke(app, ["placement", "fleet-001", "-n", NAMESPACE])
     assert "RANK" in table.stdout
     assert "OCM's rules, computed here" in table.stdout
     assert "fleet-001" in runner.invoke(app, ["placement"]).stdout
-    missing = runner.invoke(app, ["placement", "nothing-of-this-name"])
-    assert (missing.exit_code, "no namespace has a Placement" in missing.stderr) == (1, True)
+    unknown = runner.invoke(app, ["placement", "nothing-of-this-name"])
+    assert (unknown.exit_code, "no namespace has a Placement" in unknown.stderr) == (1, True)
     wrong = runner.invoke(app, ["placement", "fleet-001", "--what-if", "nonsense"])
     assert wrong.exit_code == 2
 
@@ -466,53 +485,59 @@ def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:
     for number in range(FLEETS):
         name = f"fleet-{number:03}"
         view = bench.reader.explain(NAMESPACE, name)
-        addon = next((one for one in view.prioritizers if one.resource and one.weight > 0), None)
+        addon = next(
+            (prioritizer for prioritizer in view.prioritizers if prioritizer.resource and prioritizer.weight > 0), None
+        )
         if addon is None or not view.decided or view.decided != view.chosen:
             continue
-        for cluster in (one.cluster for one in view.ranking if not one.decided):
-            asked = WhatIf(cluster=cluster, resource=addon.resource, score=addon.score, value=100)
-            changed = bench.reader.explain(NAMESPACE, name, [asked]).what_if
+        for cluster in (row.cluster for row in view.ranking if not row.decided):
+            question = WhatIf(cluster=cluster, resource=addon.resource, score=addon.score, value=100)
+            changed = bench.reader.explain(NAMESPACE, name, [question]).what_if
             if changed is not None and changed.enters == [cluster]:
-                return view, asked
+                return view, question
     raise AssertionError("no Placement has such a score")
 
 
 def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
     bench: Bench, browser: Browser, redis_url: str, tmp_path: Path
 ) -> None:
-    wait_for(lambda: all(one.placement.get("status") for one in bench.situations().values()), 20, "OCM's decisions")
-    view, asked = _question(bench)
+    wait_for(
+        lambda: all(situation.placement.get("status") for situation in bench.situations().values()),
+        20,
+        "OCM's decisions",
+    )
+    view, question = _question(bench)
     settings = {"backend": "kube", "kubeconfig": bench.plane.kubeconfig, "namespace": NAMESPACE}
-    with WebProcess(redis_url, tmp_path / "log", **settings) as page, Tab(browser, page.url) as tab:
+    with WebProcess(redis_url, tmp_path / "log", **settings) as web_process, Tab(browser, web_process.url) as tab:
         tab.open("/placements").get_by_role("link", name=view.name, exact=True).click()
-        shown = tab.page
-        expect(shown.locator("h1")).to_contain_text(f"{view.name} has {len(view.decided)} cluster")
-        rows = shown.locator("#answer tbody tr")
-        assert rows.locator("th").all_inner_texts() == [one.cluster for one in view.ranking]
-        chosen = [one.locator("th").inner_text() for one in rows.filter(has_text="has it").all()]
-        assert set(chosen) == set(view.decided)
+        page = tab.page
+        expect(page.locator("h1")).to_contain_text(f"{view.name} has {len(view.decided)} cluster")
+        rows = page.locator("#answer tbody tr")
+        assert rows.locator("th").all_inner_texts() == [row.cluster for row in view.ranking]
+        selected_clusters = [row.locator("th").inner_text() for row in rows.filter(has_text="has it").all()]
+        assert set(selected_clusters) == set(view.decided)
         assert tab.violations("dark", "light") == []
         # Each change is a question, and the answers to the first ones come last.
-        held: list[Route] = []
-        shown.route("**/*value=0*", lambda route: held.append(route))
-        shown.locator("#if-cluster").select_option(asked.cluster)
-        shown.locator("#if-score").select_option(f"{asked.resource}/{asked.score}")
-        shown.locator("#if-value").press("End")
-        shown.locator("#if-value").blur()
-        expect(shown.locator("#answer [role=status]")).to_contain_text(f"{asked.cluster} would come in")
-        assert held
-        for route in held:
-            with shown.expect_response(route.request.url) as late:
+        held_routes: list[Route] = []
+        page.route("**/*value=0*", lambda route: held_routes.append(route))
+        page.locator("#if-cluster").select_option(question.cluster)
+        page.locator("#if-score").select_option(f"{question.resource}/{question.score}")
+        page.locator("#if-value").press("End")
+        page.locator("#if-value").blur()
+        expect(page.locator("#answer [role=status]")).to_contain_text(f"{question.cluster} would come in")
+        assert held_routes
+        for route in held_routes:
+            with page.expect_response(route.request.url) as late:
                 route.continue_()
             late.value.finished()
-        shown.evaluate("new Promise((done) => setTimeout(done))")
-        expect(shown.locator("#answer [role=status]")).to_contain_text(f"{asked.cluster} would come in")
+        page.evaluate("new Promise((done) => setTimeout(done))")
+        expect(page.locator("#answer [role=status]")).to_contain_text(f"{question.cluster} would come in")
         tab.picture("placement")
         assert tab.wrong == []
         assert tab.strangers == []
         # When there is no answer the page itself says why, and does not keep the one before.
-        shown.route(
+        page.route(
             "**/*value=*", lambda route: route.fulfill(status=503, content_type="text/html", body="<h1>Not now</h1>")
         )
-        shown.locator("#if-value").press("Home")
-        expect(shown.locator("h1")).to_have_text("Not now")
+        page.locator("#if-value").press("Home")
+        expect(page.locator("h1")).to_have_text("Not now")

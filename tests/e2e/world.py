@@ -36,7 +36,7 @@ def chosen(hub: Session, placement: str, namespace: str = "default") -> list[str
     """The clusters that OCM decided on for a Placement."""
     query = {"labelSelector": f"cluster.open-cluster-management.io/placement={placement}"}
     items = hub.request("GET", DECISIONS.path(namespace), query=query)["items"]
-    return [one["clusterName"] for item in items for one in (item.get("status") or {}).get("decisions") or []]
+    return [decision["clusterName"] for item in items for decision in (item.get("status") or {}).get("decisions") or []]
 
 
 def _ours(module: str) -> tuple[str, ...]:
@@ -147,8 +147,8 @@ class World:
         # with the thread that started it.
         threads = stack.enter_context(ThreadPoolExecutor(len(self.clusters)))
         began = [threads.submit(stack.enter_context, cluster) for cluster in self.clusters.values()]
-        for one in began:
-            one.result()
+        for start in began:
+            start.result()
 
     def _start_hub(self) -> None:
         common = {"redis_url": self.redis.url, "backend": "kube", "kubeconfig": self.hub.kubeconfig}

@@ -101,17 +101,17 @@ class Fleet(Stack):
         """
         if good is not None:
             self.api.script(good, path=f"/{name}")
-        wanted: dict[str, Any] = {"type": "None"}
+        source_spec: dict[str, Any] = {"type": "None"}
         if query:
             path = {} if source else {"path": f"/{name}"}
             params = {"query": query, "range": 60, "step": 5}
-            wanted = {"type": kind, "host": source or self.source.url, "params": params, **path}
+            source_spec = {"type": kind, "host": source or self.source.url, "params": params, **path}
         body = {
             "description": "a test's",
             "configURL": f"{self.api.url}/config",
             "configSyncMode": "None",
             "scoreDimensionFormat": "${node}",
-            "source": wanted,
+            "source": source_spec,
             "scoring": {"path": f"/{name}", "params": {"name": f"{name}-score", "interval": interval}},
             "execution": dict(execution or {}),
             **spec,
@@ -133,24 +133,28 @@ class Fleet(Stack):
 
     def condition(self, scorer: str, kind: str) -> tuple[str, str, str]:
         """(status, reason, message) of a condition."""
-        for one in self.status(scorer).get("conditions") or []:
-            if one["type"] == kind:
-                return one["status"], one["reason"], one.get("message", "")
+        for condition in self.status(scorer).get("conditions") or []:
+            if condition["type"] == kind:
+                return condition["status"], condition["reason"], condition.get("message", "")
         return "", "", ""
 
     def failures(self, scorer: str, cluster: str = "c1") -> list[dict[str, Any]]:
         """The failures in the status of a DynamicScorer, on one cluster."""
-        return [one for one in self.status(scorer).get("failures") or [] if one["cluster"] == cluster]
+        return [failure for failure in self.status(scorer).get("failures") or [] if failure["cluster"] == cluster]
 
     def object(self, scorer: str, cluster: str = "c1") -> dict[str, Any] | None:
         """The AddOnPlacementScore, or None."""
-        found = self.read(f"clusters/{cluster}/addonplacementscores/{scorer}-score.yaml")
-        return found if isinstance(found, dict) else None
+        score_object = self.read(f"clusters/{cluster}/addonplacementscores/{scorer}-score.yaml")
+        return score_object if isinstance(score_object, dict) else None
 
     def items(self, scorer: str, cluster: str = "c1") -> dict[str, int] | None:
         """What Placement reads: item name -> value, or None without an object."""
-        found = self.object(scorer, cluster)
-        return None if found is None else {one["name"]: one["value"] for one in found["status"].get("scores") or []}
+        score_object = self.object(scorer, cluster)
+        return (
+            None
+            if score_object is None
+            else {item["name"]: item["value"] for item in score_object["status"].get("scores") or []}
+        )
 
     def state(self, scorer: str, cluster: str = "c1") -> PairState:
         """The books and the state of a pair."""
@@ -175,12 +179,12 @@ class Fleet(Stack):
         """Wait until `condition` is true. AssertionErrors in it count as not yet."""
         return wait_for(condition, timeout, message, interval=0.1)
 
-    def wait_success(self, scorer: str, cluster: str = "c1", *, more: int = 1, timeout: float = 20.0) -> float:
+    def wait_success(self, scorer: str, cluster: str = "c1", *, cycles: int = 1, timeout: float = 20.0) -> float:
         """Wait until so many more cycles have ended well; the seconds that took."""
         started, before = time.monotonic(), self.state(scorer, cluster).count("ok")
         self.until(
-            lambda: self.state(scorer, cluster).count("ok") >= before + more,
-            f"{more} more good cycles of {scorer} on {cluster}; the books were {self.books(scorer, cluster)}",
+            lambda: self.state(scorer, cluster).count("ok") >= before + cycles,
+            f"{cycles} more good cycles of {scorer} on {cluster}; the books were {self.books(scorer, cluster)}",
             timeout,
         )
         return time.monotonic() - started
@@ -212,10 +216,10 @@ class Fleet(Stack):
         while True:
             run = send_now(self.redis, cluster, scorer, _PATIENT, queue_limit=100)
 
-            def ended(run: str = run) -> list[HistoryEntry]:
-                return [one for one in self.history(scorer, cluster) if one.run == run]
+            def finished_entries(run: str = run) -> list[HistoryEntry]:
+                return [entry for entry in self.history(scorer, cluster) if entry.run == run]
 
-            entry = self.until(ended, f"the end of run {run} of {scorer} on {cluster}")[0]
+            entry = self.until(finished_entries, f"the end of run {run} of {scorer} on {cluster}")[0]
             if entry.reason != "overlap":
                 return entry
 
@@ -246,10 +250,10 @@ class Fleet(Stack):
         over = threading.Event()
 
         def ask() -> list[HistoryEntry]:
-            ended = []
+            entries = []
             while not over.wait(1):
-                ended.append(self.score_now(scorer, cluster))
-            return [*ended, self.score_now(scorer, cluster)]
+                entries.append(self.score_now(scorer, cluster))
+            return [*entries, self.score_now(scorer, cluster)]
 
         with ThreadPoolExecutor(1) as thread:
             asking = thread.submit(ask)
@@ -257,8 +261,8 @@ class Fleet(Stack):
                 yield
             finally:
                 over.set()
-            ended = asking.result()
-        assert [one for one in ended if one.outcome != "ok"] == []
+            entries = asking.result()
+        assert [entry for entry in entries if entry.outcome != "ok"] == []
         after = self.state(scorer, cluster)
         for outcome in ("error", "lost"):
             assert after.count(outcome) == before.count(outcome), self.history(scorer, cluster)[:5]
@@ -277,47 +281,47 @@ class Fleet(Stack):
         """The reason stands in the status, `dsf status`, the history and /metrics; returns the message."""
 
         def failure() -> dict[str, Any] | None:
-            found = self.failures(scorer, cluster)
-            if not found or (found[0]["stage"], found[0]["reason"]) != (stage, reason):
+            failures = self.failures(scorer, cluster)
+            if not failures or (failures[0]["stage"], failures[0]["reason"]) != (stage, reason):
                 return None
             # A cycle that has no time on a busy machine fails for that, and the next one as it should.
             status, _, message = self.condition(scorer, "Scoring")
             assert status == "False"
             assert reason in message
-            return found[0]
+            return failures[0]
 
-        def seen() -> str:
+        def expectation() -> str:
             return f"{stage} {reason} in the status of {scorer}; there is {self.failures(scorer, cluster)}"
 
-        found = self.until(failure, seen(), timeout) or {}
+        first_failure = self.until(failure, expectation(), timeout) or {}
         for word in words:
-            assert word in found["message"], found["message"]
+            assert word in first_failure["message"], first_failure["message"]
 
         self.until(lambda: self._is_told(scorer, cluster, stage, reason), f"{stage} {reason} in `dsf status {scorer}`")
         cycles = self.page(self.web, f"/api/v1/history/{cluster}/{scorer}").json()["cycles"]
-        assert (stage, reason) in {(one["stage"], one["reason"]) for one in cycles}
+        assert (stage, reason) in {(cycle["stage"], cycle["reason"]) for cycle in cycles}
 
         labels = {"score_name": f"{scorer}-score", "stage": stage, "reason": reason}
         assert self.metric(self.web, "dynamic_scoring_failures_total", **labels)
         if counted_by_agent:
             assert self.metric(f"agent {cluster}", "dynamic_scoring_failures_total", **labels)
-        return str(found["message"])
+        return str(first_failure["message"])
 
     def _is_told(self, scorer: str, cluster: str, stage: str, reason: str) -> bool:
         """Whether `dsf status` shows this failure."""
-        done = self.dsf("status", scorer, "-o", "json")
-        assert done.returncode == 1, done.stdout + done.stderr
-        shown = json.loads(done.stdout)["scorers"][0]["reasons"]
-        return (cluster, stage, reason) in {(one["cluster"], one["stage"], one["reason"]) for one in shown}
+        process = self.dsf("status", scorer, "-o", "json")
+        assert process.returncode == 1, process.stdout + process.stderr
+        reasons = json.loads(process.stdout)["scorers"][0]["reasons"]
+        return (cluster, stage, reason) in {(entry["cluster"], entry["stage"], entry["reason"]) for entry in reasons}
 
     def check_cleared(self, scorer: str, cluster: str = "c1", timeout: float = 20.0) -> None:
         """Nothing is said to be wrong any more, and there is a score."""
         self.until(lambda: not self.failures(scorer, cluster), f"no failure in the status of {scorer}", timeout)
         self.until(lambda: self.condition(scorer, "Scoring")[0] == "True", f"{scorer} to be Scoring", timeout)
 
-        def shown() -> tuple[object, object]:
-            found = self.page(self.web, f"/api/v1/scorers?scorer={scorer}").json()["scorers"][0]
-            return found["reasons"], found["states"]["failing"]
+        def web_state() -> tuple[object, object]:
+            row = self.page(self.web, f"/api/v1/scorers?scorer={scorer}").json()["scorers"][0]
+            return row["reasons"], row["states"]["failing"]
 
-        self.until(lambda: shown() == ([], 0), f"the exporter to show no failure of {scorer}", timeout)
+        self.until(lambda: web_state() == ([], 0), f"the exporter to show no failure of {scorer}", timeout)
         self.check_books(scorer, cluster)

@@ -29,19 +29,19 @@ def started(tmp_path_factory: pytest.TempPathFactory, clock: MovedClock) -> Iter
     """One cluster, on a hub whose clock is ahead."""
     clock.ahead(AHEAD)
     # As fresh processes, because the library is loaded at their start.
-    made = Fleet(
+    stack = Fleet(
         tmp_path_factory.mktemp("fleet") / "stack",
         altered=dict.fromkeys(("hub", "beat", "results", "agent", "web"), ()),
     )
-    made.scorer("sample", scores(10))
+    stack.scorer("sample", scores(10))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in clock.environment.items():
             patch.setenv(name, value)
-        made.__enter__()
+        stack.__enter__()
     try:
-        yield made
+        yield stack
     finally:
-        made.__exit__()
+        stack.__exit__()
 
 
 @pytest.fixture
@@ -54,13 +54,13 @@ def fleet(started: Fleet, clock: MovedClock) -> Fleet:
 
 def valid_until(fleet: Fleet) -> float:
     """Until when the AddOnPlacementScore is valid (unix seconds)."""
-    found = fleet.object("sample")
-    assert found is not None
-    return datetime.fromisoformat(found["status"]["validUntil"]).timestamp()
+    score_object = fleet.object("sample")
+    assert score_object is not None
+    return datetime.fromisoformat(score_object["status"]["validUntil"]).timestamp()
 
 
 def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> None:
-    fleet.wait_success("sample", more=3)
+    fleet.wait_success("sample", cycles=3)
     fleet.until(lambda: fleet.items("sample") == {"n1": 10}, "the object")
     assert valid_until(fleet) > time.time() + AHEAD
 
@@ -89,7 +89,7 @@ def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> 
 def test_dead_beat_is_replaced_after_the_clock_is_corrected(fleet: Fleet, clock: MovedClock) -> None:
     """Its lock in Redis would last until that time comes. The last test here: the other beat has the right time."""
     # So many that the lock was taken or extended since the clock is ahead.
-    fleet.wait_success("sample", more=3)
+    fleet.wait_success("sample", cycles=3)
     fleet.kill("beat")
     clock.ahead(0)
     assert fleet.redis.pttl(keys.BEAT_LOCK) > AHEAD * 500

@@ -29,20 +29,20 @@ PATIENT = ("one", "two", "three")
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    made = Fleet(
+    stack = Fleet(
         tmp_path_factory.mktemp("clusters") / "stack",
         ("c1", "c2"),
         # Nobody looks at the health of its scoring APIs.
         settings={role: {"queue_limit": QUEUE_LIMIT} for role in ("beat", "cli")} | {"hub": {"health_interval": 5}},
         altered={"beat": ("--run-slack", "2")},
     )
-    made.scorer("cpu", scores(10), execution={"validitySeconds": VALIDITY})
-    made.scorer("calm", scores(60), interval=BY_HAND)
-    with made:
-        for cluster in made.clusters:
-            made.wait_success("cpu", cluster)
-        made.first_score("calm")
-        yield made
+    stack.scorer("cpu", scores(10), execution={"validitySeconds": VALIDITY})
+    stack.scorer("calm", scores(60), interval=BY_HAND)
+    with stack:
+        for cluster in stack.clusters:
+            stack.wait_success("cpu", cluster)
+        stack.first_score("calm")
+        yield stack
 
 
 def gauge(fleet: Fleet, process: str, scorer: str, cluster: str) -> float | None:
@@ -83,9 +83,9 @@ def test_away(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.failures("cpu") == [], "no failure here")
     # Waiting for what is away would take one of its time-outs in each cycle.
     assert median(gaps(fleet, since)) < 5
-    done = fleet.dsf("rescore", "cpu", "--cluster", "c2")
-    assert done.returncode == 1
-    assert "is it running?" in done.stdout + done.stderr
+    process = fleet.dsf("rescore", "cpu", "--cluster", "c2")
+    assert process.returncode == 1
+    assert "is it running?" in process.stdout + process.stderr
 
     # It comes back: what waited is too old, the next tick scores.
     fleet.run("agent c2")
@@ -94,7 +94,7 @@ def test_away(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.items("cpu", "c2") == {"n1": 10})
     fleet.check_cleared("cpu", "c2")
     fleet.check_books("cpu")
-    assert fleet.api.paths().count("/cpu") <= sum(fleet.state("cpu", one).scheduled for one in fleet.clusters)
+    assert fleet.api.paths().count("/cpu") <= sum(fleet.state("cpu", cluster).scheduled for cluster in fleet.clusters)
     fleet.until(lambda: fleet.redis.llen(queue) <= 1, "the queue to be taken")
 
 
@@ -117,9 +117,9 @@ def test_masked_while_a_cycle_runs(fleet: Fleet) -> None:
     fleet.until(lambda: not [run for run in fleet.open_runs() if run.startswith(masked)], "the running cycle to end")
     assert fleet.object("masked", "c1") is None
     assert gauge(fleet, "agent c2", "masked", "c2") == 20
-    done = fleet.dsf("rescore", "masked", "--cluster", "c1")
-    assert done.returncode == 1
-    assert "it is masked there" in done.stderr
+    process = fleet.dsf("rescore", "masked", "--cluster", "c1")
+    assert process.returncode == 1
+    assert "it is masked there" in process.stderr
 
     fleet.config()
     fleet.until(lambda: fleet.items("masked", "c1") == {"n1": 20})
@@ -130,7 +130,7 @@ def test_agent_with_a_clock_ahead_runs_without_failures(fleet: Fleet) -> None:
     """By more than the interval: ticks would all be over by the agent's own clock, and it goes by the hub's."""
     fleet.altered["agent c2"] = ("--clock", str(TOLERATED))
     fleet.restart("agent c2")
-    fleet.wait_success("cpu", "c2", more=3)
+    fleet.wait_success("cpu", "c2", cycles=3)
     fleet.until(lambda: fleet.failures("cpu", "c2") == [], "no failure")
     del fleet.altered["agent c2"]
     fleet.restart("agent c2")
@@ -170,8 +170,8 @@ def test_every_pair_gets_scores_while_the_results_worker_has_too_little_cpu(flee
         return state.failing == 0 and run_time(state.last_run) > run_time(run)
 
     with slow(fleet.processes["results"], runs=0.1, waits=0.9):
-        for one in [(*pair, fleet.state(pair[1], pair[0]).last_run) for pair in pairs]:
-            fleet.until(functools.partial(is_newer, *one), f"a newer score than {one}", 60)
+        for pair_and_run in [(*pair, fleet.state(pair[1], pair[0]).last_run) for pair in pairs]:
+            fleet.until(functools.partial(is_newer, *pair_and_run), f"a newer score than {pair_and_run}", 60)
     for cluster, scorer in pairs:
         fleet.wait_success(scorer, cluster)
         fleet.check_books(scorer, cluster)

@@ -54,10 +54,10 @@ class World(Fleet):
 
     def environment(self, name: str) -> dict[str, str]:
         """The agent's image has it, nobody else's."""
-        found = super().environment(name)
+        variables = super().environment(name)
         if name.startswith("agent"):
-            found["PYTHONPATH"] += os.pathsep + str(self.folder / "packages")
-        return found
+            variables["PYTHONPATH"] += os.pathsep + str(self.folder / "packages")
+        return variables
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +85,16 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator[Fleet]:
     """All answer well until a test says otherwise."""
-    made = World(tmp_path_factory.mktemp("failures") / "stack")
-    made.scorer("steady", scores(60), interval=BY_HAND, query="up", source=prometheus)
+    world = World(tmp_path_factory.mktemp("failures") / "stack")
+    world.scorer("steady", scores(60), interval=BY_HAND, query="up", source=prometheus)
     for name in FLOODS:
-        made.scorer(name, scores(10), interval=INTERVAL, execution={"maxRetries": 0})
-    made.scorer("asked", scores(10), interval=INTERVAL, query="up", source=prometheus)
-    with made:
-        made.first_score("steady")
+        world.scorer(name, scores(10), interval=INTERVAL, execution={"maxRetries": 0})
+    world.scorer("asked", scores(10), interval=INTERVAL, query="up", source=prometheus)
+    with world:
+        world.first_score("steady")
         for name in ("asked", *FLOODS):
-            made.until(lambda name=name: made.items(name) == {"n1": 10}, f"{name} to score")  # type: ignore[misc]
-        yield made
+            world.until(lambda name=name: world.items(name) == {"n1": 10}, f"{name} to score")  # type: ignore[misc]
+        yield world
 
 
 def test_floods_at_once(fleet: Fleet) -> None:
@@ -146,16 +146,16 @@ def test_invalid_manifests_are_reported_by_dsf_status(fleet: Fleet) -> None:
     fleet.scorer("unknown", scores(10), query="up", wrong=True)
 
     def problem() -> dict[str, Any] | None:
-        said = fleet.data("status")["problems"]
-        return next((one for one in said if one["file"] == "scorer-unknown.yaml"), None)
+        problems = fleet.data("status")["problems"]
+        return next((entry for entry in problems if entry["file"] == "scorer-unknown.yaml"), None)
 
-    found = fleet.until(problem, "the file in `dsf status`", timeout=60) or {}
-    assert (found["field"], "is not a known field" in found["message"]) == ("spec.wrong", True)
+    problem_entry = fleet.until(problem, "the file in `dsf status`", timeout=60) or {}
+    assert (problem_entry["field"], "is not a known field" in problem_entry["message"]) == ("spec.wrong", True)
     fleet.until(lambda: fleet.condition("nameless", "Distributed")[1] == "MissingClusterValue", "the condition")
-    done = fleet.dsf("status", "nameless", "-o", "json")
-    assert done.returncode == 1, done.stdout + done.stderr
-    said = {one["reason"]: one["message"] for one in json.loads(done.stdout)["conditions"]}
-    assert "ManagedCluster 'c1' has no label 'region' for ${label:region}" in said["MissingClusterValue"]
+    process = fleet.dsf("status", "nameless", "-o", "json")
+    assert process.returncode == 1, process.stdout + process.stderr
+    messages = {condition["reason"]: condition["message"] for condition in json.loads(process.stdout)["conditions"]}
+    assert "ManagedCluster 'c1' has no label 'region' for ${label:region}" in messages["MissingClusterValue"]
     for name in ("nameless", "unknown"):
         (fleet.manifests / f"scorer-{name}.yaml").unlink()
 
@@ -165,8 +165,8 @@ def test_all_is_well_without_failures(fleet: Fleet) -> None:
     names = {"steady", "asked", *FLOODS}
 
     def is_well() -> bool:
-        done = fleet.dsf("status", "-o", "json")
-        return done.returncode == 0 and {one["name"] for one in json.loads(done.stdout)["scorers"]} == names
+        process = fleet.dsf("status", "-o", "json")
+        return process.returncode == 0 and {row["name"] for row in json.loads(process.stdout)["scorers"]} == names
 
     fleet.until(is_well, "`dsf status` to find nothing wrong")
     assert fleet.failed_since("steady") == {"error": 0, "lost": 0}
@@ -175,8 +175,8 @@ def test_all_is_well_without_failures(fleet: Fleet) -> None:
     text = fleet.page("agent c1", "/metrics").text
     assert "dynamic_score{" in text
     command = [find("promtool"), "check", "metrics"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
     for name in fleet.processes:
         log = fleet.log(name)
         assert "Traceback" not in log, f"{name}: {log[log.index('Traceback') - 500 :][:2000]}"

@@ -25,16 +25,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """One cluster; its agent has a Redis user of its own, as in production."""
     folder = tmp_path_factory.mktemp("kills") / "stack"
     user = ("--user", USER, "on", ">secret", "~*", "&*", "+@all")
-    made = Fleet(folder, redis_options=user)
-    made.settings["agent"] = {"redis_url": f"redis://{USER}:secret@127.0.0.1:{made.redis_server.port}/0"}
-    made.scorer("held", scores(50), interval=INTERVAL, query="up")
-    made.scorer("steady", scores(60))
-    made.scorer("calm", scores(60), interval=BY_HAND)
-    with made:
-        made.wait_success("held")
-        made.wait_success("steady")
-        made.first_score("calm")
-        yield made
+    stack = Fleet(folder, redis_options=user)
+    stack.settings["agent"] = {"redis_url": f"redis://{USER}:secret@127.0.0.1:{stack.redis_server.port}/0"}
+    stack.scorer("held", scores(50), interval=INTERVAL, query="up")
+    stack.scorer("steady", scores(60))
+    stack.scorer("calm", scores(60), interval=BY_HAND)
+    with stack:
+        stack.wait_success("held")
+        stack.wait_success("steady")
+        stack.first_score("calm")
+        yield stack
 
 
 def runs_of(fleet: Fleet, scorer: str) -> list[str]:
@@ -111,14 +111,14 @@ def test_beat_with_a_standby_and_without(fleet: Fleet) -> None:
         if successor not in fleet.processes:
             fleet.run(successor)
         # The lock's 2 s, one look at it, one interval of 1 s, and the start of a process.
-        fleet.until(lambda seen=before: fleet.state("steady").scheduled > seen + 1, "ticks", 10)  # type: ignore[misc]
+        fleet.until(lambda previous_ticks=before: fleet.state("steady").scheduled > previous_ticks + 1, "ticks", 10)  # type: ignore[misc]
         fleet.wait_success("steady")
         # Skipped, not caught up.
-        sent = fleet.state("steady").scheduled - before
-        assert sent <= time.monotonic() - started + 1.5
+        ticks = fleet.state("steady").scheduled - before
+        assert ticks <= time.monotonic() - started + 1.5
         fleet.check_books("steady")
     assert fleet.schedule.overrides()["c1/held"].note == "incident 42"
-    entry = next(one for one in fleet.data("schedule", "list", "held")["entries"])
+    entry = next(schedule_entry for schedule_entry in fleet.data("schedule", "list", "held")["entries"])
     assert (entry["intervalSeconds"], entry["entryIntervalSeconds"]) == (3, INTERVAL)
     fleet.schedule.reset("c1/held")
 
@@ -126,28 +126,28 @@ def test_beat_with_a_standby_and_without(fleet: Fleet) -> None:
 def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
     for _ in range(2):
         fleet.kill("results")
-        sent = Sent(fleet.redis, "c1")
-        fleet.until(lambda seen=sent: seen.count() >= 4, "results in the queue")  # type: ignore[misc]
+        queued_results = Sent(fleet.redis, "c1")
+        fleet.until(lambda results=queued_results: results.count() >= 4, "results in the queue")  # type: ignore[misc]
         # Else newer scores replace them where a worker takes seconds to start, and their runs are lost as they should.
         fleet.schedule.set_override("c1/steady", paused=True)
 
-        def not_taken_in(sent: Sent = sent) -> list[str]:
+        def not_taken_in(results: Sent = queued_results) -> list[str]:
             # Not all open runs: a tick of a second may expire before an agent without CPU sees it. Not all that is in
             # the queue: a worker may be killed after it has taken results in, and before it empties their slots.
-            return [run for run in runs_of(fleet, "steady") if any(run in text for text in sent.texts())]
+            return [run for run in runs_of(fleet, "steady") if any(run in text for text in results.texts())]
 
         waiting = fleet.until(not_taken_in, "results of open runs in the queue")
         fleet.run("results")
 
         def taken_in() -> dict[str, HistoryEntry]:
-            found = {entry.run: entry for entry in fleet.history("steady")}
-            assert set(waiting) <= found.keys()  # noqa: B023
-            return found
+            entries_by_run = {entry.run: entry for entry in fleet.history("steady")}
+            assert set(waiting) <= entries_by_run.keys()  # noqa: B023
+            return entries_by_run
 
-        ended = fleet.until(taken_in, "queued results to be taken in")
+        entries = fleet.until(taken_in, "queued results to be taken in")
         # A cycle of a second may have had no time; what it says of that is no less taken in.
-        others = [ended[run] for run in waiting if ended[run].outcome not in ("ok", "skipped")]
-        assert {(entry.outcome, entry.reason) for entry in others} <= {("error", FailureReason.DEADLINE)}
+        unsuccessful_entries = [entries[run] for run in waiting if entries[run].outcome not in ("ok", "skipped")]
+        assert {(entry.outcome, entry.reason) for entry in unsuccessful_entries} <= {("error", FailureReason.DEADLINE)}
         fleet.check_books("steady")
         fleet.schedule.reset("c1/steady")
     fleet.wait_success("held")
@@ -158,7 +158,7 @@ def test_the_hub_while_scoring_goes_on(fleet: Fleet) -> None:
     fleet.schedule.set_override("*/steady", interval=1, note="kept")
     fleet.kill("hub")
     with fleet.unaffected("calm"):
-        fleet.wait_success("steady", more=2)
+        fleet.wait_success("steady", cycles=2)
         fleet.wait_success("held")
         # Applied while nobody looks.
         fleet.scorer("late", scores(10))

@@ -63,22 +63,22 @@ def case(request: pytest.FixtureRequest) -> tuple[str, int, str]:
 def fleet(tmp_path: Path, clock: MovedClock, case: tuple[str, int, str]) -> Iterator[WrongFleet]:
     process, seconds, _ = case
     clock.ahead(seconds)
-    made = WrongFleet(tmp_path / "stack", process, clock)
-    made.scorer("sample", scores(10))
-    with made:
-        yield made
+    stack = WrongFleet(tmp_path / "stack", process, clock)
+    stack.scorer("sample", scores(10))
+    with stack:
+        yield stack
 
 
 def test_scores_go_on_and_the_machine_with_the_wrong_clock_is_named(
     fleet: WrongFleet, case: tuple[str, int, str]
 ) -> None:
     assert "LD_PRELOAD" not in os.environ
-    fleet.wait_success("sample", more=3)
+    fleet.wait_success("sample", cycles=3)
     fleet.until(lambda: fleet.items("sample") == {"n1": 10}, "the object")
     assert fleet.state("sample").failing == 0
 
-    def named() -> str:
+    def problem_messages() -> str:
         return " ".join(problem["message"] for problem in fleet.data("status")["problems"])
 
-    fleet.until(lambda: case[2] in named(), f"{case[2]}...; it says {named()}", timeout=30)
-    assert "the clock of cluster" not in named()
+    fleet.until(lambda: case[2] in problem_messages(), f"{case[2]}...; it says {problem_messages()}", timeout=30)
+    assert "the clock of cluster" not in problem_messages()

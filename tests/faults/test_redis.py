@@ -19,13 +19,13 @@ SCORERS = ("fast", "queried")
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    made = Fleet(tmp_path_factory.mktemp("redis") / "stack", altered={"beat": ("--run-slack", "2")})
-    made.scorer("fast", scores(10), execution={"validitySeconds": 60})
-    made.scorer("queried", scores(20), interval=2, query="up")
-    with made:
+    stack = Fleet(tmp_path_factory.mktemp("redis") / "stack", altered={"beat": ("--run-slack", "2")})
+    stack.scorer("fast", scores(10), execution={"validitySeconds": 60})
+    stack.scorer("queried", scores(20), interval=2, query="up")
+    with stack:
         for scorer in SCORERS:
-            made.wait_success(scorer)
-        yield made
+            stack.wait_success(scorer)
+        yield stack
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
     """Every part works again: beat, agent, results worker, exporter, hub."""
     started = time.monotonic()
     for scorer in SCORERS:
-        fleet.wait_success(scorer, more=2, timeout=within + 10)
+        fleet.wait_success(scorer, cycles=2, timeout=within + 10)
     took = time.monotonic() - started
     assert took < within + STALL, f"{took:.1f} s until scores came again"
     assert fleet.metric("web", "dynamic_scoring_up") == 1
@@ -64,17 +64,17 @@ def test_away_for_a_while(fleet: Fleet) -> None:
     # The agent's own scores are as valid as before.
     assert fleet.metric("agent c1", "dynamic_score", ds_score_name="fast-score") == 10
     assert fleet.items("fast") == {"n1": 10}
-    done = fleet.dsf("status")
-    assert done.returncode == 1
-    assert "cannot use Redis" in done.stderr
+    process = fleet.dsf("status")
+    assert process.returncode == 1
+    assert "cannot use Redis" in process.stderr
     pass_time(AWAY / 2)
     back = time.monotonic()
     fleet.redis_server.restart()
 
     check_all_is_back(fleet, 15)
     # Missed ticks are not caught up: of one a second there are no more than seconds in which Redis was there.
-    sent = fleet.state("fast").scheduled - before.scheduled
-    assert sent <= (killed - began) + (time.monotonic() - back) + 3
+    ticks = fleet.state("fast").scheduled - before.scheduled
+    assert ticks <= (killed - began) + (time.monotonic() - back) + 3
     for name in ("beat", "results", "agent c1", "hub"):
         assert fleet.log(name).count("Traceback") == 0, name
 

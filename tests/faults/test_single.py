@@ -16,11 +16,11 @@ from tests.support.wait import PATIENCE
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    made = Fleet(tmp_path_factory.mktemp("single") / "stack", single=True)
-    made.scorer("steady", scores(60))
-    with made:
-        made.wait_success("steady")
-        yield made
+    stack = Fleet(tmp_path_factory.mktemp("single") / "stack", single=True)
+    stack.scorer("steady", scores(60))
+    with stack:
+        stack.wait_success("steady")
+        yield stack
 
 
 def test_single_process_serves_page_api_and_metrics_from_one_port(fleet: Fleet) -> None:

@@ -56,7 +56,7 @@ BAD_SOURCES = (
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    made = Fleet(
+    stack = Fleet(
         tmp_path_factory.mktemp("soak") / "stack",
         CLUSTERS,
         # What a run needs to end late is in the mix; waiting a minute for each of the lost ones would add nothing.
@@ -64,16 +64,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         # Nothing in the mix is about health.
         settings={"beat": {"queue_limit": 8}, "hub": {"health_interval": 5}},
     )
-    made.scorer("plain", scores(10))
-    made.scorer("queried", scores(20), query="up")
-    made.scorer("slowly", scores(30), interval=2, query="up")
-    made.scorer("limited", scores(40), execution={"rateLimit": "1/s"})
-    made.scorer("removing", scores(50), execution={"whenFailing": {"behavior": "Remove", "failureThreshold": 1}})
-    made.scorer("odd", scores(60, 61), interval=2, execution={"maxRetries": 0, "validitySeconds": 5})
-    with made:
+    stack.scorer("plain", scores(10))
+    stack.scorer("queried", scores(20), query="up")
+    stack.scorer("slowly", scores(30), interval=2, query="up")
+    stack.scorer("limited", scores(40), execution={"rateLimit": "1/s"})
+    stack.scorer("removing", scores(50), execution={"whenFailing": {"behavior": "Remove", "failureThreshold": 1}})
+    stack.scorer("odd", scores(60, 61), interval=2, execution={"maxRetries": 0, "validitySeconds": 5})
+    with stack:
         for cluster, scorer in PAIRS:
-            made.wait_success(scorer, cluster)
-        yield made
+            stack.wait_success(scorer, cluster)
+        yield stack
 
 
 class Mix:
@@ -103,7 +103,7 @@ class Mix:
     def run(self, seconds: float) -> None:
         """Make faults for so long, each kind at least once, then put everything right."""
         end = time.monotonic() + seconds
-        kinds, weights = [one for _, one in self._actions], [weight for weight, _ in self._actions]
+        kinds, weights = [action for _, action in self._actions], [weight for weight, _ in self._actions]
         # Each kind once, also where a busy machine gets to few of them; from then on by chance.
         first = self.random.sample(kinds, len(kinds))
         while first or time.monotonic() < end:
@@ -133,8 +133,8 @@ class Mix:
 
     def catch_up(self, now: float) -> None:
         """Do what is due."""
-        due = [one for one in self._later if one[0] <= now]
-        self._later = [one for one in self._later if one[0] > now]
+        due = [entry for entry in self._later if entry[0] <= now]
+        self._later = [entry for entry in self._later if entry[0] > now]
         for _, action in due:
             action()
 
@@ -265,22 +265,22 @@ def check_metrics(fleet: Fleet) -> None:
     samples = list(fleet.samples("web"))
     for cluster, scorer in PAIRS:
         labels = {"ds_cluster": cluster, "ds_score_name": f"{scorer}-score"}
-        found = {
-            one.labels.get("outcome", "scheduled"): int(one.value)
-            for one in samples
-            if one.name in ("dynamic_scoring_scheduled_total", "dynamic_scoring_cycles_total")
-            and labels.items() <= one.labels.items()
+        counts = {
+            metric.labels.get("outcome", "scheduled"): int(metric.value)
+            for metric in samples
+            if metric.name in ("dynamic_scoring_scheduled_total", "dynamic_scoring_cycles_total")
+            and labels.items() <= metric.labels.items()
         }
         expected = fleet.books(scorer, cluster)
         assert expected.pop("open") == 0
-        assert found == expected
+        assert counts == expected
 
 
 def check_history(fleet: Fleet) -> None:
     """`dsf history` says the same, and knows no run twice."""
     for cluster, scorer in PAIRS:
-        shown = fleet.data("history", scorer, "--cluster", cluster)
-        books = {outcome: shown["books"][outcome] for outcome in ("scheduled", *OUTCOMES, "open")}
+        report = fleet.data("history", scorer, "--cluster", cluster)
+        books = {outcome: report["books"][outcome] for outcome in ("scheduled", *OUTCOMES, "open")}
         assert books == fleet.books(scorer, cluster)
-        runs = [cycle["runId"] for cycle in shown["cycles"]]
+        runs = [cycle["runId"] for cycle in report["cycles"]]
         assert len(runs) == len(set(runs))

@@ -20,22 +20,22 @@ from tests.support.webprocess import WebProcess
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    made = Fleet(tmp_path_factory.mktemp("user") / "stack", ("c1", "c2"))
+    stack = Fleet(tmp_path_factory.mktemp("user") / "stack", ("c1", "c2"))
     # No cycle of the schedule comes in between.
-    made.scorer("sample", scores(10), interval=BY_HAND, query="up")
-    with made:
-        for cluster in made.clusters:
-            made.first_score("sample", cluster)
-            made.until(lambda cluster=cluster: made.items("sample", cluster) == {"n1": 10})  # type: ignore[misc]
-        yield made
+    stack.scorer("sample", scores(10), interval=BY_HAND, query="up")
+    with stack:
+        for cluster in stack.clusters:
+            stack.first_score("sample", cluster)
+            stack.until(lambda cluster=cluster: stack.items("sample", cluster) == {"n1": 10})  # type: ignore[misc]
+        yield stack
 
 
 def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
     fleet.api.script(scores(42.7), path="/sample")
     before = fleet.books("sample", "c2")
-    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    process = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait", "-o", "json")
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
     assert [(run["cluster"], run["outcome"]) for run in report["runs"]] == [("c1", "ok")]
     assert report["scores"][0]["items"] == [{"name": "n1", "value": 42}]
     assert report["scores"][0]["runId"] == report["runs"][0]["runId"]
@@ -71,9 +71,9 @@ def test_stopped_beat_is_reported_by_page_metrics_and_status(fleet: Fleet, tmp_p
 
 def pace(fleet: Fleet, cluster: str, cycles: int) -> list[float]:
     """Seconds between the newest cycles, from `dsf history`."""
-    shown = fleet.data("history", "sample", "--cluster", cluster)["cycles"][:cycles]
+    newest_cycles = fleet.data("history", "sample", "--cluster", cluster)["cycles"][:cycles]
     # A run id begins with the milliseconds at which it was due.
-    times = [int(cycle["runId"][:13]) / 1000 for cycle in shown]
+    times = [int(cycle["runId"][:13]) / 1000 for cycle in newest_cycles]
     return [new - old for new, old in pairwise(times)]
 
 
@@ -86,28 +86,30 @@ def gaps(fleet: Fleet, runs: int) -> list[float]:
     """Seconds between the newest runs of c1, whether or not their cycles have ended."""
     # In this order: a run that ends meanwhile is in both.
     started = [member.rpartition("/") for member in fleet.open_runs()]
-    known = [run for pair, _, run in started if pair == "c1/sample"] + [one.run for one in fleet.history("sample")]
-    return [new - old for old, new in pairwise(sorted({run_time(run) for run in known})[-runs:])]
+    known_runs = [run for pair, _, run in started if pair == "c1/sample"] + [
+        entry.run for entry in fleet.history("sample")
+    ]
+    return [new - old for old, new in pairwise(sorted({run_time(run) for run in known_runs})[-runs:])]
 
 
 def check_gaps(fleet: Fleet, runs: int, before: int) -> None:
     """The newest runs are two seconds apart, each, unless `left_out` is more than `before`: then those after them."""
-    found, skipped = gaps(fleet, runs), left_out(fleet)
+    seconds_between_runs, skipped = gaps(fleet, runs), left_out(fleet)
     for _ in range(2):
         if skipped == before:
             break
         before = skipped
-        fleet.wait_success("sample", more=runs + 1)
-        found, skipped = gaps(fleet, runs), left_out(fleet)
-    assert found == pytest.approx([2] * (runs - 1), abs=0.01)
+        fleet.wait_success("sample", cycles=runs + 1)
+        seconds_between_runs, skipped = gaps(fleet, runs), left_out(fleet)
+    assert seconds_between_runs == pytest.approx([2] * (runs - 1), abs=0.01)
 
 
 def test_an_interval_shows_in_the_pace_and_survives_a_restart_of_everything(fleet: Fleet) -> None:
     before = left_out(fleet)
-    done = fleet.dsf("schedule", "set", "sample", "--cluster", "c1", "--interval", "2", "--note", "incident 42")
-    assert done.returncode == 0, done.stderr
+    process = fleet.dsf("schedule", "set", "sample", "--cluster", "c1", "--interval", "2", "--note", "incident 42")
+    assert process.returncode == 0, process.stderr
     # At once, and then every two seconds.
-    assert fleet.wait_success("sample", more=4) < 11 + STALL
+    assert fleet.wait_success("sample", cycles=4) < 11 + STALL
     check_gaps(fleet, 4, before)
     # A cycle that has no time on a busy machine ends late, or never.
     fleet.until(lambda: pace(fleet, "c1", 4) == pytest.approx([2, 2, 2], abs=0.01), "a pace of two seconds")
@@ -122,7 +124,7 @@ def test_an_interval_shows_in_the_pace_and_survives_a_restart_of_everything(flee
         fleet.wait_ready(name)
     fleet.wait_success("sample")
     before = left_out(fleet)
-    fleet.wait_success("sample", more=3)
+    fleet.wait_success("sample", cycles=3)
     check_gaps(fleet, 3, before)
     fleet.until(lambda: pace(fleet, "c1", 3) == pytest.approx([2, 2], abs=0.01), "a pace of two seconds")
     entry = fleet.data("schedule", "list", "sample", "--cluster", "c1")["entries"][0]

@@ -35,22 +35,22 @@ _ORDER = [
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by _ORDER; the first test also waits for the clusters. Where none can run, one says why and not all."""
-    own = [item for item in items if item.path.parent == folders.HERE]
-    own.sort(key=lambda item: _ORDER.index(item.path.stem.removeprefix("test_")))
+    node_items = [item for item in items if item.path.parent == folders.HERE]
+    node_items.sort(key=lambda item: _ORDER.index(item.path.stem.removeprefix("test_")))
     if reason_against():
-        config.hook.pytest_deselected(items=own[1:])
-        own = own[:1]
-    items[:] = [item for item in items if item.path.parent != folders.HERE] + own
-    for item in own:
+        config.hook.pytest_deselected(items=node_items[1:])
+        node_items = node_items[:1]
+    items[:] = [item for item in items if item.path.parent != folders.HERE] + node_items
+    for item in node_items:
         item.add_marker(pytest.mark.timeout(1500))
-    if own and not (reason_against() or kind.wanted() or config.option.collectonly):
+    if node_items and not (reason_against() or kind.is_selected() or config.option.collectonly):
         # Not in a test's time: on a busy machine the programs take half an hour to build.
         with contextlib.suppress(CannotRunError):
             clusters.programs()
 
 
 def reason_against() -> str:
-    return kind.reason_against() if kind.wanted() else host.reason_against()
+    return kind.reason_against() if kind.is_selected() else host.reason_against()
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +58,7 @@ def lab() -> Iterator[None]:
     """The machine is ready for clusters, and as it was after the last test."""
     if why := reason_against():
         cannot(why)
-    if kind.wanted():
+    if kind.is_selected():
         yield
         return
     with clusters.lock():
@@ -76,14 +76,14 @@ def lab() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def world(lab: None) -> Iterator[World]:
     """The clusters as docs/quickstart.md leaves them."""
-    with World() as made:
-        yield made
+    with World() as environment:
+        yield environment
 
 
 @pytest.fixture(scope="session")
 def own_nodes() -> None:
     """For tests that reach into a node: its processes, networks and cgroups."""
-    if kind.wanted():
+    if kind.is_selected():
         pytest.skip("reaches into the nodes, which are kind's here")
 
 

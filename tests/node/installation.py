@@ -25,10 +25,10 @@ _PASSING = {
 }
 
 
-def install(world: World, folder: str = ".", *more: str) -> None:
+def install(world: World, folder: str = ".", *helm_options: str) -> None:
     """Type the page's command for the chart, with that of another folder and more of helm's words."""
     command = world.command("helm upgrade --install dynamic-scoring-framework")
-    world.type(" ".join((command.replace(" deploy/", f" {folder}/deploy/"), *more)))
+    world.type(" ".join((command.replace(" deploy/", f" {folder}/deploy/"), *helm_options)))
 
 
 def furnish(world: World, image: str = HUB_IMAGE) -> None:
@@ -61,12 +61,15 @@ def wait_until_gone(world: World) -> None:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "dynamic-scoring-test", "--ignore-not-found", "--now")
 
     def nothing() -> bool:
-        left = {name for name in labelled(world.hub) if "customresourcedefinition" not in name} - STAYS
+        remaining = {name for name in labelled(world.hub) if "customresourcedefinition" not in name} - STAYS
         for name in MANAGED:
             works = world.hub.items("manifestworks", "-n", name) + world.hub.items("addonplacementscores", "-n", name)
-            left |= {f"{name}: {one['kind']}/{one['metadata']['name']}" for one in works}
-            left |= {f"on {name}: {one}" for one in _left(world.managed[name], AGENT_NAMESPACE) - _KUBERNETES_OWN}
-        assert not left, sorted(left)
+            remaining |= {f"{name}: {work['kind']}/{work['metadata']['name']}" for work in works}
+            remaining |= {
+                f"on {name}: {name_of_object}"
+                for name_of_object in _left(world.managed[name], AGENT_NAMESPACE) - _KUBERNETES_OWN
+            }
+        assert not remaining, sorted(remaining)
         return True
 
     wait_for(nothing, 120, "nothing to be left", interval=2)

@@ -24,31 +24,33 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--picture")
     parser.add_argument("--compare", nargs=2)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=str(find("chromium")), args=list(ARGUMENTS), timeout=TIMEOUT
         )
-        with Tab(browser, given.url) as tab:
+        with Tab(browser, arguments.url) as tab:
             page = tab.open("/")
             page.get_by_label("Token").fill(sys.stdin.read().strip())
             with page.expect_response(lambda answer: answer.url.endswith("/login")) as answered:
                 page.get_by_role("button", name="Log in").click()
             page.wait_for_load_state("load")
-            first = page.goto(given.url + "/", wait_until="load")
+            first = page.goto(arguments.url + "/", wait_until="load")
             assert first is not None
-            if given.picture:
-                page.screenshot(path=given.picture)
-            said = {
+            if arguments.picture:
+                page.screenshot(path=arguments.picture)
+            report = {
                 "login": answered.value.status,
                 "status": first.status,
                 "text": page.inner_text("main"),
                 "wrong": tab.wrong,
             }
-            if given.compare:
-                said["compared"] = _compared(tab.open(f"/scorers/{given.compare[0]}/backtests"), given.compare[1])
+            if arguments.compare:
+                report["compared"] = _compared(
+                    tab.open(f"/scorers/{arguments.compare[0]}/backtests"), arguments.compare[1]
+                )
         browser.close()
-    print(json.dumps(said))
+    print(json.dumps(report))
 
 
 def _compared(page: Page, other: str) -> str | None:

@@ -68,12 +68,12 @@ class Reader:
         self._shell.stdin.flush()
         output = ""
         for line in self._shell.stdout:
-            before, found, code = line.partition(f"{mark} ")
+            before, marker, code = line.partition(f"{mark} ")
             output += before
-            if found:
-                done = Typed(command.line, text, int(code), output, time.monotonic() - started)
-                self.typed.append(done)
-                return done
+            if marker:
+                result = Typed(command.line, text, int(code), output, time.monotonic() - started)
+                self.typed.append(result)
+                return result
         raise AssertionError(f"the shell ended at line {command.line}: {output}")
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ def last(folder: Path, root: Path = ROOT) -> Release:
 def _git(root: Path, *words: str, must: bool = True) -> bytes:
     # In a container of CI the files belong to another user, which git would not trust.
     command = ["git", "-c", "safe.directory=*", *words]
-    done = subprocess.run(command, cwd=root, capture_output=True, check=False)
-    if must and done.returncode:
-        raise LabError(f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
-    return b"" if done.returncode else done.stdout
+    process = subprocess.run(command, cwd=root, capture_output=True, check=False)
+    if must and process.returncode:
+        raise LabError(f"git {words[0]}: {process.stderr.decode(errors='replace').strip()}")
+    return b"" if process.returncode else process.stdout

@@ -61,18 +61,18 @@ class SentinelPods:
 
     def master(self) -> int:
         """The port of the server that the Sentinels name. Raises AssertionError unless all that run agree."""
-        found = set()
+        ports = set()
         for name in SENTINELS:
             try:
-                said = self.ask(name, "sentinel", "get-master-addr-by-name", "hub").split()
+                address = self.ask(name, "sentinel", "get-master-addr-by-name", "hub").split()
                 state = self.ask(name, "sentinel", "master", "hub").split("\n")
             except LabError as error:
                 raise AssertionError(str(error)) from None
-            known = dict(zip(state[::2], state[1::2], strict=False))
-            assert (known["num-other-sentinels"], known["num-slaves"]) == ("2", "1"), known
-            found.add(int(said[1]))
-        assert len(found) == 1, found
-        return found.pop()
+            master_state = dict(zip(state[::2], state[1::2], strict=False))
+            assert (master_state["num-other-sentinels"], master_state["num-slaves"]) == ("2", "1"), master_state
+            ports.add(int(address[1]))
+        assert len(ports) == 1, ports
+        return ports.pop()
 
     def kill(self, name: str) -> None:
         """SIGKILL to its process; kubelet starts it again."""
@@ -167,10 +167,10 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def _service(name: str, port: int) -> dict[str, Any]:
-    own = {"port": 6379 if name in SERVERS else 26379, "nodePort": port}
+    service_port = {"port": 6379 if name in SERVERS else 26379, "nodePort": port}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         **_named(name),
-        "spec": {"type": "NodePort", "selector": {"pod": name}, "ports": [own]},
+        "spec": {"type": "NodePort", "selector": {"pod": name}, "ports": [service_port]},
     }

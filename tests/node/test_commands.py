@@ -25,14 +25,14 @@ def test_backtest_runs_in_an_agent_pod(world: World, name: str, scorer: str) -> 
     pod = ("-n", AGENT_NAMESPACE, "exec", "deployment/dynamic-scoring-agent", "--")
     words = (*pod, *f"dsf backtest {scorer} --since {_SINCE}s --every {_EVERY}s -o jsonl".split())
 
-    def said() -> list[dict[str, Any]]:
+    def backtest_rows() -> list[dict[str, Any]]:
         # A Prometheus that is as young as this cluster may have nothing yet: then the command says so and fails.
         try:
             return [json.loads(line) for line in world.managed[name].kubectl(*words).splitlines()]
         except LabError as error:
             raise AssertionError(str(error)) from None
 
-    question, *moments = wait_for(said, 180, f"a backtest of {scorer} on {name}", interval=5)
+    question, *moments = wait_for(backtest_rows, 180, f"a backtest of {scorer} on {name}", interval=5)
     assert (question["question"]["cluster"], question["question"]["scorer"]) == (name, scorer)
     assert question["question"]["every"] == _EVERY
     times = [moment["at"] for moment in moments]
@@ -54,21 +54,21 @@ def celery(world: World, *words: str) -> str:
 def inspected(world: World, question: str, *words: str) -> dict[str, Any]:
     """Worker -> its answer. AssertionError unless all agents and a results worker answer."""
     try:
-        found: dict[str, Any] = json.loads(celery(world, "inspect", question, "--json", *words))
+        replies: dict[str, Any] = json.loads(celery(world, "inspect", question, "--json", *words))
     except LabError as error:
         raise AssertionError(str(error)) from None
-    assert set(AGENTS.values()) <= set(found), found
-    assert [worker for worker in found if worker.startswith("results@")], found
-    return found
+    assert set(AGENTS.values()) <= set(replies), replies
+    assert [worker for worker in replies if worker.startswith("results@")], replies
+    return replies
 
 
 def test_celery_status_names_hub_workers_and_agents(world: World) -> None:
     workers = [f"results@{pod['metadata']['name']}" for pod in _results(world)]
 
     def status() -> bool:
-        said = celery(world, "status")
-        assert all(f"{worker}: OK" in said for worker in (*AGENTS.values(), *workers)), said
-        assert f"{len(AGENTS) + len(workers)} nodes online" in said
+        output = celery(world, "status")
+        assert all(f"{worker}: OK" in output for worker in (*AGENTS.values(), *workers)), output
+        assert f"{len(AGENTS) + len(workers)} nodes online" in output
         return True
 
     assert wait_for(status, 60, "every worker to answer", interval=1)
@@ -84,33 +84,33 @@ def test_celery_inspect_answers(world: World) -> None:
 
     assert all(answer == {"ok": "pong"} for answer in ask("ping").values())
     for worker, tasks in ask("registered").items():
-        own, others = (CYCLE_TASK, INGEST_TASK) if worker.startswith("spoke@") else (INGEST_TASK, CYCLE_TASK)
+        own_task, foreign_task = (CYCLE_TASK, INGEST_TASK) if worker.startswith("spoke@") else (INGEST_TASK, CYCLE_TASK)
         names = {task.split()[0] for task in tasks}
-        assert own in names, f"{worker}: {tasks}"
-        assert others not in names, f"{worker}: {tasks}"
+        assert own_task in names, f"{worker}: {tasks}"
+        assert foreign_task not in names, f"{worker}: {tasks}"
     for worker, stats in ask("stats").items():
         assert stats["uptime"] >= 0, f"{worker}: {stats}"
         if worker.startswith("spoke@"):
             assert stats["pool"]["max-concurrency"] == 8
             assert stats["total"].get(CYCLE_TASK, 0) > 0, f"{worker}: {stats['total']}"
     for worker, tasks in ask("active").items():
-        known = {CYCLE_TASK, INGEST_TASK, "dsf.fetch", "dsf.score", "dsf.publish"}
-        assert {task["name"] for task in tasks} <= known, f"{worker}: {tasks}"
+        dsf_tasks = {CYCLE_TASK, INGEST_TASK, "dsf.fetch", "dsf.score", "dsf.publish"}
+        assert {task["name"] for task in tasks} <= dsf_tasks, f"{worker}: {tasks}"
 
 
 def _cycles(world: World) -> dict[str, int]:
     """Cluster -> cycles that its agent has begun since its start."""
-    found = wait_for(lambda: inspected(world, "stats"), 60, "answers to stats", interval=1)
-    return {name: found[worker]["total"].get(CYCLE_TASK, 0) for name, worker in AGENTS.items()}
+    stats = wait_for(lambda: inspected(world, "stats"), 60, "answers to stats", interval=1)
+    return {name: stats[worker]["total"].get(CYCLE_TASK, 0) for name, worker in AGENTS.items()}
 
 
 def test_celery_control_limits_the_rate_of_one_agent(world: World) -> None:
     """One cycle an hour on one cluster, while the other one goes on."""
     limited, free = MANAGED
     try:
-        said = celery(world, "control", "rate_limit", CYCLE_TASK, "1/h", "--destination", AGENTS[limited])
-        assert "new rate limit set successfully" in said
-        assert AGENTS[free] not in said
+        output = celery(world, "control", "rate_limit", CYCLE_TASK, "1/h", "--destination", AGENTS[limited])
+        assert "new rate limit set successfully" in output
+        assert AGENTS[free] not in output
         before = _cycles(world)
 
         def goes_on() -> bool:

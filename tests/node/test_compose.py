@@ -35,8 +35,8 @@ class Compose:
 
     def container(self, service: str) -> dict[str, Any]:
         """What the engine knows of a service's container."""
-        (found,) = json.loads(run(*engine.docker("inspect", f"{_PROJECT}_{service}_1")))
-        container: dict[str, Any] = found
+        (description,) = json.loads(run(*engine.docker("inspect", f"{_PROJECT}_{service}_1")))
+        container: dict[str, Any] = description
         return container
 
     def healthy(self, service: str) -> bool:
@@ -49,16 +49,16 @@ class Compose:
 
     def scores(self) -> list[dict[str, Any]]:
         """What `dsf scores` prints, as the file's first lines say."""
-        found = json.loads(self("exec", "-T", "hub", "dsf", "scores", "--output", "json"))
-        scores: list[dict[str, Any]] = found["scores"]
+        report = json.loads(self("exec", "-T", "hub", "dsf", "scores", "--output", "json"))
+        scores: list[dict[str, Any]] = report["scores"]
         return scores
 
 
 def _builds() -> dict[str, dict[str, str]]:
     """Image -> how the file says that it is built. Compose itself could only build with a network of its own."""
     services = yaml.safe_load((folders.ROOT / "docker-compose.yaml").read_text())["services"].values()
-    found = {one["image"]: one["build"] for one in services if "build" in one}
-    return {image: {"context": build} if isinstance(build, str) else build for image, build in found.items()}
+    builds = {service["image"]: service["build"] for service in services if "build" in service}
+    return {image: {"context": build} if isinstance(build, str) else build for image, build in builds.items()}
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,10 @@ def compose(lab: None) -> Iterator[Compose]:
 
 def _scored(compose: Compose) -> bool:
     try:
-        found = compose.scores()
+        scores = compose.scores()
     except LabError as error:
         raise AssertionError(str(error)) from None
-    text = json.dumps(found)
+    text = json.dumps(scores)
     assert "worker01" in text, text[:500]
     assert "worker02" in text, text[:500]
     return True
@@ -125,5 +125,7 @@ def test_down_leaves_nothing(compose: Compose) -> None:
     """Runs after the others of this file."""
     compose("down", "--volumes")
     for what in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
-        left = run(*engine.docker(*what, "--quiet", "--filter", f"label=com.docker.compose.project={_PROJECT}"))
-        assert left == "", what
+        remaining_ids = run(
+            *engine.docker(*what, "--quiet", "--filter", f"label=com.docker.compose.project={_PROJECT}")
+        )
+        assert remaining_ids == "", what

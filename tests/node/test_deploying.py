@@ -21,11 +21,11 @@ def images(world: World) -> dict[str, str]:
     world.judge()
     world.type("kubectl config use-context kind-hub")
     world.type(f'make image CLUSTERS="{" ".join(MANAGED)}"')
-    found = {}
+    tagged_images = {}
     for part, name in _NAMES.items():
-        made = world.type(f"docker image inspect --format '{{{{.Id}}}}' {name}:dev").strip()
-        found[part] = f"{name}:dev-{made.removeprefix('sha256:')[:12]}"
-    return found
+        image_id = world.type(f"docker image inspect --format '{{{{.Id}}}}' {name}:dev").strip()
+        tagged_images[part] = f"{name}:dev-{image_id.removeprefix('sha256:')[:12]}"
+    return tagged_images
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,11 @@ def _on_node(cluster: Cluster) -> set[str]:
 
 def test_make_image_loads_each_image_where_its_pods_run(world: World, images: dict[str, str]) -> None:
     for cluster in (world.hub, *world.managed.values()):
-        wanted = set(images.values()) if cluster is world.hub else {images["agent"]}
+        expected_images = set(images.values()) if cluster is world.hub else {images["agent"]}
 
-        def loaded(cluster: Cluster = cluster, wanted: set[str] = wanted) -> bool:
-            found = {name for name in _on_node(cluster) if name in images.values()}
-            assert found == wanted, f"{cluster.name} has {found}"
+        def loaded(cluster: Cluster = cluster, expected: set[str] = expected_images) -> bool:
+            loaded_images = {name for name in _on_node(cluster) if name in images.values()}
+            assert loaded_images == expected, f"{cluster.name} has {loaded_images}"
             return True
 
         wait_for(loaded, 120, f"the images on {cluster.name}", interval=1)
@@ -58,11 +58,11 @@ def _runs_them(world: World, images: dict[str, str]) -> bool:
     redis = {pod["metadata"]["name"] for pod in world.pods(world.hub, HUB_NAMESPACE, _BUNDLED_REDIS)}
     for part, cluster, namespace in (
         ("hub", world.hub, HUB_NAMESPACE),
-        *(("agent", one, AGENT_NAMESPACE) for one in world.managed.values()),
+        *(("agent", managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
     ):
         pods = [pod for pod in world.all_ready(cluster, namespace) if pod["metadata"]["name"] not in redis]
-        found = {container["image"] for pod in pods for container in pod["spec"]["containers"]}
-        assert found == {images[part]}, f"{cluster.name}: {found}"
+        running_images = {container["image"] for pod in pods for container in pod["spec"]["containers"]}
+        assert running_images == {images[part]}, f"{cluster.name}: {running_images}"
     return True
 
 

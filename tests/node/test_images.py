@@ -31,8 +31,10 @@ def test_image_contains_no_writable_folders(image: str) -> None:
     """Not even without --read-only: no folder but /tmp belongs to the user that it runs as, or to group 0's."""
     left_out = " ".join(f"-not -path '{path}*'" for path in ("/tmp", "/var/tmp", "/proc", "/dev"))
     find = rf"find / -xdev -type d \( ! -readable -o ! -executable \) -prune -o -type d -writable {left_out} -print"
-    found = run(*engine.docker("run", "--rm", "--network=none", "--entrypoint=sh", image, "-c", find)).split()
-    assert [path for path in found if not path.startswith(("/run/lock", "/var/lib/dsf"))] == []
+    writable_folders = run(
+        *engine.docker("run", "--rm", "--network=none", "--entrypoint=sh", image, "-c", find)
+    ).split()
+    assert [path for path in writable_folders if not path.startswith(("/run/lock", "/var/lib/dsf"))] == []
 
 
 def test_the_agents_image_is_small(world: World) -> None:
@@ -44,5 +46,5 @@ def test_the_samples_plug_in_is_built_into_the_agents_image() -> None:
     image = "local/agent-with-csv:test"
     engine.build(ROOT / "samples" / "csv-source", image, "--build-arg", f"AGENT={AGENT_IMAGE}")
     say = "from dsf.sources import source_of; print(source_of('csv.example.com').args[1])"
-    said = run(*engine.docker(*_CONFINED, "--entrypoint=python3", image, "-c", say))
-    assert said.strip() == "source type 'csv.example.com' (dsf-csv-source 0.1.0, dsf_csv_source:CSV)"
+    output = run(*engine.docker(*_CONFINED, "--entrypoint=python3", image, "-c", say))
+    assert output.strip() == "source type 'csv.example.com' (dsf-csv-source 0.1.0, dsf_csv_source:CSV)"

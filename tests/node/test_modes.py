@@ -33,7 +33,7 @@ def test_change_of_mode_loses_no_score_override_or_history(world: World) -> None
             with watch.window(f"mode {mode}", _INTERVAL):
                 words = ("--reset-then-reuse-values", f"--set mode={mode}", "--wait --timeout 8m")
                 world.helm("upgrade", "deploy/helm", *words)
-                wait_for(lambda wanted=processes: _components(world) == wanted, 180, f"mode {mode}", interval=1)
+                wait_for(lambda expected=processes: _components(world) == expected, 180, f"mode {mode}", interval=1)
                 world.settle()
             assert _uids(world, "redis") == redis, "Redis was restarted"
             for name in MANAGED:
@@ -41,15 +41,15 @@ def test_change_of_mode_loses_no_score_override_or_history(world: World) -> None
                 # A history has the last 50 cycles.
                 assert runs[name] & _runs(world, name), "the history begins anew"
             entries = json.loads(world.dsf("schedule", "list", "--output", "json"))["entries"]
-            assert {one["intervalSeconds"] for one in entries if one["scorer"] == "sample-scorer"} == {_INTERVAL}
+            assert {entry["intervalSeconds"] for entry in entries if entry["scorer"] == "sample-scorer"} == {_INTERVAL}
             assert "Phase:          Succeeded" in world.helm("test", "--timeout 5m")
 
 
 def _components(world: World) -> set[str]:
     """The components that have pods, without Flower, Redis and people's pods."""
     pods = world.pods(world.hub, HUB_NAMESPACE, "app.kubernetes.io/name=dynamic-scoring-framework")
-    found = {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods}
-    return found - {"flower", "redis", "operator"}
+    components = {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods}
+    return components - {"flower", "redis", "operator"}
 
 
 def _uids(world: World, component: str) -> set[str]:

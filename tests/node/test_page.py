@@ -38,17 +38,17 @@ _ROLES = {"looking": "viewer", "editing": "editor", "stranger": ""}
 @pytest.fixture(scope="module")
 def tokens(world: World) -> Iterator[dict[str, str]]:
     """Account -> a token of it."""
-    found = {}
+    tokens_by_account = {}
     roles = {name: role for name, role in _ROLES.items() if role}
     for name in _ROLES:
         world.hub.kubectl("-n", HUB_NAMESPACE, "create", "serviceaccount", name)
-        found[name] = world.hub.kubectl("-n", HUB_NAMESPACE, "create", "token", name).strip()
+        tokens_by_account[name] = world.hub.kubectl("-n", HUB_NAMESPACE, "create", "token", name).strip()
     for name, role in roles.items():
         bound = (f"--clusterrole=dynamic-scoring-framework-{role}", f"--serviceaccount={HUB_NAMESPACE}:{name}")
         world.hub.kubectl("create", "clusterrolebinding", name, *bound)
-    yield found
+    yield tokens_by_account
     world.hub.kubectl("delete", "clusterrolebinding", *roles)
-    world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "serviceaccount", *found)
+    world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "serviceaccount", *tokens_by_account)
 
 
 def test_the_api_wants_a_token_of_somebody_who_may_look(world: World, tokens: dict[str, str]) -> None:
@@ -66,7 +66,7 @@ def test_the_api_wants_a_token_of_somebody_who_may_look(world: World, tokens: di
 @pytest.fixture(scope="module")
 def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
     """What an account sees in a browser; more words are those of `tests.node.look`."""
-    if kind.wanted():
+    if kind.is_selected():
         pytest.skip("the browser looks from the network of our own nodes")
     find("chromium")
     log = tmp_path_factory.mktemp("page") / "port-forward.log"
@@ -79,50 +79,52 @@ def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPath
 
     pictures = os.environ.get("DSF_PICTURES", "")
 
-    def asked(name: str, *words: str) -> dict[str, Any]:
+    def open_page(name: str, *words: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "tests.node.look", f"http://127.0.0.1:{_PORT}", *words]
         command += ["--picture", f"{pictures}/web-pod-{name}.png"] if pictures else []
-        done = subprocess.run(
+        process = subprocess.run(
             [*network.inside(network.LAN), *command],
             input=tokens[name], capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        said: dict[str, Any] = json.loads(done.stdout)
-        return said
+        assert process.returncode == 0, process.stderr
+        report: dict[str, Any] = json.loads(process.stdout)
+        return report
 
     try:
         wait_for(forwards, 30, "kubectl port-forward")
-        yield asked
+        yield open_page
     finally:
         forwarding.kill()
 
 
 def test_page_in_a_browser_shows_the_fleet_to_permitted_users(look: Look) -> None:
-    seen = look("looking")
-    assert (seen["login"], seen["status"], seen["wrong"]) == (303, 200, [])
-    assert all(name in seen["text"] for name in ("sample-scorer", *MANAGED)), seen["text"]
+    page = look("looking")
+    assert (page["login"], page["status"], page["wrong"]) == (303, 200, [])
+    assert all(name in page["text"] for name in ("sample-scorer", *MANAGED)), page["text"]
     # Somebody who is known, and has no right to look.
-    refused = look("stranger")
-    assert (refused["login"], refused["status"]) == (303, 403)
-    assert not [name for name in ("sample-scorer", *MANAGED) if name in refused["text"]]
+    denied_page = look("stranger")
+    assert (denied_page["login"], denied_page["status"]) == (303, 403)
+    assert not [name for name in ("sample-scorer", *MANAGED) if name in denied_page["text"]]
 
 
 def test_an_editor_compares_two_versions_of_a_scorer(world: World, look: Look) -> None:
     """In the pod of the page; a viewer is not offered to."""
-    page = world.hub.get("dynamicscorer", "cluster-free", "-n", HUB_NAMESPACE)
-    spec = copy.deepcopy(page["spec"])
+    scorer_object = world.hub.get("dynamicscorer", "cluster-free", "-n", HUB_NAMESPACE)
+    spec = copy.deepcopy(scorer_object["spec"])
     spec["scoring"]["params"]["name"] = "cluster_free_next"
     metadata = {"name": "cluster-free-next", "namespace": HUB_NAMESPACE}
-    world.hub.apply({"apiVersion": page["apiVersion"], "kind": page["kind"], "metadata": metadata, "spec": spec})
+    world.hub.apply(
+        {"apiVersion": scorer_object["apiVersion"], "kind": scorer_object["kind"], "metadata": metadata, "spec": spec}
+    )
     try:
         for scorer, name in itertools.product(("cluster-free", "cluster-free-next"), MANAGED):
             wait_for(lambda name=name, scorer=scorer: world.score(name, scorer), 120, f"{scorer} of {name}", interval=1)
         assert look("looking", "--compare", "cluster-free", "cluster-free-next")["compared"] is None
-        said = look("editing", "--compare", "cluster-free", "cluster-free-next")
-        assert said["wrong"] == []
-        assert all(name in said["compared"] for name in ("cluster-free-next", *MANAGED)), said["compared"]
-        assert f"system:serviceaccount:{HUB_NAMESPACE}:editing" in said["compared"], said["compared"]
-        done = world.dsf("changes")
-        assert "compare" in done
+        comparison = look("editing", "--compare", "cluster-free", "cluster-free-next")
+        assert comparison["wrong"] == []
+        assert all(name in comparison["compared"] for name in ("cluster-free-next", *MANAGED)), comparison["compared"]
+        assert f"system:serviceaccount:{HUB_NAMESPACE}:editing" in comparison["compared"], comparison["compared"]
+        changes = world.dsf("changes")
+        assert "compare" in changes
     finally:
         world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "dynamicscorer", "cluster-free-next")

@@ -33,13 +33,16 @@ _BUSY = {
 
 
 def test_every_command_of_the_page_succeeds(world: World) -> None:
-    failed = [str(typed) for typed in world.reader.typed if typed.code]
-    assert not failed, "\n\n".join(failed)
+    failed_commands = [str(typed) for typed in world.reader.typed if typed.code]
+    assert not failed_commands, "\n\n".join(failed_commands)
     assert len(world.reader.typed) > 30
 
 
 def test_all_pods_are_ready_and_none_was_started_again(world: World) -> None:
-    places = [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+    places = [
+        (world.hub, HUB_NAMESPACE),
+        *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
+    ]
     for cluster, namespace in places:
         world.wait_ready(cluster, namespace)
         for pod in world.pods(cluster, namespace):
@@ -59,7 +62,7 @@ def test_every_pod_of_a_managed_cluster_has_a_score(world: World) -> None:
 def test_the_addon_is_available_on_each_managed_cluster(world: World) -> None:
     def available(name: str) -> bool:
         (addon,) = world.hub.items("managedclusteraddons", "-n", name)
-        conditions = {one["type"]: one["status"] for one in addon["status"]["conditions"]}
+        conditions = {condition["type"]: condition["status"] for condition in addon["status"]["conditions"]}
         assert conditions["Available"] == "True", addon["status"]
         return True
 
@@ -69,7 +72,10 @@ def test_the_addon_is_available_on_each_managed_cluster(world: World) -> None:
 
 def test_pod_security_restricted_is_enforced(world: World) -> None:
     """Everything above ran under it: a pod that asks for less is refused in every namespace of ours."""
-    places = [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+    places = [
+        (world.hub, HUB_NAMESPACE),
+        *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
+    ]
     for cluster, namespace in places:
         with pytest.raises(LabError, match='violates PodSecurity "restricted'):
             cluster.kubectl("-n", namespace, "run", "loose", "--image=x", "--dry-run=server")
@@ -80,8 +86,8 @@ def test_an_agent_runs_as_any_user(world: World) -> None:
     for name, uid in (("cluster1", 65532), (clusters.OTHER_USERS, 1000650000)):
         cluster = world.managed[name]
         (pod,) = world.wait_ready(cluster, AGENT_NAMESPACE)
-        shown = cluster.kubectl("-n", AGENT_NAMESPACE, "exec", pod["metadata"]["name"], "--", "id", "-u")
-        assert shown.strip() == str(uid)
+        printed_uid = cluster.kubectl("-n", AGENT_NAMESPACE, "exec", pod["metadata"]["name"], "--", "id", "-u")
+        assert printed_uid.strip() == str(uid)
 
 
 def test_flower_answers_where_the_page_says(world: World) -> None:
@@ -96,8 +102,10 @@ def _chosen(world: World) -> str:
     assert all(scores.values()), scores
     best = max(MANAGED, key=lambda name: scores[name]["cluster_free"])
     decisions = world.hub.items("placementdecisions", "-n", "default")
-    chosen = [one["clusterName"] for each in decisions for one in each["status"].get("decisions", [])]
-    assert chosen == [best], f"{chosen}, but scores are {scores}"
+    selected_clusters = [
+        decision["clusterName"] for each in decisions for decision in each["status"].get("decisions", [])
+    ]
+    assert selected_clusters == [best], f"{selected_clusters}, but scores are {scores}"
     return best
 
 

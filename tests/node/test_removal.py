@@ -21,8 +21,8 @@ def test_rollback_scores_as_before(world: World) -> None:
 def _hubs_limit(world: World) -> str | None:
     (pod, *_) = world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=hub")
     (container,) = pod["spec"]["containers"]
-    found: str | None = container["resources"]["limits"].get("cpu")
-    return found
+    limit: str | None = container["resources"]["limits"].get("cpu")
+    return limit
 
 
 def test_an_uninstallation_leaves_nothing_but_what_the_page_says_and_the_next_one_takes_it(world: World) -> None:

@@ -30,15 +30,15 @@ def _usage(cluster: Cluster, namespace: str, pods: set[str]) -> dict[tuple[str, 
     """(Pod, container) -> working set in bytes and CPU time in seconds so far."""
     path = f"/api/v1/nodes/{cluster.name}/proxy/stats/summary"
     summary = json.loads(cluster.kubectl("get", "--raw", path))
-    found: dict[tuple[str, str], tuple[int, float]] = {}
+    usage: dict[tuple[str, str], tuple[int, float]] = {}
     for pod in summary["pods"]:
         name = pod["podRef"]["name"]
         if pod["podRef"]["namespace"] == namespace and name in pods:
             for container in pod["containers"]:
-                used, cpu = container.get("memory", {}), container.get("cpu", {})
+                memory_stats, cpu = container.get("memory", {}), container.get("cpu", {})
                 seconds = cpu.get("usageCoreNanoSeconds", 0) / 1e9
-                found[name, container["name"]] = used.get("workingSetBytes", 0), seconds
-    return found
+                usage[name, container["name"]] = memory_stats.get("workingSetBytes", 0), seconds
+    return usage
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Seen:
 
 def _watch(world: World) -> dict[str, Seen]:
     """Look at every container LOOKS times; of several of one name the one that takes most counts."""
-    found: dict[str, Seen] = {}
+    usage_by_container: dict[str, Seen] = {}
     first: dict[tuple[str, str], tuple[float, float]] = {}
     for _ in range(LOOKS):
         time.sleep(PAUSE)  # a sample, not a wait for something
@@ -62,16 +62,19 @@ def _watch(world: World) -> dict[str, Seen]:
                 look[name] = max(look.get(name, 0), memory)
                 now = time.monotonic()
                 began, spent = first.setdefault((pod, name), (now, seconds))
-                seen = found.setdefault(name, Seen([]))
+                usage = usage_by_container.setdefault(name, Seen([]))
                 if now > began:
-                    seen.cores = max(seen.cores, (seconds - spent) / (now - began))
+                    usage.cores = max(usage.cores, (seconds - spent) / (now - began))
             for name, memory in look.items():
-                found[name].memory.append(memory)
-    return found
+                usage_by_container[name].memory.append(memory)
+    return usage_by_container
 
 
 def _places(world: World) -> list[tuple[Cluster, str]]:
-    return [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+    return [
+        (world.hub, HUB_NAMESPACE),
+        *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
+    ]
 
 
 def _resources(world: World, cluster: Cluster, namespace: str) -> dict[str, dict[str, Any]]:
@@ -109,24 +112,24 @@ def test_limits_have_headroom_and_requests_are_near_with_twenty_scorers(world: W
         busy = _watch(world)
     finally:
         world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "dynamicscorers", "-l", "load=true", timeout=180)
-    asked = {
+    resources_of = {
         name: resources
         for cluster, namespace in _places(world)
         for name, resources in _resources(world, cluster, namespace).items()
     }
     wrong = []
-    for name, seen in sorted(busy.items()):
-        limit = asked[name].get("limits", {}).get("memory")
-        request = asked[name].get("requests", {}).get("memory")
-        middle, most = statistics.median(seen.memory), max(seen.memory + rest[name].memory)
+    for name, usage in sorted(busy.items()):
+        limit = resources_of[name].get("limits", {}).get("memory")
+        request = resources_of[name].get("requests", {}).get("memory")
+        middle, peak = statistics.median(usage.memory), max(usage.memory + rest[name].memory)
         say(
             f"{name}: at rest {statistics.median(rest[name].memory) / _MI:.0f} MiB, "
             f"{rest[name].cores * 1000:.0f} mCPU; "
-            f"with {SCORERS} scorers {middle / _MI:.0f} MiB (at most {most / _MI:.0f}), {seen.cores * 1000:.0f} mCPU; "
-            f"requests {asked[name].get('requests')}, limits {asked[name].get('limits')}"
+            f"with {SCORERS} scorers {middle / _MI:.0f} MiB (at most {peak / _MI:.0f}), {usage.cores * 1000:.0f} mCPU; "
+            f"requests {resources_of[name].get('requests')}, limits {resources_of[name].get('limits')}"
         )
-        if limit and _bytes(limit) < HEADROOM * most:
-            wrong.append(f"{name}: {most / _MI:.0f} MiB were seen, its limit is {limit}")
+        if limit and _bytes(limit) < HEADROOM * peak:
+            wrong.append(f"{name}: {peak / _MI:.0f} MiB were seen, its limit is {limit}")
         if name not in GROWS and not middle / NEAR <= _bytes(request) <= middle * NEAR:
             wrong.append(f"{name}: {middle / _MI:.0f} MiB in the middle, its request is {request}")
     assert not wrong, wrong

@@ -44,8 +44,8 @@ def _afterwards(world: World, watch: Watch, request: pytest.FixtureRequest) -> I
             world.wait_ready(cluster, namespace, selector)
         world.rescore()
     entries = json.loads(world.dsf("schedule", "list", "--output", "json"))
-    found = [entry for entry in entries["entries"] if entry["scorer"] == "sample-scorer"]
-    intervals = {entry["intervalSeconds"] for entry in found}
+    scorer_entries = [entry for entry in entries["entries"] if entry["scorer"] == "sample-scorer"]
+    intervals = {entry["intervalSeconds"] for entry in scorer_entries}
     assert intervals == {OVERRIDE}, entries
 
 
@@ -95,10 +95,10 @@ def test_node_that_loses_power_recovers(world: World) -> None:
     cluster.node.start_containerd(cluster, clean=False)
     cluster.node.start_kubelet(cluster)
 
-    def others() -> bool:
+    def node_agent_runs() -> bool:
         pods = world.all_ready(cluster, AGENT_NAMESPACE, AGENT)
         return not ids & {pod["status"]["containerStatuses"][0]["containerID"] for pod in pods}
 
-    wait_for(others, 120, "the agent to run again", interval=1)
+    wait_for(node_agent_runs, 120, "the agent to run again", interval=1)
     world.wait_ready(cluster, "kube-system")
     world.wait_ready(cluster, "monitoring")

@@ -16,16 +16,18 @@ pytestmark = pytest.mark.usefixtures("own_nodes")
 
 @pytest.fixture(scope="module")
 def pods(world: World) -> Iterator[SentinelPods]:
-    made = SentinelPods(world.hub)
-    made.start()
+    sentinel_pods = SentinelPods(world.hub)
+    sentinel_pods.start()
     before = world.revision()
     values = ("--reuse-values", "--values deploy/exposure/external-sentinel.yaml")
     try:
-        world.helm("upgrade", "deploy/helm", *values, f"--set 'redis.external.url={made.url}'", "--wait --timeout 8m")
-        yield made
+        world.helm(
+            "upgrade", "deploy/helm", *values, f"--set 'redis.external.url={sentinel_pods.url}'", "--wait --timeout 8m"
+        )
+        yield sentinel_pods
     finally:
         world.helm("rollback", str(before), "--wait --timeout 8m")
-        made.remove()
+        sentinel_pods.remove()
         world.settle()
 
 
@@ -53,5 +55,5 @@ def test_the_server_is_taken_away(world: World, pods: SentinelPods) -> None:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "redis-0", "--grace-period=0", "--force")
     _one_cycle(world)
     # Another Sentinel may have named it first.
-    named = ("sentinel-1", "sentinel", "get-master-addr-by-name", "hub")
-    wait_for(lambda: "30391" in pods.ask(*named), 60, "this Sentinel to name the other server", interval=1)
+    master_query = ("sentinel-1", "sentinel", "get-master-addr-by-name", "hub")
+    wait_for(lambda: "30391" in pods.ask(*master_query), 60, "this Sentinel to name the other server", interval=1)

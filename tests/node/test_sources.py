@@ -105,8 +105,8 @@ def _register(world: World, name: str, **sources: Any) -> None:
 
 
 def _has(world: World, cluster: str, name: str, value: int) -> bool:
-    found = world.score(cluster, name)
-    assert found == {name.replace("-", "_"): value}, f"{found}; {world.dsf('scores', '--cluster', cluster)}"
+    score = world.score(cluster, name)
+    assert score == {name.replace("-", "_"): value}, f"{score}; {world.dsf('scores', '--cluster', cluster)}"
     return True
 
 
@@ -154,8 +154,8 @@ def test_service_ca_injected_by_the_cluster_is_trusted(world: World, tmp_path: P
     for name, ca in cas.items():
         ca.sign("tls", "/CN=service", f"DNS:{_SERVER}.default.svc")
         files = {"tls.crt": ca.path("tls.crt"), "tls.key": ca.path("tls.key"), "clients.crt": clients.path("ca.crt")}
-        given = [f"--from-file={key}={path}" for key, path in files.items()]
-        world.managed[name].kubectl("-n", "default", "create", "secret", "generic", _SERVER, *given)
+        secret_files = [f"--from-file={key}={path}" for key, path in files.items()]
+        world.managed[name].kubectl("-n", "default", "create", "secret", "generic", _SERVER, *secret_files)
         world.managed[name].apply(folders.HERE / "manifests" / f"{_SERVER}.yaml")
     data = {f"tls_{kind}": clients.path(f"client.{kind}").read_bytes() for kind in ("crt", "key")}
     spec = {
@@ -171,7 +171,11 @@ def test_service_ca_injected_by_the_cluster_is_trusted(world: World, tmp_path: P
     try:
         for name in MANAGED:
             wait_for(lambda name=name: _refused(world, name), 90, f"a certificate that {name} refuses", interval=1)
-            [asking] = [one for one in world.managed[name].items("configmaps", "-n", AGENT_NAMESPACE) if _asks(one)]
+            [asking] = [
+                config_map
+                for config_map in world.managed[name].items("configmaps", "-n", AGENT_NAMESPACE)
+                if _asks(config_map)
+            ]
             patch = json.dumps({"data": {"service-ca.crt": cas[name].path("ca.crt").read_text()}})
             where = ("-n", AGENT_NAMESPACE, "patch", "configmap", asking["metadata"]["name"])
             world.managed[name].kubectl(*where, "--type=merge", "--patch", patch)
@@ -186,8 +190,8 @@ def test_service_ca_injected_by_the_cluster_is_trusted(world: World, tmp_path: P
 
 
 def _refused(world: World, cluster: str) -> bool:
-    told = world.dsf("history", "service-ca", "--cluster", cluster)
-    assert "TLS failed" in told, told
+    history = world.dsf("history", "service-ca", "--cluster", cluster)
+    assert "TLS failed" in history, history
     return True
 
 
@@ -197,5 +201,7 @@ def _asks(config_map: dict[str, Any]) -> bool:
 
 def _token(world: World, cluster: str) -> str:
     """What the cluster has of the hub's Secret; empty if it has none."""
-    found = world.managed[cluster].items("secrets", "-n", AGENT_NAMESPACE, "--field-selector=metadata.name=fleet-token")
-    return base64.b64decode(found[0]["data"]["token"]).decode() if found else ""
+    secrets = world.managed[cluster].items(
+        "secrets", "-n", AGENT_NAMESPACE, "--field-selector=metadata.name=fleet-token"
+    )
+    return base64.b64decode(secrets[0]["data"]["token"]).decode() if secrets else ""

@@ -29,23 +29,23 @@ def _judged(world: World) -> Iterator[None]:
 
 
 def test_helm_test_runs_one_cycle_from_inside(world: World) -> None:
-    said = world.helm("test", "--timeout 5m")
-    assert "Phase:          Succeeded" in said
+    output = world.helm("test", "--timeout 5m")
+    assert "Phase:          Succeeded" in output
 
 
 @pytest.fixture
 def released(world: World, tmp_path: Path) -> Release:
     """The last release on empty clusters, with its own chart, CRDs and images, and the page's scorers."""
-    found = release.last(tmp_path)
-    say(f"upgrade: from {found.name}")
-    found.build(world)
+    last_release = release.last(tmp_path)
+    say(f"upgrade: from {last_release.name}")
+    last_release.build(world)
     world.judge()
     installation.uninstall(world)
     installation.forget(world)
-    installation.install(world, str(found.folder), *found.values)
-    installation.furnish(world, found.hub_image)
+    installation.install(world, str(last_release.folder), *last_release.values)
+    installation.furnish(world, last_release.hub_image)
     world.settle()
-    return found
+    return last_release
 
 
 def test_an_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(
@@ -72,12 +72,17 @@ def test_an_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(
                 "-n", HUB_NAMESPACE, "rollout", "status", "statefulset/dynamic-scoring-redis", timeout=180
             )
             world.settle()
-    places = [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
-    left = [image for place in places for image in _images(world.pods(*place)) if image.endswith(released.image_tag)]
-    assert not left
+    places = [
+        (world.hub, HUB_NAMESPACE),
+        *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
+    ]
+    old_images = [
+        image for place in places for image in _images(world.pods(*place)) if image.endswith(released.image_tag)
+    ]
+    assert not old_images
     # What was there is there still.
     entries = json.loads(world.dsf("schedule", "list", "--output", "json"))["entries"]
-    assert {one["intervalSeconds"] for one in entries if one["scorer"] == "sample-scorer"} == {_INTERVAL}, entries
+    assert {entry["intervalSeconds"] for entry in entries if entry["scorer"] == "sample-scorer"} == {_INTERVAL}, entries
 
 
 def _images(pods: list[dict[str, Any]]) -> set[str]:
@@ -93,7 +98,10 @@ def test_every_pod_becomes_ready_with_a_tenth_of_a_core(world: World) -> None:
     limits = [f"--set {part}.resources.limits.cpu=100m" for part in (*COMPONENTS, "redis", "spokeSetting.agent")]
     world.helm("upgrade", "deploy/helm", "--reuse-values", *limits, "--wait --timeout 10m")
     try:
-        places = [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+        places = [
+            (world.hub, HUB_NAMESPACE),
+            *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
+        ]
 
         def throttled() -> bool:
             for cluster, namespace in places:

@@ -46,17 +46,15 @@ class Watch:
         """
         wait_for(lambda: not self._look(), _JUDGED, "every cycle to have an outcome", interval=2)
         wrong = []
-        for what, interval, began, ended in self._windows:
+        for what, interval, began, end in self._windows:
             for name in self._clusters:
                 missed = {
-                    due: cycle
-                    for due, cycle in self._due(name)
-                    if began <= due <= ended and cycle["outcome"] in _MISSED
+                    due: cycle for due, cycle in self._due(name) if began <= due <= end and cycle["outcome"] in _MISSED
                 }
-                others = [cycle for cycle in missed.values() if cycle["reason"] != "overlap"]
+                missed_cycles = [cycle for cycle in missed.values() if cycle["reason"] != "overlap"]
                 # Due times are rounded to milliseconds.
                 is_long = bool(missed) and (max(missed) - min(missed)).total_seconds() > 0.9 * interval
-                if is_long or len(others) > 1:
+                if is_long or len(missed_cycles) > 1:
                     wrong.append(f"{what}: {name} missed {[*missed.values()]}")
         assert not wrong, "\n".join(wrong)
 
@@ -64,9 +62,9 @@ class Watch:
         """Read the histories; returns the number of cycles that have no outcome yet."""
         waiting = 0
         for name in self._clusters:
-            found = self._history(name)
-            waiting += found["books"]["open"]
-            self._cycles |= {(name, cycle["runId"]): cycle for cycle in found["cycles"]}
+            history = self._history(name)
+            waiting += history["books"]["open"]
+            self._cycles |= {(name, cycle["runId"]): cycle for cycle in history["cycles"]}
         return waiting
 
     def _due(self, cluster: str) -> Iterator[tuple[datetime.datetime, dict[str, Any]]]:

@@ -40,13 +40,13 @@ class World:
     """Used as a context manager: follows the page at the start, and types its last command at the end."""
 
     def __init__(self) -> None:
-        made = kind.KindCluster if kind.wanted() else clusters.cluster
-        self.hub, *rest = (made(name) for name in clusters.NAMES)
-        self.managed = {one.name: one for one in rest}
+        make_cluster = kind.KindCluster if kind.is_selected() else clusters.cluster
+        self.hub, *rest = (make_cluster(name) for name in clusters.NAMES)
+        self.managed = {managed_cluster.name: managed_cluster for managed_cluster in rest}
         #: Seconds from the scorer's registration to the last cluster's first score.
         self.first_score = 0.0
         self._watches: list[Watch] = []
-        if kind.wanted():
+        if kind.is_selected():
             self.reader = Reader(pages.ROOT, os.environ, before=[], replaced={})
         else:
             network.make_lan()
@@ -67,8 +67,8 @@ class World:
         for command in self._commands:
             if _REMOVES.match(command.text):
                 break
-            done = self.reader.type(command)
-            say(str(done) if done.code else f"quickstart line {done.line}: {done.seconds:.1f} s")
+            result = self.reader.type(command)
+            say(str(result) if result.code else f"quickstart line {result.line}: {result.seconds:.1f} s")
             if _REGISTERS.search(command.text):
                 self._wait_for_first_score()
 
@@ -78,9 +78,9 @@ class World:
 
     def type(self, text: str) -> str:
         """What a command prints in the page's shell. Raises AssertionError when it fails."""
-        done = self.reader.type(pages.Command("typed", 0, text))
-        assert done.code == 0, str(done)
-        return done.output
+        result = self.reader.type(pages.Command("typed", 0, text))
+        assert result.code == 0, str(result)
+        return result.output
 
     def remove(self) -> None:
         """Type the page's last command."""
@@ -103,8 +103,8 @@ class World:
 
     def score(self, cluster: str, name: str = "sample-my-score") -> dict[str, int]:
         """Items of a score; empty if it is not there."""
-        found = self.hub.items("addonplacementscores", "-n", cluster, f"--field-selector=metadata.name={name}")
-        scores = [item for one in found for item in one.get("status", {}).get("scores", [])]
+        score_objects = self.hub.items("addonplacementscores", "-n", cluster, f"--field-selector=metadata.name={name}")
+        scores = [item for score_object in score_objects for item in score_object.get("status", {}).get("scores", [])]
         return {item["name"]: item["value"] for item in scores}
 
     def dsf(self, *words: str) -> str:
@@ -113,8 +113,8 @@ class World:
 
     def history(self, cluster: str, scorer: str = "sample-scorer") -> dict[str, Any]:
         """The last cycles of a pair and its books, as `dsf history` has them."""
-        found: dict[str, Any] = json.loads(self.dsf("history", scorer, "--cluster", cluster, "--output", "json"))
-        return found
+        history: dict[str, Any] = json.loads(self.dsf("history", scorer, "--cluster", cluster, "--output", "json"))
+        return history
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[Watch]:
@@ -158,19 +158,19 @@ class World:
 
     def pods(self, cluster: Cluster, namespace: str, selector: str = "") -> list[dict[str, Any]]:
         """Pods that are not on their way out, and not meant to end."""
-        chosen = ("-l", selector) if selector else ()
-        found = cluster.items("pods", "-n", namespace, *chosen)
-        lasting = [pod for pod in found if pod["spec"].get("restartPolicy") == "Always"]
+        selection = ("-l", selector) if selector else ()
+        pods = cluster.items("pods", "-n", namespace, *selection)
+        lasting = [pod for pod in pods if pod["spec"].get("restartPolicy") == "Always"]
         return [pod for pod in lasting if "deletionTimestamp" not in pod["metadata"]]
 
     def all_ready(self, cluster: Cluster, namespace: str, selector: str = "") -> list[dict[str, Any]]:
         """The pods; raises AssertionError while there are none or one is not ready."""
-        found = self.pods(cluster, namespace, selector)
-        assert found, f"no pods of {selector}"
-        for pod in found:
-            conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
+        pods = self.pods(cluster, namespace, selector)
+        assert pods, f"no pods of {selector}"
+        for pod in pods:
+            conditions = {condition["type"]: condition["status"] for condition in pod["status"].get("conditions", [])}
             assert conditions.get("Ready") == "True", f"{pod['metadata']['name']}: {pod['status']}"
-        return found
+        return pods
 
     def wait_ready(
         self, cluster: Cluster, namespace: str, selector: str = "", timeout: float = 90
@@ -182,7 +182,7 @@ class World:
 
     def on_the_lan(self, *command: str) -> str:
         """What a command prints that stands where the nodes are."""
-        return run(*([] if kind.wanted() else network.inside(network.LAN)), *command)
+        return run(*([] if kind.is_selected() else network.inside(network.LAN)), *command)
 
 
 def restarts(pod: dict[str, Any]) -> dict[str, int]:

@@ -76,17 +76,17 @@ def main() -> None:
     parser.add_argument("--calls")
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    found = parser.parse_args()
-    if found.clock:
-        shift_clock(found.clock)
-    if found.run_slack is not None:
+    arguments = parser.parse_args()
+    if arguments.clock:
+        shift_clock(arguments.clock)
+    if arguments.run_slack is not None:
         from dsf.store import ticks
 
-        ticks.RUN_SLACK = found.run_slack
-    if found.calls is not None:
-        count_calls(found.calls)
-    sys.argv = [found.module, *found.arguments]
-    runpy.run_module(found.module, run_name="__main__", alter_sys=True)
+        ticks.RUN_SLACK = arguments.run_slack
+    if arguments.calls is not None:
+        count_calls(arguments.calls)
+    sys.argv = [arguments.module, *arguments.arguments]
+    runpy.run_module(arguments.module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Tab:
         self.wrong: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        self.page.on("console", lambda message: self.wrong.append(message.text) if message.type == "error" else None)
 
     def __enter__(self) -> Tab:
         return self
@@ -98,11 +98,13 @@ class Tab:
         A scheme changes colours alone, so that of further ones only those are looked at.
         """
         self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
-        found = []
+        violations = []
         for number, theme in enumerate(themes or (None,)):
             if theme:
                 self.page.emulate_media(color_scheme=theme)
             options = {"resultTypes": ["violations"], **({"runOnly": _COLOURS} if number else {})}
-            for one in self.page.evaluate("(options) => axe.run(document, options)", options)["violations"]:
-                found.append(f"{theme or ''} {one['id']}: {[node['target'] for node in one['nodes']][:3]}")
-        return found
+            for violation in self.page.evaluate("(options) => axe.run(document, options)", options)["violations"]:
+                violations.append(
+                    f"{theme or ''} {violation['id']}: {[node['target'] for node in violation['nodes']][:3]}"
+                )
+        return violations

@@ -255,13 +255,13 @@ class ControlPlane:
         and one more, about nothing that there is, by which that can be asked.
         """
         marker = f"marker-{next(self._numbers)}"
-        asked = {"group": "test.dsf", "resource": "markers", "name": marker, "verb": "get"}
+        resource = {"group": "test.dsf", "resource": "markers", "name": marker, "verb": "get"}
         yield [
             *rules,
             {"apiGroups": ["test.dsf"], "resources": ["markers"], "resourceNames": [marker], "verbs": ["get"]},
         ]
         user = f"system:serviceaccount:{namespace}:{name}"
-        review = {"spec": {"user": user, "resourceAttributes": {**asked, "namespace": namespace}}}
+        review = {"spec": {"user": user, "resourceAttributes": {**resource, "namespace": namespace}}}
         wait_for(lambda: self._admin().create(_REVIEWS, review)["status"]["allowed"], 20, f"the rights of {user}")
 
     @property

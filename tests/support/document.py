@@ -31,7 +31,7 @@ class Command:
     line: int
     #: `not run`, `background` or empty.
     mark: str = ""
-    wanted: list[str] = field(default_factory=list)
+    expected_lines: list[str] = field(default_factory=list)
 
 
 def steps(document: Path) -> Iterator[File | Command]:
@@ -43,8 +43,8 @@ def steps(document: Path) -> Iterator[File | Command]:
         if language is None:
             if fence:
                 language, lines = fence[1], []
-            elif found := _MARK.match(line):
-                mark, file = found["mark"] or "", found["file"] or ""
+            elif mark_match := _MARK.match(line):
+                mark, file = mark_match["mark"] or "", mark_match["file"] or ""
         elif not fence:
             lines.append(line)
         else:
@@ -70,7 +70,7 @@ def _typed(lines: list[str], first: int, mark: str) -> Iterator[Command]:
         elif current is not None and current.text.endswith("\\"):
             current.text += "\n" + line
         elif current is not None:
-            current.wanted.append(line.rstrip())
+            current.expected_lines.append(line.rstrip())
     if current is not None:
         yield current
 
@@ -80,7 +80,7 @@ def run(command: Command, *, cwd: Path, environment: Mapping[str, str], replace:
     text = command.text
     for old, new in replace.items():
         text = text.replace(old, new)
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", text],
         cwd=cwd,
         env=dict(environment),
@@ -91,11 +91,11 @@ def run(command: Command, *, cwd: Path, environment: Mapping[str, str], replace:
         timeout=300,
         check=False,
     )
-    return done.returncode, done.stdout
+    return process.returncode, process.stdout
 
 
-def matches(wanted: list[str], printed: str) -> bool:
+def matches(expected_lines: list[str], printed: str) -> bool:
     """Whether a command printed what it should; `...` stands for any lines."""
     lines = [line.rstrip() for line in printed.splitlines()]
-    pattern = "".join("(?:.*\n)*" if line == _ANY else re.escape(line) + "\n" for line in wanted)
+    pattern = "".join("(?:.*\n)*" if line == _ANY else re.escape(line) + "\n" for line in expected_lines)
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines)) is not None

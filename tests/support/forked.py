@@ -124,7 +124,7 @@ class _Server:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, forkserver.MOST_BYTES)
         self._lock = threading.Lock()
         self._codes: dict[int, int] = {}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
         with theirs:
             # A session of its own: Ctrl-C is for the tests, whose end it notices.
             self._process = subprocess.Popen(
@@ -132,7 +132,7 @@ class _Server:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env=kept,
+                env=environment,
             )
         atexit.register(self._end)
 
@@ -141,9 +141,9 @@ class _Server:
         with self._lock:
             self._socket.send(json.dumps(request).encode())
             while True:
-                said = self._receive()
-                if "code" not in said:
-                    return _Process(self, said["pid"])
+                reply = self._receive()
+                if "code" not in reply:
+                    return _Process(self, reply["pid"])
 
     def code_of(self, pid: int) -> int | None:
         """The exit code of a process; None while it runs."""
@@ -156,13 +156,13 @@ class _Server:
         packet = self._socket.recv(forkserver.MOST_BYTES, flags)
         if not packet:
             raise RuntimeError(f"the process that forks others has ended: {self._process.wait()}")
-        said: dict[str, int] = json.loads(packet)
-        if "code" in said:
-            self._codes[said["pid"]] = said["code"]
+        reply: dict[str, int] = json.loads(packet)
+        if "code" in reply:
+            self._codes[reply["pid"]] = reply["code"]
         else:
             # Of an earlier process with the same id.
-            self._codes.pop(said["pid"], None)
-        return said
+            self._codes.pop(reply["pid"], None)
+        return reply
 
     def _end(self) -> None:
         self._socket.close()

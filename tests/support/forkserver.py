@@ -91,10 +91,10 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is not control:
-                    ended = key.fd
-                    selector.unregister(ended)
-                    os.close(ended)
-                    pid = running.pop(ended)
+                    pidfd = key.fd
+                    selector.unregister(pidfd)
+                    os.close(pidfd)
+                    pid = running.pop(pidfd)
                     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     control.send(json.dumps({"pid": pid, "code": code}).encode())
                     continue

@@ -25,15 +25,15 @@ class Forwarder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in (self._listener, *self._open):
-            _end(one)
-            one.close()
+        for connection in (self._listener, *self._open):
+            _end(connection)
+            connection.close()
 
     def cut(self) -> None:
         """End what passes, and let nobody pass until there is another target."""
         self.target = 0
-        for one in self._open:
-            _end(one)
+        for connection in self._open:
+            _end(connection)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -60,10 +60,10 @@ class Forwarder:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 self.pass_on(source, sink, data)
-        for one in (source, sink):
-            _end(one)
+        for connection in (source, sink):
+            _end(connection)
 
 
-def _end(one: socket.socket) -> None:
+def _end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)

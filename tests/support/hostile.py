@@ -27,23 +27,23 @@ _HOLE: Final = b"@HOLE@"
 def values(size: int) -> dict[str, bytes]:
     """JSON values of about `size` bytes, by what they are made of. Some are cut: the parser fails at their end."""
 
-    def listed(element: bytes) -> bytes:
+    def list_of(element: bytes) -> bytes:
         return b"[" + b",".join([element] * (size // (len(element) + 1))) + b"]"
 
     def keyed(value: bytes) -> bytes:
         return b"{" + b",".join(b'"k%d":%s' % (number, value) for number in range(size // (9 + len(value)))) + b"}"
 
     return {
-        "empty lists": listed(b"[]"),
-        "empty objects": listed(b"{}"),
-        "numbers": listed(b"1"),
-        "fractions": listed(b"0.1"),
-        "nulls": listed(b"null"),
-        "short texts": listed(b'"a"'),
-        "small objects": listed(b'{"a":1}'),
-        "almost results": listed(b"[{},1]"),
-        "pairs": listed(b'[{"node":"a"},1]'),
-        "objects with a wrong field": listed(b'{"name":1,"score":"x","metric":[]}'),
+        "empty lists": list_of(b"[]"),
+        "empty objects": list_of(b"{}"),
+        "numbers": list_of(b"1"),
+        "fractions": list_of(b"0.1"),
+        "nulls": list_of(b"null"),
+        "short texts": list_of(b'"a"'),
+        "small objects": list_of(b'{"a":1}'),
+        "almost results": list_of(b"[{},1]"),
+        "pairs": list_of(b'[{"node":"a"},1]'),
+        "objects with a wrong field": list_of(b'{"name":1,"score":"x","metric":[]}'),
         "keys": keyed(b"1"),
         "keys of lists": keyed(b"[]"),
         "one key": b"{" + b",".join([b'"z":1'] * (size // 6)) + b"}",
@@ -52,7 +52,7 @@ def values(size: int) -> dict[str, bytes]:
         "deep objects": b'{"a":' * (size // 6) + b"1" + b"}" * (size // 6),
         "unclosed lists": b"[" * size,
         "unclosed objects": b'{"a":' * (size // 5),
-        "cut lists": listed(b"[]")[:-1],
+        "cut lists": list_of(b"[]")[:-1],
         "a number": b"9" * size,
         "an exponent": b"1e" + b"9" * size,
         "a text": b'"' + b"x" * size + b'"',
@@ -81,15 +81,15 @@ def growth(reader: str, template: str, size: int, room: int = _ROOM) -> dict[str
 
     The reader gets bytes; what it raises is its answer. Fails if the process dies.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", __name__, reader, template, str(size), str(room)],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0, f"{reader} died behind {lines[-1:]}: {done.stderr[-2000:]}"
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
+    assert process.returncode == 0, f"{reader} died behind {lines[-1:]}: {process.stderr[-2000:]}"
     return dict(lines)
 
 

@@ -19,10 +19,10 @@ class Sent:
         """The oldest one, or None."""
         for step in range(len(self._slots)):
             slot = (self._next + step) % len(self._slots)
-            found = self._redis.getdel(self._slots[slot])
-            if found is not None:
+            body = self._redis.getdel(self._slots[slot])
+            if body is not None:
                 self._next = slot + 1
-                return str(found)
+                return str(body)
         return None
 
     def count(self) -> int:

@@ -40,7 +40,7 @@ class Receiver:
         assert path == "/v1/traces"
         self.raw += body
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
+            attributes = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
             for scope in resource.scope_spans:
                 self.spans += [(attributes["service.name"], span) for span in scope.spans]
 

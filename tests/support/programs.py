@@ -62,7 +62,7 @@ def fetch(names: Iterable[str] = tuple(PROGRAMS)) -> Iterator[str]:
             yield str(error)
 
 
-def chosen(words: list[str]) -> list[str]:
+def selected_programs(words: list[str]) -> list[str]:
     """The programs that the command line names; all of them without words."""
     if words[:1] == ["--without"]:
         return [name for name in PROGRAMS if name not in words[1:]]
@@ -70,5 +70,5 @@ def chosen(words: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    for problem in fetch(chosen(sys.argv[1:])):
+    for problem in fetch(selected_programs(sys.argv[1:])):
         print(f"tests: {problem}", file=sys.stderr)

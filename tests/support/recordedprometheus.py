@@ -33,8 +33,8 @@ class RecordedPrometheus:
             lines += [f"{series} {value(at)!r} {at}" for at in times]
         (folder / "past").write_text("\n".join([*lines, "# EOF", ""]), encoding="utf-8")
         command = ["tsdb", "create-blocks-from", "openmetrics", str(folder / "past"), str(folder / "data")]
-        done = subprocess.run([find("promtool"), *command], capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = subprocess.run([find("promtool"), *command], capture_output=True, text=True, check=False, timeout=300)
+        assert process.returncode == 0, process.stdout + process.stderr
 
     def __enter__(self) -> Self:
         command = [

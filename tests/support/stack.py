@@ -71,8 +71,8 @@ class Stack:
         self.manifests = folder / "manifests"
         self.out = self.manifests / "_out"
         self.logs = folder / "logs"
-        for made in (self.manifests, self.logs):
-            made.mkdir(parents=True)
+        for subfolder in (self.manifests, self.logs):
+            subfolder.mkdir(parents=True)
         self.clusters = tuple(clusters)
         #: Whether one process, `whole`, has all services.
         self.single = single
@@ -207,12 +207,12 @@ class Stack:
 
     def metric(self, process: str, sample: str, **labels: str) -> float | None:
         """The sum of the samples of this name that have these labels; None when there is none."""
-        found = [
-            one.value
-            for one in self.samples(process)
-            if one.name == sample and all(one.labels.get(label) == value for label, value in labels.items())
+        values = [
+            metric.value
+            for metric in self.samples(process)
+            if metric.name == sample and all(metric.labels.get(label) == value for label, value in labels.items())
         ]
-        return sum(found) if found else None
+        return sum(values) if values else None
 
     def dsf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command line as a user does."""
@@ -220,11 +220,11 @@ class Stack:
 
     def data(self, *arguments: str) -> Any:
         """What a command prints with `-o json`. Raises AssertionError when it prints none."""
-        done = self.dsf(*arguments, "-o", "json")
+        process = self.dsf(*arguments, "-o", "json")
         try:
-            return json.loads(done.stdout)
+            return json.loads(process.stdout)
         except ValueError:
-            raise AssertionError(f"dsf {' '.join(arguments)}: {done.stdout}{done.stderr}") from None
+            raise AssertionError(f"dsf {' '.join(arguments)}: {process.stdout}{process.stderr}") from None
 
     # --- details -------------------------------------------------------------------------------------------------
 
@@ -248,12 +248,12 @@ class Stack:
                 "probe_dir": self._ready_file(name).parent,
             }
         values |= self._of(self.settings, name, {})
-        kept = {variable: value for variable, value in os.environ.items() if not variable.startswith(ENV_PREFIX)}
+        environment = {variable: value for variable, value in os.environ.items() if not variable.startswith(ENV_PREFIX)}
         # A demo that runs on this machine is none of ours.
-        kept |= {"XDG_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        environment |= {"XDG_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         if role == "flower":
-            kept["FLOWER_UNAUTHENTICATED_API"] = "true"
-        return kept | {ENV_PREFIX + variable.upper(): str(value) for variable, value in values.items()}
+            environment["FLOWER_UNAUTHENTICATED_API"] = "true"
+        return environment | {ENV_PREFIX + variable.upper(): str(value) for variable, value in values.items()}
 
     def _answers(self, name: str) -> bool:
         match _role(name):

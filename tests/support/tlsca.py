@@ -71,22 +71,22 @@ class TestCa:
     ) -> Certificate:
         """A certificate for these names or IP addresses, valid from `start` to `end` counted from now."""
         self._number += 1
-        made = Certificate(self._folder / f"{self._number}.crt", self._folder / f"{self._number}.key")
+        certificate = Certificate(self._folder / f"{self._number}.crt", self._folder / f"{self._number}.key")
         request = self._folder / f"{self._number}.csr"
         kinds = ("IP" if name.replace(".", "").isdigit() else "DNS" for name in names)
         alternatives = ",".join(f"{kind}:{name}" for kind, name in zip(kinds, names, strict=True))
         _openssl(
             *("req", "-new", "-config", str(self._config), "-subj", f"/CN={names[0]}"),
             *("-addext", f"subjectAltName={alternatives}"),
-            *_new_key(made.key),
+            *_new_key(certificate.key),
             *("-out", str(request)),
         )
         _openssl(
             *("ca", "-batch", "-notext", "-config", str(self._config), "-cert", str(self.cert)),
-            *("-keyfile", str(self._key), "-in", str(request), "-out", str(made.cert)),
+            *("-keyfile", str(self._key), "-in", str(request), "-out", str(certificate.cert)),
             *("-startdate", _moment(start), "-enddate", _moment(end)),
         )
-        return made
+        return certificate
 
 
 def _new_key(path: Path) -> tuple[str, ...]:

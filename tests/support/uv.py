@@ -17,21 +17,21 @@ UV = str(ROOT / "scripts" / "uv")
 def uv(*arguments: str) -> None:
     """Run uv: with what it has in its cache, else with the package index."""
     for offline in (["--offline"], []):
-        done = subprocess.run(
+        process = subprocess.run(
             [UV, *arguments, *offline], capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
         )
-        if done.returncode == 0:
+        if process.returncode == 0:
             return
-    failed(done.stderr)
+    failed(process.stderr)
 
 
-def failed(said: str) -> NoReturn:
+def failed(stderr: str) -> NoReturn:
     """End a test by what uv said: skip it where there is no package index, but not with CI=true."""
-    if "Failed to fetch" in said and os.environ.get("CI", "").lower() != "true":
+    if "Failed to fetch" in stderr and os.environ.get("CI", "").lower() != "true":
         pytest.skip(
-            next(f"no package index: {line.strip()}" for line in said.splitlines() if "Failed to fetch" in line)
+            next(f"no package index: {line.strip()}" for line in stderr.splitlines() if "Failed to fetch" in line)
         )
-    pytest.fail(said, pytrace=False)
+    pytest.fail(stderr, pytrace=False)
 
 
 def built(package: Path, folder: Path, *options: str) -> Path:
@@ -41,9 +41,9 @@ def built(package: Path, folder: Path, *options: str) -> Path:
     return wheel
 
 
-def environment(folder: Path, *wanted: str | Path) -> Path:
+def environment(folder: Path, *requirements: str | Path) -> Path:
     """A new virtual environment with these files and packages; its folder of programs."""
     uv("venv", "--quiet", "--python", sys.executable, str(folder))
     programs = folder / "bin"
-    uv("pip", "install", "--quiet", "--python", str(programs / "python"), *map(str, wanted))
+    uv("pip", "install", "--quiet", "--python", str(programs / "python"), *map(str, requirements))
     return programs

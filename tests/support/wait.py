@@ -34,16 +34,16 @@ def wait_for(
     while True:
         began = time.monotonic()
         is_last = began >= deadline
-        seen: object
+        last_result: object
         try:
             value = condition()
         except AssertionError as error:
-            seen = error
+            last_result = error
         else:
             if value:
                 return value
-            seen = value
+            last_result = value
         if is_last:
             what = message or getattr(condition, "__name__", "the condition")
-            raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {seen!r}")
+            raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {last_result!r}")
         time.sleep(max(interval, min(_REST * (time.monotonic() - began), _LONGEST_REST)))

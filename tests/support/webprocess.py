@@ -23,11 +23,11 @@ class HttpProcess:
         self.port = free_port()
         host = str(settings.get("listen_host", "127.0.0.1"))
         self.url = f"http://[{host}]:{self.port}" if host == "::1" else f"http://127.0.0.1:{self.port}"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
         #: Those that a test has chosen.
         self.settings = settings
         values = {"target": target, "redis_url": redis_url, "listen_port": self.port, "probe_port": 0, **settings}
-        self._environment = kept | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
+        self._environment = environment | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
         self._module = "dsf.hub"
         self._log = log
         self.process: Forked | None = None

@@ -25,9 +25,9 @@ def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
     files = {role: tmp_path / role for role in ("beat", "agent", "results")}
     with Fleet(tmp_path / "stack", altered={role: ("--calls", str(file)) for role, file in files.items()}) as fleet:
         fleet.scorer("sample", scores(10), interval=1, query="up")
-        fleet.wait_success("sample", more=3)
+        fleet.wait_success("sample", cycles=3)
         busy, began = {role: _calls(file) for role, file in files.items()}, time.monotonic()
-        fleet.wait_success("sample", more=_CYCLES + 2)
+        fleet.wait_success("sample", cycles=_CYCLES + 2)
         # What is counted is written several times a second.
         pass_time(1)
         busy = {role: _calls(file) - busy[role] for role, file in files.items()}

@@ -104,8 +104,8 @@ class Cluster:
 
     def try_kubectl(self, *arguments: str | Path) -> bool:
         """Whether it succeeds."""
-        done = subprocess.run(self.command(*arguments), capture_output=True, timeout=300, check=False)
-        return done.returncode == 0
+        process = subprocess.run(self.command(*arguments), capture_output=True, timeout=300, check=False)
+        return process.returncode == 0
 
     def get(self, *arguments: str) -> dict[str, Any]:
         """An object, or a list of them."""
@@ -126,12 +126,12 @@ class Cluster:
 
     def traces(self) -> list[str]:
         """What of this cluster is on the machine: processes, mounts, cgroups, folders, networks."""
-        found = [f"process {daemon.name}" for daemon in daemons() if daemon.name.startswith(f"{self.name}-")]
-        found += [f"process {pid}" for pid in self.node.processes()]
+        traces = [f"process {daemon.name}" for daemon in daemons() if daemon.name.startswith(f"{self.name}-")]
+        traces += [f"process {pid}" for pid in self.node.processes()]
         tops = (str(self.state), str(self.run))
-        found += [line for line in Path("/proc/mounts").read_text().splitlines() if any(top in line for top in tops)]
+        traces += [line for line in Path("/proc/mounts").read_text().splitlines() if any(top in line for top in tops)]
         places = [self.state, self.run, Path("/run/netns", self.namespace), *self.node.cgroups()]
-        return found + [str(place) for place in places if place.exists()]
+        return traces + [str(place) for place in places if place.exists()]
 
     # --- parts -----------------------------------------------------------------------------------------------------
 

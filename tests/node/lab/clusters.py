@@ -45,12 +45,12 @@ def crds() -> Path:
 
 def _controlplane(*names: str) -> Path:
     script = [sys.executable, str(folders.ROOT / "scripts" / "controlplane")]
-    done = subprocess.run([*script, "--no-build", *names], capture_output=True, text=True, check=False)
-    if done.returncode:
-        done = subprocess.run([*script, *names], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
+    build = subprocess.run([*script, "--no-build", *names], capture_output=True, text=True, check=False)
+    if build.returncode:
+        build = subprocess.run([*script, *names], stdout=subprocess.PIPE, text=True, check=False)
+    if build.returncode:
         raise CannotRunError("scripts/controlplane did not find or build what a node needs; see above")
-    return Path(done.stdout.strip())
+    return Path(build.stdout.strip())
 
 
 def cluster(name: str) -> Cluster:
@@ -87,21 +87,26 @@ def prepare() -> None:
 
 def up(*names: str) -> list[Cluster]:
     """Start clusters side by side, with DNS and volumes, and wait until they are ready. `prepare` comes first."""
-    made = [cluster(name) for name in names or NAMES]
-    say(f"starting {', '.join(c.name for c in made)}")
-    for one in made:
-        one.start()
-    with ThreadPoolExecutor(len(made)) as pool:
-        list(pool.map(_furnish, made))
+    new_clusters = [cluster(name) for name in names or NAMES]
+    say(f"starting {', '.join(c.name for c in new_clusters)}")
+    for new_cluster in new_clusters:
+        new_cluster.start()
+    with ThreadPoolExecutor(len(new_clusters)) as pool:
+        list(pool.map(_furnish, new_clusters))
     write_kubeconfig()
-    return made
+    return new_clusters
 
 
 def write_kubeconfig() -> Path:
     """One kubeconfig for all clusters that run, with the names of contexts that kind gives."""
     path = folders.RUN / "kubeconfig"
-    running = [one for one in map(cluster, NAMES) if one.daemon("kube-apiserver").pid is not None]
-    config = merged({f"kind-{one.name}": (one.authority, one.server) for one in running})
+    running = [candidate for candidate in map(cluster, NAMES) if candidate.daemon("kube-apiserver").pid is not None]
+    config = merged(
+        {
+            f"kind-{running_cluster.name}": (running_cluster.authority, running_cluster.server)
+            for running_cluster in running
+        }
+    )
     path.write_text(json.dumps(config))
     return path
 
@@ -109,17 +114,17 @@ def write_kubeconfig() -> Path:
 def down(*names: str) -> None:
     """End clusters, all by default, by ids; images and programs stay. What is not there is no error."""
     for name in names or NAMES:
-        one = Cluster(name, NAMES.index(name), Path("/nonexistent"))
+        remains = Cluster(name, NAMES.index(name), Path("/nonexistent"))
         with contextlib.suppress(CannotRunError):
-            one = cluster(name) if (folders.RUN / name).exists() else one
+            remains = cluster(name) if (folders.RUN / name).exists() else remains
         for program in ("registration", "work", "addon", "placement", "kubelet", "kube-proxy", "kube-scheduler"):
-            one.daemon(program).stop(timeout=2)
-        one.node.remove()
+            remains.daemon(program).stop(timeout=2)
+        remains.node.remove()
         for program in ("kube-controller-manager", "kube-apiserver", "etcd"):
-            one.daemon(program).stop(timeout=2)
-        network.remove(one.namespace)
-        shutil.rmtree(one.state, ignore_errors=True)
-        shutil.rmtree(one.run, ignore_errors=True)
+            remains.daemon(program).stop(timeout=2)
+        network.remove(remains.namespace)
+        shutil.rmtree(remains.state, ignore_errors=True)
+        shutil.rmtree(remains.run, ignore_errors=True)
     if names:
         return
     engine.stop()
@@ -131,16 +136,18 @@ def down(*names: str) -> None:
     shutil.rmtree(folders.RUN, ignore_errors=True)
 
 
-def _furnish(one: Cluster) -> None:
-    images.load(one.node, *images.pulled(one.name))
-    one.wait()
-    one.apply(folders.HERE / "manifests" / "coredns.yaml")
-    if one.name == OTHER_USERS:
-        one.apply(folders.HERE / "manifests" / "user-ids.yaml")
+def _furnish(new_cluster: Cluster) -> None:
+    images.load(new_cluster.node, *images.pulled(new_cluster.name))
+    new_cluster.wait()
+    new_cluster.apply(folders.HERE / "manifests" / "coredns.yaml")
+    if new_cluster.name == OTHER_USERS:
+        new_cluster.apply(folders.HERE / "manifests" / "user-ids.yaml")
     volume = (folders.HERE / "manifests" / "volume.yaml").read_text()
     for number in range(_VOLUMES):
-        folder = one.state / "volumes" / str(number)
+        folder = new_cluster.state / "volumes" / str(number)
         folder.mkdir(parents=True, exist_ok=True)
-        text = volume.replace("NAME", f"local-{number}").replace("FOLDER", str(folder)).replace("NODE", one.name)
-        one.kubectl("apply", "--server-side", "-f", "-", stdin=text)
-    one.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s", timeout=150)
+        text = (
+            volume.replace("NAME", f"local-{number}").replace("FOLDER", str(folder)).replace("NODE", new_cluster.name)
+        )
+        new_cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    new_cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s", timeout=150)

@@ -22,24 +22,24 @@ def say(text: str) -> None:
 
 
 def run(*command: str | Path, stdin: str | None = None, timeout: float = 120, log: Path | None = None) -> str:
-    """What the command prints on stdout. Raises LabError with the end of what it said when it fails.
+    """What the command prints on stdout. Raises LabError with the end of its output when it fails.
 
     With `log` everything that it prints goes to that file, and nothing is returned.
     """
     words = [str(word) for word in command]
     if log is not None:
         with log.open("w") as output:
-            done = subprocess.run(
+            process = subprocess.run(
                 words, input=stdin, stdout=output, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
             )
-        said = log.read_text(errors="replace")
+        printed = log.read_text(errors="replace")
     else:
-        done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
-        said = done.stdout + done.stderr
-    if done.returncode:
+        process = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+        printed = process.stdout + process.stderr
+    if process.returncode:
         where = f" (all of it: {log})" if log else ""
-        raise LabError(f"{' '.join(words)[:300]}: exit code {done.returncode}{where}\n{said.strip()[-2000:]}")
-    return done.stdout if log is None else ""
+        raise LabError(f"{' '.join(words)[:300]}: exit code {process.returncode}{where}\n{printed.strip()[-2000:]}")
+    return process.stdout if log is None else ""
 
 
 def succeeds(*command: str | Path) -> bool:

@@ -84,19 +84,19 @@ def build(context: Path, tag: str, *options: str | Path) -> None:
 
 def image_id(image: str) -> str:
     """The id of an image; empty if there is none of this name."""
-    done = subprocess.run(
+    process = subprocess.run(
         docker("image", "inspect", "--format={{.Id}}", image), capture_output=True, text=True, check=False
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def _leftovers() -> list[int]:
     """containerd and shims of a dockerd that was killed: they name its folder."""
-    found = []
+    pids = []
     mark = str(folders.RUN / "docker").encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (folder / "cmdline").read_bytes()
             if mark in command and b"containerd" in command.split(b"\0")[0]:
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids

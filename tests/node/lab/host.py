@@ -48,15 +48,15 @@ def install() -> None:
     """Install those of PACKAGES that are missing."""
     if not shutil.which("dpkg-query"):
         return
-    missing = [name for name in PACKAGES if not succeeds("dpkg", "-s", name)]
-    if not missing:
+    absent_packages = [name for name in PACKAGES if not succeeds("dpkg", "-s", name)]
+    if not absent_packages:
         return
-    say(f"installing {' '.join(missing)}")
+    say(f"installing {' '.join(absent_packages)}")
     log = folders.LOGS / "apt.log"
     quiet = ("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300")
     run(*quiet, "update", log=log, timeout=600)
     environment = ("env", "DEBIAN_FRONTEND=noninteractive")
-    run(*environment, *quiet, "install", "-y", "--no-install-recommends", *missing, log=log, timeout=1800)
+    run(*environment, *quiet, "install", "-y", "--no-install-recommends", *absent_packages, log=log, timeout=1800)
 
 
 def has_capability(number: int) -> bool:

@@ -52,19 +52,21 @@ def load(node: NodeRuntime, *images: str) -> None:
     """Put images of the engine into a node, unless it has just these."""
     book = node.images.with_suffix(".json")
     have: dict[str, str] = json.loads(book.read_text()) if book.exists() else {}
-    wanted = {image: engine.image_id(image) for image in images}
-    if absent := [image for image, current in wanted.items() if not current]:
+    image_ids = {image: engine.image_id(image) for image in images}
+    if absent := [image for image, current in image_ids.items() if not current]:
         raise LabError(f"there is no image {', '.join(absent)} to load into {node.name}")
-    missing = [image for image, current in wanted.items() if have.get(image) != current]
-    if not missing:
+    outdated_images = [image for image, current in image_ids.items() if have.get(image) != current]
+    if not outdated_images:
         return
     # All at once: layers that they share travel once.
     command = [*node_client(node), "images", "import", "-"]
-    with subprocess.Popen(engine.docker("save", *missing), stdout=subprocess.PIPE) as saved:
-        done = subprocess.run(command, stdin=saved.stdout, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode or saved.returncode:
-        raise LabError(f"{node.name} does not take {', '.join(missing)}: {done.stderr.strip()[-500:]}")
-    book.write_text(json.dumps(have | wanted, indent=1))
+    with subprocess.Popen(engine.docker("save", *outdated_images), stdout=subprocess.PIPE) as saved:
+        load_process = subprocess.run(
+            command, stdin=saved.stdout, capture_output=True, text=True, timeout=900, check=False
+        )
+    if load_process.returncode or saved.returncode:
+        raise LabError(f"{node.name} does not take {', '.join(outdated_images)}: {load_process.stderr.strip()[-500:]}")
+    book.write_text(json.dumps(have | image_ids, indent=1))
 
 
 def node_client(node: NodeRuntime) -> list[str]:
@@ -77,10 +79,20 @@ def _debootstrap() -> None:
     archive = folders.CACHE / "debian.tar"
     sources = Path("/etc/apt/sources.list.d/debian.sources")
     # Where the machine is another Debian, the usual mirror.
-    own = [sources] if sources.exists() and _SUITE in sources.read_text() else []
+    apt_sources = [sources] if sources.exists() and _SUITE in sources.read_text() else []
     included = "--include=ca-certificates,netbase,tzdata"
     log = folders.LOGS / "mmdebstrap.log"
-    run("mmdebstrap", "--variant=minbase", included, "--format=tar", _SUITE, archive, *own, timeout=1800, log=log)
+    run(
+        "mmdebstrap",
+        "--variant=minbase",
+        included,
+        "--format=tar",
+        _SUITE,
+        archive,
+        *apt_sources,
+        timeout=1800,
+        log=log,
+    )
     run(*engine.docker("import", archive, _DEBIAN), timeout=300)
     archive.unlink()
 
@@ -91,8 +103,8 @@ def _make(folder: str, target: str, names: tuple[str, ...], files: dict[str, Pat
     for path in [*sorted(source.iterdir()), *files.values()]:
         digest.update(path.read_bytes())
     label = digest.hexdigest()[:16]
-    shown = '--format={{index .Config.Labels "dsf.test"}}'
-    if all(_succeeding(engine.docker("image", "inspect", shown, name)) == label for name in names):
+    label_format = '--format={{index .Config.Labels "dsf.test"}}'
+    if all(_succeeding(engine.docker("image", "inspect", label_format, name)) == label for name in names):
         return
     say(f"making a stand-in of {names[0]}")
     context = folders.CACHE / "contexts" / folder
@@ -112,10 +124,10 @@ def _succeeding(command: list[str]) -> str:
 
 
 def _uv_name() -> str:
-    found = re.search(r"^ARG UV_IMAGE=(\S+)$", (folders.ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    if found is None:
+    uv_image = re.search(r"^ARG UV_IMAGE=(\S+)$", (folders.ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    if uv_image is None:
         raise LabError("the Dockerfile names no UV_IMAGE")
-    return found[1]
+    return uv_image[1]
 
 
 def _uv() -> Path:
@@ -123,7 +135,7 @@ def _uv() -> Path:
     run(folders.ROOT / "scripts" / "uv", "--version", timeout=600)
     version = re.search(r"^VERSION=(.*)$", (folders.ROOT / "scripts" / "uv").read_text(), re.MULTILINE)
     cached = folders.CACHE.parent / f"uv-{version[1] if version else ''}" / "bin" / "uv"
-    found = cached if cached.exists() else Path(shutil.which("uv") or cached)
-    if not found.exists():
+    uv_path = cached if cached.exists() else Path(shutil.which("uv") or cached)
+    if not uv_path.exists():
         raise LabError(f"no uv: neither {cached} nor one on PATH")
-    return found
+    return uv_path

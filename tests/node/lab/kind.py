@@ -15,15 +15,15 @@ from tests.node.lab.command import run
 PROGRAMS = ("docker", "kind", "kubectl", "helm", "clusteradm")
 
 
-def wanted() -> bool:
+def is_selected() -> bool:
     """Whether the tests shall use kind."""
     return os.environ.get("NODE") == "kind"
 
 
 def reason_against() -> str:
     """Which programs are missing; empty if none is."""
-    missing = [name for name in PROGRAMS if not shutil.which(name)]
-    return f"NODE=kind needs {', '.join(missing)} on PATH: see docs/quickstart.md" if missing else ""
+    absent_programs = [name for name in PROGRAMS if not shutil.which(name)]
+    return f"NODE=kind needs {', '.join(absent_programs)} on PATH: see docs/quickstart.md" if absent_programs else ""
 
 
 class KindCluster(Cluster):

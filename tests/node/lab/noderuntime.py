@@ -127,12 +127,12 @@ class NodeRuntime:
 
     def pid(self, container: str) -> int:
         """The machine's id of a container's first process, by the id that a pod's status has (`containerd://...`)."""
-        wanted = container.removeprefix("containerd://")
+        container_id = container.removeprefix("containerd://")
         for line in self.ctr("tasks", "ls").splitlines()[1:]:
             name, pid, *_ = line.split()
-            if name == wanted:
+            if name == container_id:
                 return int(pid)
-        raise LabError(f"{self.name} runs no container {wanted}")
+        raise LabError(f"{self.name} runs no container {container_id}")
 
     def _sweep(self) -> bool:
         """Remove the containers of an earlier run; whether there were any."""
@@ -245,24 +245,24 @@ class NodeRuntime:
             with contextlib.suppress(OSError):  # a hierarchy that is mounted read-only is none that kubelet uses
                 folder.mkdir(exist_ok=True)
             for name in ("cpuset.cpus", "cpuset.mems"):  # v1 starts a cpuset empty, and nothing can run in it
-                own = folder / name
-                if not host.cgroup_v2() and own.exists() and not own.read_text().strip():
-                    own.write_text((folder.parent / name).read_text())
+                setting = folder / name
+                if not host.cgroup_v2() and setting.exists() and not setting.read_text().strip():
+                    setting.write_text((folder.parent / name).read_text())
             for name, default in (("cpu.weight", 100), ("cpu.shares", 1024)):
-                if (own := folder / name).exists():
-                    own.write_text(str(default * _SHARES))
+                if (setting := folder / name).exists():
+                    setting.write_text(str(default * _SHARES))
         if host.cgroup_v2():
             controllers = (_CGROUPS / "cgroup.controllers").read_text().split()
             (_CGROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
 
     def processes(self) -> list[int]:
         """What runs in the node's pods."""
-        found: set[int] = set()
+        pids: set[int] = set()
         for folder in self.cgroups():
             for file in folder.glob("**/cgroup.procs"):
                 with contextlib.suppress(OSError):
-                    found |= {int(pid) for pid in file.read_text().split()}
-        return sorted(found)
+                    pids |= {int(pid) for pid in file.read_text().split()}
+        return sorted(pids)
 
     def _shims(self) -> Iterator[int]:
         """The processes that hold this node's containers."""

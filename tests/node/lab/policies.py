@@ -52,14 +52,14 @@ def selects(selector: Object, labels: dict[str, str]) -> bool:
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     for expression in selector.get("matchExpressions") or []:
-        value, wanted = labels.get(expression["key"]), expression.get("values") or []
-        found = {
-            "In": value in wanted,
-            "NotIn": value not in wanted,
+        value, expected_values = labels.get(expression["key"]), expression.get("values") or []
+        outcomes = {
+            "In": value in expected_values,
+            "NotIn": value not in expected_values,
             "Exists": value is not None,
             "DoesNotExist": value is None,
         }
-        if not found[expression["operator"]]:
+        if not outcomes[expression["operator"]]:
             return False
     return True
 
@@ -71,26 +71,26 @@ class _Rules:
         self._pods = [pod for pod in cluster.items("pods", "-A") if _has_own_address(pod)]
         self._policies = cluster.items("networkpolicies", "-A")
         spaces = cluster.items("namespaces")
-        self._namespaces = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in spaces}
+        self._namespaces = {space["metadata"]["name"]: space["metadata"].get("labels", {}) for space in spaces}
 
     def lines(self) -> tuple[list[str], int]:
         """The lines, and how many pods they speak of."""
         chains, jumps, rules, spoken_of = [f":{_CHAIN} - [0:0]"], [], [], set()
         for pod in self._pods:
             address = pod["status"]["podIP"]
-            for direction, own, other, key in (("Ingress", "-d", "-s", "from"), ("Egress", "-s", "-d", "to")):
+            for direction, pod_option, other, key in (("Ingress", "-d", "-s", "from"), ("Egress", "-s", "-d", "to")):
                 specs = [spec for spec in self._specs(pod) if direction in _types(spec)]
                 if not specs:
                     continue
                 spoken_of.add(address)
                 chain = f"{direction[:2].upper()}-{address}"
                 chains.append(f":{chain} - [0:0]")
-                jumps.append(f"-A {_CHAIN} {own} {address} -j {chain}")
+                jumps.append(f"-A {_CHAIN} {pod_option} {address} -j {chain}")
                 for rule in [rule for spec in specs for rule in spec.get(direction.lower()) or []]:
                     rules += [f"-A {chain} {match} -j RETURN" for match in self._matches(pod, rule, key, other)]
                 rules.append(f"-A {chain} -j REJECT")
-        known = [f"-A {_CHAIN} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN"]
-        return ["*filter", *chains, *known, *jumps, *rules, "COMMIT"], len(spoken_of)
+        established = [f"-A {_CHAIN} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN"]
+        return ["*filter", *chains, *established, *jumps, *rules, "COMMIT"], len(spoken_of)
 
     def _specs(self, pod: Object) -> Iterator[Object]:
         for policy in self._policies:
@@ -100,7 +100,7 @@ class _Rules:
 
     def _matches(self, pod: Object, rule: Object, key: str, other: str) -> Iterator[str]:
         """What a rule allows, as iptables' matches."""
-        addresses = [""] if not rule.get(key) else [f"{other} {one}" for one in self._addresses(rule[key], pod)]
+        addresses = [""] if not rule.get(key) else [f"{other} {address}" for address in self._addresses(rule[key], pod)]
         for address in addresses:
             for port in rule.get("ports") or [None]:
                 if port is None:
@@ -119,15 +119,15 @@ class _Rules:
                     raise LabError(f"ipBlock.except is not known here: {peer}")
                 yield peer["ipBlock"]["cidr"]
                 continue
-            for one in self._pods:
-                namespace = one["metadata"]["namespace"]
+            for target_pod in self._pods:
+                namespace = target_pod["metadata"]["namespace"]
                 if "namespaceSelector" in peer:
                     if not selects(peer["namespaceSelector"] or {}, self._namespaces[namespace]):
                         continue
                 elif namespace != pod["metadata"]["namespace"]:
                     continue
-                if selects(peer.get("podSelector") or {}, one["metadata"].get("labels", {})):
-                    yield one["status"]["podIP"]
+                if selects(peer.get("podSelector") or {}, target_pod["metadata"].get("labels", {})):
+                    yield target_pod["status"]["podIP"]
 
 
 def _has_own_address(pod: Object) -> bool:

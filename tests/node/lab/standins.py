@@ -26,14 +26,14 @@ def kind(words: list[str]) -> None:
     parser.add_argument("what", choices=["cluster", "clusters", "docker-image"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--name", default="kind")
-    given = parser.parse_args(words)
-    match given.verb, given.what:
+    arguments = parser.parse_args(words)
+    match arguments.verb, arguments.what:
         case "create", "cluster":
-            clusters.up(given.name)
+            clusters.up(arguments.name)
         case "load", "docker-image":
-            images.load(clusters.cluster(given.name).node, *given.rest)
+            images.load(clusters.cluster(arguments.name).node, *arguments.rest)
         case "delete", "clusters":
-            clusters.down(*given.rest)
+            clusters.down(*arguments.rest)
         case _:
             raise LabError(f"kind {' '.join(words)}: not known here")
 
@@ -50,9 +50,9 @@ def clusteradm(words: list[str]) -> None:
         parser.add_argument(option)
     for flag in ("--wait", "--force-internal-endpoint-lookup"):
         parser.add_argument(flag, action="store_true")
-    given = parser.parse_args(words)
-    where = clusters.cluster(given.context.removeprefix("kind-"))
-    match given.verb, given.what:
+    arguments = parser.parse_args(words)
+    where = clusters.cluster(arguments.context.removeprefix("kind-"))
+    match arguments.verb, arguments.what:
         case "init", None:
             ocm.init(where, clusters.crds())
         case "get", "token":
@@ -60,7 +60,7 @@ def clusteradm(words: list[str]) -> None:
         case "join", None:
             ocm.join(where, clusters.cluster("hub"), clusters.crds())
         case "accept", None:
-            ocm.accept(where, *given.clusters.split(","))
+            ocm.accept(where, *arguments.clusters.split(","))
         case _:
             raise LabError(f"clusteradm {' '.join(words)}: not known here")
 
@@ -85,8 +85,8 @@ STAND_INS: dict[str, Callable[[list[str]], None]] = {"kind": kind, "clusteradm":
 def folder() -> Path:
     """A folder for PATH, with the stand-ins, and the real kubectl and helm."""
     path = folders.RUN / "bin"
-    wanted = {name: clusters.programs() / name for name in ("kubectl", "helm")}
-    if all((path / name).is_symlink() and (path / name).readlink() == target for name, target in wanted.items()):
+    targets = {name: clusters.programs() / name for name in ("kubectl", "helm")}
+    if all((path / name).is_symlink() and (path / name).readlink() == target for name, target in targets.items()):
         return path
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
@@ -94,7 +94,7 @@ def folder() -> Path:
     for name in STAND_INS:
         (path / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, str(script)])} stand-in {name} "$@"\n')
         (path / name).chmod(0o755)
-    for name, target in wanted.items():
+    for name, target in targets.items():
         (path / name).symlink_to(target)
     return path
 
