@@ -24,7 +24,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
     It ends where the unit tests begin, which need none and come last.
     """
-    with found() as server:
+    with control_plane_or_skip() as server:
         _shared.append(server)
         yield server
     _shared.clear()
@@ -56,7 +56,7 @@ def session(control_plane: ControlPlane) -> Iterator[Session]:
         yield session
 
 
-def found() -> ControlPlane:
+def control_plane_or_skip() -> ControlPlane:
     """A control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
     with programs_needed():
         return ControlPlane()

@@ -21,8 +21,8 @@ ANN = Actor(name="ann", claimed=False, way="page")
 
 
 def changes(dsf: Dsf, *arguments: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = loaded(dsf("changes", *arguments, "-o", "json"))["changes"]
-    return found
+    recorded_changes: list[dict[str, Any]] = loaded(dsf("changes", *arguments, "-o", "json"))["changes"]
+    return recorded_changes
 
 
 def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
@@ -33,8 +33,11 @@ def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
     dsf("schedule", "pause", SAMPLE, "-c", "worker02")
     dsf("schedule", "resume", SAMPLE, "-c", "worker01")
     dsf("schedule", "reset", SAMPLE)
-    found = changes(dsf)
-    assert [(one["action"], one["clusters"], one["detail"], one["note"]) for one in reversed(found)] == [
+    recorded_changes = changes(dsf)
+    assert [
+        (change["action"], change["clusters"], change["detail"], change["note"])
+        for change in reversed(recorded_changes)
+    ] == [
         ("interval", [], "5 s", "incident 42"),
         ("interval", [], "7 s, was 5 s", ""),
         ("pause", ["worker01"], "until 2090-01-01T00:00:00Z", ""),
@@ -42,13 +45,15 @@ def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
         ("resume", ["worker01"], "", ""),
         ("reset", [], "", ""),
     ]
-    assert {(one["scorer"], one["claimed"], one["way"]) for one in found} == {(SAMPLE, True, "cli")}
-    assert [one["by"] for one in reversed(found)] == [WHO, WHO, "ann", WHO, WHO, WHO]
-    assert all(one["at"].endswith("Z") for one in found)
-    assert changes(dsf, "--since", str(int(time.time() - began) + 60) + "s") == found
+    assert {(change["scorer"], change["claimed"], change["way"]) for change in recorded_changes} == {
+        (SAMPLE, True, "cli")
+    }
+    assert [change["by"] for change in reversed(recorded_changes)] == [WHO, WHO, "ann", WHO, WHO, WHO]
+    assert all(change["at"].endswith("Z") for change in recorded_changes)
+    assert changes(dsf, "--since", str(int(time.time() - began) + 60) + "s") == recorded_changes
     assert changes(dsf, "--since", "2099-01-01") == []
     # Whoever paused is also named with the entry.
-    assert [one["action"] for one in changes(dsf, SAMPLE, "--cluster", "worker02")] == [
+    assert [change["action"] for change in changes(dsf, SAMPLE, "--cluster", "worker02")] == [
         *("reset", "pause", "interval", "interval")
     ]
     assert changes(dsf, "static-scorer") == []
@@ -60,9 +65,13 @@ def test_rescore_entry_references_its_run(dsf: Dsf, fleet: Fleet) -> None:
     dsf("rescore", SAMPLE)
     # Nothing is sent: nobody has changed anything.
     dsf("rescore", SAMPLE, "-c", "worker01")
-    all_, one = changes(dsf)
-    assert (one["action"], one["clusters"], one["note"]) == ("rescore", ["worker01"], "looks odd")
-    assert one["reference"] == runs[0]["runId"]
+    all_, newest_change = changes(dsf)
+    assert (newest_change["action"], newest_change["clusters"], newest_change["note"]) == (
+        "rescore",
+        ["worker01"],
+        "looks odd",
+    )
+    assert newest_change["reference"] == runs[0]["runId"]
     assert (all_["clusters"], all_["clusterCount"], all_["detail"]) == ([], 1, "1 not sent")
 
 
@@ -102,10 +111,10 @@ def test_the_table_says_what_is_only_claimed(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("changes")
     header = "TIME WHO BY WAY OF DID TO CLUSTERS DETAIL NOTE"
     assert " ".join(result.stdout.splitlines()[0].split()) == header
-    claimed, known = result.stdout.splitlines()[1:]
+    claimed, verified = result.stdout.splitlines()[1:]
     assert f"{WHO} (claimed)" in claimed
-    assert " ann " in known
-    assert "(claimed)" not in known
+    assert " ann " in verified
+    assert "(claimed)" not in verified
     assert result.stderr == ""
     assert "the newest 1; --limit 0 shows all" in dsf("changes", "--limit", "1").stderr
 
@@ -116,15 +125,15 @@ def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> N
         action=Action.ROTATE, clusters=names, note="\x1b[2J" + "x" * 5000, detail="a\nb", reference="r" * 999
     )
     record(redis_client, Actor(name="ann\x1b[2J" + "n" * 999, claimed=True, way="cli"), user_action)
-    (one,) = read(redis_client).changes
-    assert len(one.note) == 500
-    assert "\x1b" not in one.note + one.by
-    assert (one.detail, len(one.by), len(one.reference)) == ("a b", 253, 253)
-    assert one.clusters == names[:MAX_CLUSTERS]
-    assert one.cluster_count == 3000
-    assert one.where.endswith("c19 and 2980 more")
+    (change,) = read(redis_client).changes
+    assert len(change.note) == 500
+    assert "\x1b" not in change.note + change.by
+    assert (change.detail, len(change.by), len(change.reference)) == ("a b", 253, 253)
+    assert change.clusters == names[:MAX_CLUSTERS]
+    assert change.cluster_count == 3000
+    assert change.where.endswith("c19 and 2980 more")
     # It was one of those that are not named, or not: it may have been.
-    assert read(redis_client, cluster="c2999").changes == [one]
+    assert read(redis_client, cluster="c2999").changes == [change]
     assert redis_client.memory_usage(keys.CHANGES) < 5000
 
 
@@ -132,7 +141,7 @@ def test_changes_are_truncated_to_the_newest(redis_client: redis.Redis, monkeypa
     monkeypatch.setattr(keys, "CHANGES_KEPT", 10)
     for number in range(25):
         record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number}"))
-    assert [one.scorer for one in read(redis_client).changes] == [f"s{number}" for number in range(24, 14, -1)]
+    assert [change.scorer for change in read(redis_client).changes] == [f"s{number}" for number in range(24, 14, -1)]
 
 
 def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redis) -> None:
@@ -140,13 +149,13 @@ def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redi
         record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number % 2}", reference=str(number)))
     first = read(redis_client, limit=100, scorer="s1")
     record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="s1", reference="new"))
-    seen = [one.reference for one in first.changes]
+    references = [change.reference for change in first.changes]
     cursor = first.continue_
     while cursor:
         page = read(redis_client, limit=100, scorer="s1", cursor=cursor)
-        seen += [one.reference for one in page.changes]
+        references += [change.reference for change in page.changes]
         cursor = page.continue_
-    assert seen == [str(number) for number in range(1199, -1, -2)]
+    assert references == [str(number) for number in range(1199, -1, -2)]
     with pytest.raises(CursorError):
         read(redis_client, cursor="nonsense")
 
@@ -157,4 +166,4 @@ def test_unreadable_changes_are_left_out(redis_client: redis.Redis) -> None:
     redis_client.xadd(keys.CHANGES, {"other": "x"})
     redis_client.xadd(keys.CHANGES, {"change": '{"action": "of a later version", "by": "x"}'})
     record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="after"))
-    assert [one.scorer for one in read(redis_client).changes] == ["after", "before"]
+    assert [change.scorer for change in read(redis_client).changes] == ["after", "before"]

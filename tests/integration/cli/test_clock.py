@@ -97,9 +97,9 @@ def test_status_judges_by_the_hubs_time(fleet: Fleet, dsf: WrongDsf, off: int) -
 
 def test_scores_show_their_validity_by_the_hubs_time(fleet: Fleet, dsf: WrongDsf, off: int) -> None:
     now = time.time()
-    listed = json.loads(dsf("scores", "-o", "json").stdout)
-    assert {score["state"] for score in listed["scores"]} == {"ok"}
-    assert all(0 <= score["ageSeconds"] <= time.time() - now + 60 for score in listed["scores"])
+    report = json.loads(dsf("scores", "-o", "json").stdout)
+    assert {score["state"] for score in report["scores"]} == {"ok"}
+    assert all(0 <= score["ageSeconds"] <= time.time() - now + 60 for score in report["scores"])
 
 
 def test_api_clients_take_the_servers_time(fleet: Fleet, dsf: WrongDsf, exporter: ApiProcess, off: int) -> None:

@@ -19,8 +19,8 @@ def test_list(dsf: Dsf, fleet: Fleet) -> None:
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["worker01", "1", "-", "1", "in", "use"] in lines
     assert ["worker02", "3", "2", "2", "rotating"] in lines
-    [one] = loaded(dsf("credentials", "list", "--cluster", "worker02", "-o", "json"))["clusters"]
-    assert one == {
+    [row] = loaded(dsf("credentials", "list", "--cluster", "worker02", "-o", "json"))["clusters"]
+    assert row == {
         "cluster": "worker02",
         "currentId": 3,
         "previousIds": [2],
@@ -36,9 +36,9 @@ def test_without_clusters(dsf: Dsf) -> None:
 
 
 def test_asking_for_new_ones(dsf: Dsf, fleet: Fleet) -> None:
-    asked = loaded(dsf("credentials", "rotate", "-c", "worker01", "-o", "json"))["clusters"]
-    assert [(one["cluster"], one["state"], one["requested"]) for one in asked] == [("worker01", "asked for", "rotate")]
-    assert asked[0]["requestedBy"]
+    rows = loaded(dsf("credentials", "rotate", "-c", "worker01", "-o", "json"))["clusters"]
+    assert [(row["cluster"], row["state"], row["requested"]) for row in rows] == [("worker01", "asked for", "rotate")]
+    assert rows[0]["requestedBy"]
     loaded(dsf("credentials", "revoke", "--all", "-o", "json"))
     requests = AgentKeys(fleet.redis).requests()
     assert {name: (request.action, request.key_id) for name, request in requests.items()} == {
@@ -50,16 +50,16 @@ def test_asking_for_new_ones(dsf: Dsf, fleet: Fleet) -> None:
 
 
 def test_completed_key_request_is_removed_unless_a_newer_request_replaced_it(fleet: Fleet) -> None:
-    known = AgentKeys(fleet.redis)
-    first = known.ask("worker01", "rotate")
-    second = known.ask("worker01", "revoke")
-    known.done("worker01", first)
-    assert known.requests() == {"worker01": second}
-    known.done("worker01", second)
-    known.done("worker01", second)
-    assert known.requests() == {}
+    agent_keys = AgentKeys(fleet.redis)
+    first = agent_keys.ask("worker01", "rotate")
+    second = agent_keys.ask("worker01", "revoke")
+    agent_keys.done("worker01", first)
+    assert agent_keys.requests() == {"worker01": second}
+    agent_keys.done("worker01", second)
+    agent_keys.done("worker01", second)
+    assert agent_keys.requests() == {}
     fleet.redis.hset(keys.KEY_REQUESTS, "worker01", json.dumps({"action": "explode"}))
-    assert known.requests() == {}
+    assert agent_keys.requests() == {}
 
 
 def test_mistakes(dsf: Dsf, fleet: Fleet) -> None:

@@ -147,7 +147,7 @@ def test_as_json(bed: Bed) -> None:
     assert report["request"]["series"] == 2
     assert report["request"]["bytes"] == len(json.dumps({"data": [SERIES, SERIES]}, separators=(",", ":")))
     assert report["outcome"] == "partial"
-    fates = [(one["fate"], one["name"], one["value"], one["note"]) for one in report["results"]]
+    fates = [(result["fate"], result["name"], result["value"], result["note"]) for result in report["results"]]
     assert fates == [
         ("replaced", "n1", None, "a later result has the same item name"),
         ("item", "n2", 100, "1000 is outside of -100..100"),
@@ -239,14 +239,17 @@ def test_explain_of_a_plugin_source_sends_and_hides_the_token(
         assert bed.source.requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
         data = bed.scorer.requests[0].json()["data"]
         assert data[0] == {"metric": {"node": "n1"}, "values": [[1, "2"]]}
-        failed = bed.explain()
-        assert "error: fetch failed (bad_answer): the first line has no column value" in failed.stdout
+        failed_fetch = bed.explain()
+        assert "error: fetch failed (bad_answer): the first line has no column value" in failed_fetch.stdout
         bed.deliver(source_type="csv.example.com", source_options={"separator": ";"}, **reference)
-        refused = bed.explain()
-        assert "error: fetch failed (bad_options): source type 'csv.example.com' (dsf_csv_source 1.0" in refused.stdout
-        assert "options.separator: is not a known field" in refused.stdout
+        refused_options = bed.explain()
+        assert (
+            "error: fetch failed (bad_options): source type 'csv.example.com' (dsf_csv_source 1.0"
+            in refused_options.stdout
+        )
+        assert "options.separator: is not a known field" in refused_options.stdout
         assert len(bed.source.requests) == 2
-        assert TOKEN not in result.output + failed.output + refused.output
+        assert TOKEN not in result.output + failed_fetch.output + refused_options.output
     finally:
         forget()
 
@@ -296,10 +299,10 @@ def test_explain_names_a_missing_token_and_its_file(bed: Bed) -> None:
     bed.deliver(source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
     result = bed.explain()
     assert result.exit_code == 1
-    said = "".join(result.stdout.split())
-    assert "(secret_missing):key'token'ofSecret'prometheus-token'ismissing;itsplaceisthefile" in said
+    unspaced_output = "".join(result.stdout.split())
+    assert "(secret_missing):key'token'ofSecret'prometheus-token'ismissing;itsplaceisthefile" in unspaced_output
     place = bed.folder.parents[2] / "_secrets" / "worker01" / "prometheus-token" / "token"
-    assert str(place) in said
+    assert str(place) in unspaced_output
     assert bed.source.requests == []
 
 
@@ -356,9 +359,9 @@ def test_explain_shows_the_address_behind_a_host_alias(bed: Bed, monkeypatch: py
         set_aliases({})
     assert result.exit_code == 0, result.output
     assert "GET      http://prometheus.test:9090/api/v1/query_range" in result.stdout
-    shown = [line for line in result.stdout.splitlines() if line.strip().startswith(("GET", "POST"))]
-    assert shown[0].endswith(f" (here: 127.0.0.1:{bed.source.port})")
-    assert "here" not in shown[-1], "the scoring API's address is its own"
+    request_lines = [line for line in result.stdout.splitlines() if line.strip().startswith(("GET", "POST"))]
+    assert request_lines[0].endswith(f" (here: 127.0.0.1:{bed.source.port})")
+    assert "here" not in request_lines[-1], "the scoring API's address is its own"
 
 
 # --- where the configuration comes from ------------------------------------------------------------------------------
@@ -421,8 +424,8 @@ def test_explain_names_an_unusable_file(bed: Bed, tmp_path: Path, text: str) -> 
     assert result.stdout == ""
     assert result.stderr.startswith(f"error: {file}: ")
     assert len(result.stderr.splitlines()) == 1
-    missing = bed.explain("--config", str(tmp_path / "none"))
-    assert "there is no such file" in missing.stderr
+    absent_file = bed.explain("--config", str(tmp_path / "none"))
+    assert "there is no such file" in absent_file.stderr
 
 
 def test_each_of_several_sources_is_shown_with_its_secrets_masked(bed: Bed) -> None:
@@ -452,7 +455,7 @@ def test_each_of_several_sources_is_shown_with_its_secrets_masked(bed: Bed) -> N
 def test_items_of_several_formats(bed: Bed) -> None:
     bed.deliver(more_dimension_formats=("${pod}", "${node}!", "n2"))
     report = bed.report()
-    fates = [(one["fate"], one["name"], one["value"]) for one in report["results"]]
+    fates = [(result["fate"], result["name"], result["value"]) for result in report["results"]]
     # The result without a node has no item by the format of which "!" alone would be left.
     assert fates == [
         *(("replaced", "n1", None), ("item", "n2", 100), ("item", "n1", -3), ("item", "p1", 5)),
@@ -465,6 +468,6 @@ def test_items_of_several_formats(bed: Bed) -> None:
 def test_results_are_put_together(bed: Bed) -> None:
     bed.deliver(aggregate_by=("node",), aggregate_with="max")
     report = bed.report()
-    fates = [(one["fate"], one["name"], one["value"]) for one in report["results"]]
+    fates = [(result["fate"], result["name"], result["value"]) for result in report["results"]]
     assert fates == [("refused", "", None), ("item", "n1", 12), ("item", "n2", 100), ("refused", "", None)]
-    assert [one["note"] for one in report["results"]][::3] == ["null_score", "empty_dimension"]
+    assert [result["note"] for result in report["results"]][::3] == ["null_score", "empty_dimension"]

@@ -45,7 +45,7 @@ class World:
     clouds: Clouds
     cluster: Cluster
 
-    def given(self) -> list[str]:
+    def secrets(self) -> list[str]:
         """All secrets: those in Secrets, and what was got for them."""
         tokens = [f"token-{number}-of-server" for number in range(1, 9)]
         clouds = [f"cl0ud-token-{number}" for number in range(1, 9)]
@@ -77,9 +77,9 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
     """All Secrets are there."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
     # What the API server of the managed cluster gives to an agent in a pod.
-    monkeypatch.setattr(FileSecrets, "account_token", lambda _, *asked: cluster.token(*asked))
+    monkeypatch.setattr(FileSecrets, "account_token", lambda _, *arguments: cluster.token(*arguments))
     context = server_context(ca.issue("127.0.0.1"), None)
-    made = World(
+    explain_world = World(
         Bed(tmp_path / "_secrets" / "worker01", Settings()),
         ca,
         ScriptedServer(matrix(SERIES)),
@@ -89,23 +89,30 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
         Clouds(cluster, context),
         cluster,
     )
-    made.bed.put("token", token=f"{CANARY}token", user=f"{CANARY}user", password=f"{CANARY}password")
-    made.bed.put("client", secret=f"{CANARY}client")
-    made.bed.put("amazon", secret=test_aws.KEY)
-    made.bed.put("ca", ca_crt=ca.cert.read_bytes())
-    made.bed.put_certificate("certificate", ca.issue("agent"))
+    explain_world.bed.put("token", token=f"{CANARY}token", user=f"{CANARY}user", password=f"{CANARY}password")
+    explain_world.bed.put("client", secret=f"{CANARY}client")
+    explain_world.bed.put("amazon", secret=test_aws.KEY)
+    explain_world.bed.put("ca", ca_crt=ca.cert.read_bytes())
+    explain_world.bed.put_certificate("certificate", ca.issue("agent"))
     key = {"type": "service_account", "client_email": test_clouds.KEY_OF, "token_uri": "https://evil.example"}
     private = cluster.key.as_pem(private=True).decode()
-    made.bed.put("google", key_json=json.dumps({**key, "private_key": private, "private_key_id": "1"}))
-    pod = ScriptedServer(test_clouds.gives_keys(made.clouds))
+    explain_world.bed.put("google", key_json=json.dumps({**key, "private_key": private, "private_key_id": "1"}))
+    pod = ScriptedServer(test_clouds.gives_keys(explain_world.clouds))
     test_clouds.as_pod(monkeypatch, pod, tmp_path / "pod-token")
-    with made.source, made.secure, made.scorer, made.tokens.server, made.clouds.server, pod:
-        yield made
+    with (
+        explain_world.source,
+        explain_world.secure,
+        explain_world.scorer,
+        explain_world.tokens.server,
+        explain_world.clouds.server,
+        pod,
+    ):
+        yield explain_world
 
 
-def cloud(name: str, **more: Any) -> Callable[[World], dict[str, Any]]:
+def cloud(name: str, **options: Any) -> Callable[[World], dict[str, Any]]:
     """A workload identity."""
-    return lambda world: {name: {**test_clouds.World(world.bed, world.clouds, {}).methods(name)[name], **more}}
+    return lambda world: {name: {**test_clouds.World(world.bed, world.clouds, {}).methods(name)[name], **options}}
 
 
 #: Row of the table -> (methods, lines that are shown, whether the source has TLS).
@@ -176,7 +183,7 @@ def deliver(world: World, name: str) -> ScriptedServer:
     methods, _, is_secure = CASES[name]
     server = world.secure if is_secure else world.source
     access = {"methods": methods(world), "tls": {"caRef": {"kind": "Secret", "name": "ca"}} if is_secure else None}
-    asked = {"sourceType": "Prometheus", "sourceQuery": "up", "sourceRange": 60, "sourceStep": 15}
+    source_fields = {"sourceType": "Prometheus", "sourceQuery": "up", "sourceRange": 60, "sourceStep": 15}
     summary = {
         "name": "one",
         "scoreName": "one",
@@ -185,7 +192,7 @@ def deliver(world: World, name: str) -> ScriptedServer:
         "scoreDestination": "AddOnPlacementScore",
         "scoreDimensionFormat": "${node}",
         "timeoutSeconds": 60,
-        **asked,
+        **source_fields,
         "sourceEndpoint": f"{server.url}/api/v1/query_range",
         "sourceAccess": {key: value for key, value in access.items() if value is not None},
     }
@@ -205,8 +212,8 @@ def test_explain_shows_sent_requests_without_secrets(dsf: Dsf, world: World, nam
     (query,) = report["queries"]
     assert query["url"].startswith(f"{server.url}/api/v1/query_range?query=up&start=")
     for line in CASES[name][1]:
-        assert any(line in sent for sent in query["sent"]), query["sent"]
+        assert any(line in shown_line for shown_line in query["sent"]), query["sent"]
         assert line in " ".join(table.stdout.split())
-    for secret in world.given():
+    for secret in world.secrets():
         assert secret not in table.output + json.dumps(report)
     assert [request.path for request in server.requests] == ["/api/v1/query_range"] * 2

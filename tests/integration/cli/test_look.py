@@ -46,8 +46,8 @@ def test_status_shows_the_interval_in_force_and_the_declared_one(dsf: Dsf, fleet
     store.reset("worker01/sample-scorer")
     store.set_override("*/sample-scorer", interval=5)
     assert " 5s (declared 10s)" in dsf("status").stdout
-    (found,) = json.loads(dsf("status", "-o", "json").stdout)["scorers"]
-    assert (found["intervalSeconds"], found["intervalsInForce"]) == (10, [5])
+    (row,) = json.loads(dsf("status", "-o", "json").stdout)["scorers"]
+    assert (row["intervalSeconds"], row["intervalsInForce"]) == (10, [5])
 
 
 def test_status_says_where_why_and_since_when_it_fails(dsf: Dsf, fleet: Fleet) -> None:
@@ -73,15 +73,15 @@ def test_status_of_one_scorer_ignores_what_is_wrong_with_others(dsf: Dsf, fleet:
 
 def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
     fleet.failure("worker02")
-    found = loaded(dsf("status", SAMPLE, "-o", "json"))
-    assert set(found) == {"at", "ok", "scorers", "scores", "scoresTotal", "pauses", "conditions", "problems"}
-    assert found["ok"] is False
-    (scorer,) = found["scorers"]
+    report = loaded(dsf("status", SAMPLE, "-o", "json"))
+    assert set(report) == {"at", "ok", "scorers", "scores", "scoresTotal", "pauses", "conditions", "problems"}
+    assert report["ok"] is False
+    (scorer,) = report["scorers"]
     counts = {state: number for state, number in scorer["states"].items() if number}
     assert (scorer["pairs"], counts) == (2, {"ok": 1, "failing": 1})
     (failure,) = scorer["reasons"]
     assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "fetch", "bad_query")
-    assert [score["cluster"] for score in found["scores"]] == ["worker02", "worker01"]
+    assert [score["cluster"] for score in report["scores"]] == ["worker02", "worker01"]
 
 
 def test_expired_score_without_a_failure_fails_dsf_status(dsf: Dsf, fleet: Fleet) -> None:
@@ -158,10 +158,10 @@ def test_status_shows_what_the_hub_says_of_scorers_and_manifests(
     assert result.exit_code == 1
     assert "scorer.yaml:7: spec.interval: -1 is less than 1" in result.stdout
     assert "broken: ConfigSynced=False (MissingField): no interval" in result.stdout
-    named = dsf("status", "broken")
-    assert named.exit_code == 1
-    assert "broken: ConfigSynced=False (MissingField): no interval" in named.stdout
-    assert "scorer.yaml" not in named.stdout
+    result_of_broken = dsf("status", "broken")
+    assert result_of_broken.exit_code == 1
+    assert "broken: ConfigSynced=False (MissingField): no interval" in result_of_broken.stdout
+    assert "scorer.yaml" not in result_of_broken.stdout
     assert dsf("status", SAMPLE).exit_code == 0
 
 
@@ -202,9 +202,9 @@ def test_scores(dsf: Dsf, fleet: Fleet) -> None:
 
 
 def test_scores_as_json_and_yaml(dsf: Dsf, fleet: Fleet) -> None:
-    found = loaded(dsf("scores", "--scorer", SAMPLE, "-o", "json"))
-    assert [score["cluster"] for score in found["scores"]] == ["worker01", "worker02"]
-    assert found["scores"][0]["items"][0] == {"name": "n1", "value": 12}
+    report = loaded(dsf("scores", "--scorer", SAMPLE, "-o", "json"))
+    assert [score["cluster"] for score in report["scores"]] == ["worker01", "worker02"]
+    assert report["scores"][0]["items"][0] == {"name": "n1", "value": 12}
     assert yaml.safe_load(dsf("scores", "-o", "yaml").stdout)["scores"][0]["scorer"] == SAMPLE
 
 
@@ -255,9 +255,9 @@ def test_history(dsf: Dsf, fleet: Fleet) -> None:
 
 
 def test_history_as_json(dsf: Dsf, fleet: Fleet) -> None:
-    found = loaded(dsf("history", SAMPLE, "--cluster", "worker01", "-o", "json"))
-    assert found["books"]["ok"] == 5
-    assert found["cycles"][0]["timings"] == {"fetch": 0.01, "score": 0.02}
+    history = loaded(dsf("history", SAMPLE, "--cluster", "worker01", "-o", "json"))
+    assert history["books"]["ok"] == 5
+    assert history["cycles"][0]["timings"] == {"fetch": 0.01, "score": 0.02}
 
 
 def test_history_needs_a_cluster(dsf: Dsf, fleet: Fleet) -> None:
@@ -282,5 +282,5 @@ def test_table_of_a_large_fleet_is_limited_with_a_note(dsf: Dsf, fleet: Fleet, c
     assert "edge148" in dsf(*command, "--limit", "0").stdout
     assert dsf(*command, "--limit", "0").stderr == ""
     assert dsf(*command, "--cluster", "worker01").stderr == ""
-    found = loaded(dsf(*command, "-o", "json"))
-    assert len(found.get("scores") or found["entries"]) == found["total"] == 152
+    report = loaded(dsf(*command, "-o", "json"))
+    assert len(report.get("scores") or report["entries"]) == report["total"] == 152

@@ -54,8 +54,8 @@ COMMANDS = (
 
 
 def environment(**values: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
-    return {**kept, "COLUMNS": "100", **values}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    return {**variables, "COLUMNS": "100", **values}
 
 
 def dsf_process(*arguments: str, **values: str) -> subprocess.Popen[str]:
@@ -120,8 +120,8 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('redis', 'celery', 'kubernetes', 'fastapi', 'structlog') if name in sys.modules])"
     )
-    ended = ran([sys.executable, "-c", code], env=environment())
-    assert ended.stdout.splitlines()[-1] == "[]"
+    process = ran([sys.executable, "-c", code], env=environment())
+    assert process.stdout.splitlines()[-1] == "[]"
 
 
 #: All that commands which only look may load: each package more is CPU time before the first line is shown.
@@ -145,8 +145,8 @@ def test_commands_that_look_load_what_they_need(redis_url: str, fleet: Fleet, tm
         "print(*sorted(name for name in names if not name.startswith('_')))"
     )
     values = environment(DSF_REDIS_URL=redis_url, XDG_STATE_HOME=str(tmp_path))
-    ended = ran([sys.executable, "-c", code], env=values)
-    assert set(ended.stdout.splitlines()[-1].split()) <= LIGHT
+    process = ran([sys.executable, "-c", code], env=values)
+    assert set(process.stdout.splitlines()[-1].split()) <= LIGHT
 
 
 def test_log_writes_errors_at_level_error(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_log_writes_errors_at_level_error(tmp_path: Path) -> None:
         "dsf.log.prepare(Settings(log_level='ERROR', log_format='json'))\n"
         "log.warning('not this')\nlog.error('this', cluster='worker01')"
     )
-    ended = ran([sys.executable, "-c", code], env=environment())
-    (line,) = ended.stderr.splitlines()
+    process = ran([sys.executable, "-c", code], env=environment())
+    (line,) = process.stderr.splitlines()
     assert (json.loads(line)["event"], json.loads(line)["cluster"]) == ("this", "worker01")
 
 
@@ -172,9 +172,9 @@ def test_log_writes_errors_at_level_error(tmp_path: Path) -> None:
     ],
 )
 def test_redis_away_is_one_line_that_names_the_variable(nobody: dict[str, str], command: tuple[str, ...]) -> None:
-    ended = run(*command, **nobody)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    (line,) = ended.stderr.splitlines()
+    process = run(*command, **nobody)
+    assert (process.returncode, process.stdout) == (1, "")
+    (line,) = process.stderr.splitlines()
     port = nobody["DSF_REDIS_URL"].split(":")[-1]
     assert line.startswith(f"error: cannot use Redis at redis://127.0.0.1:{port} (")
     assert line.endswith("check DSF_REDIS_URL")
@@ -182,9 +182,9 @@ def test_redis_away_is_one_line_that_names_the_variable(nobody: dict[str, str], 
 
 
 def test_invalid_setting_names_the_variable(nobody: dict[str, str]) -> None:
-    ended = run("status", **nobody, DSF_QUEUE_LIMIT="many")
-    assert ended.returncode == 1
-    (line,) = ended.stderr.splitlines()
+    process = run("status", **nobody, DSF_QUEUE_LIMIT="many")
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert line.startswith("error: wrong setting: DSF_QUEUE_LIMIT:")
 
 
@@ -209,9 +209,9 @@ def test_unknown_name_is_an_error_that_lists_the_registered_names(
     dsf: Dsf, fleet: Fleet, command: tuple[str, ...]
 ) -> None:
     scorer, cluster = "no scorer 'nobody' runs; registered: ", "no cluster 'mars' is accepted; registered: "
-    said = f"{scorer}sample-scorer, static-scorer" if "nobody" in command else f"{cluster}worker01, worker02"
+    expected_error = f"{scorer}sample-scorer, static-scorer" if "nobody" in command else f"{cluster}worker01, worker02"
     result = dsf(*command)
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {said}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {expected_error}\n")
     # Nothing was done anywhere, so there is no change.
     assert fleet.redis.hlen(keys.OVERRIDES) == fleet.redis.llen(keys.spoke_queue("worker02")) == 0
     assert changes.read(fleet.redis).changes == []
@@ -281,8 +281,8 @@ def test_watch_goes_on_until_interrupted(fleet: Fleet, redis_url: str, tmp_path:
 
 def test_watch_survives_redis(tmp_path: Path, nobody: dict[str, str]) -> None:
     with watched(tmp_path, **nobody) as process:
-        said = wait_for(lambda: found if len(found := lines(tmp_path / "err")) >= 2 else [], 20)
-        assert all(line.startswith("error: cannot use Redis at") for line in said)
+        error_lines = wait_for(lambda: printed_lines if len(printed_lines := lines(tmp_path / "err")) >= 2 else [], 20)
+        assert all(line.startswith("error: cannot use Redis at") for line in error_lines)
         process.signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
 
@@ -382,8 +382,8 @@ def test_optimize_says_that_the_demo_has_nothing_to_plan(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with context.published(redis_url=redis_url):
-        ended = dsf("optimize", "-f", "samples/optimization/params-performance.json", "--dry-run")
-    assert (ended.exit_code, ended.stdout) == (1, "")
-    (line,) = ended.stderr.splitlines()
+        result = dsf("optimize", "-f", "samples/optimization/params-performance.json", "--dry-run")
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
     assert line.startswith("error: dsf optimize needs a hub on Kubernetes: ")
     assert "the demo and `dsf up` do not have" in line

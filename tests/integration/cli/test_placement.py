@@ -29,19 +29,19 @@ def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path, monkeypatch: pyt
     token.write_text("sesame\n")
     with ScriptedServer(answer("no such path", 404)) as server:
         server.script(answer(ANSWER), path="/debug/placements/apps/best")
-        asked = debugger_of(Settings(placement_debugger=server.url + "/", placement_debugger_token_file=token))
-        assert asked is not None
-        told = asked.ask("apps", "best")
-        assert told.passed == {"a", "b"}
-        assert told.scores == {("Steady", 1): {"a": 100, "b": 0}}
+        debugger = debugger_of(Settings(placement_debugger=server.url + "/", placement_debugger_token_file=token))
+        assert debugger is not None
+        outcome = debugger.ask("apps", "best")
+        assert outcome.passed == {"a", "b"}
+        assert outcome.scores == {("Steady", 1): {"a": 100, "b": 0}}
         assert server.requests[-1].headers["Authorization"] == "Bearer sesame"
         with pytest.raises(HttpError):
-            asked.ask("apps", "other")
+            debugger.ask("apps", "other")
     with pytest.raises(HttpError):
-        asked.ask("apps", "best")
+        debugger.ask("apps", "best")
     token.unlink()
     with pytest.raises(SettingsError, match="DSF_PLACEMENT_DEBUGGER_TOKEN_FILE"):
-        asked.ask("apps", "best")
+        debugger.ask("apps", "best")
 
 
 @pytest.mark.parametrize("arguments", [("--what-if", "c1=5"), ("best", "--score", "a/b")])

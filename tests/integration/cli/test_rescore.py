@@ -38,9 +38,9 @@ def playing(client: redis.Redis, cluster: str, play: Play) -> Iterator[None]:
     def run() -> None:
         try:
             while not stop.is_set():
-                taken = client.brpop([keys.spoke_queue(cluster)], timeout=0.1)
-                if taken:
-                    scorer, run_id, _ = json.loads(json.loads(taken[1])["body"])[0]
+                popped_tick = client.brpop([keys.spoke_queue(cluster)], timeout=0.1)
+                if popped_tick:
+                    scorer, run_id, _ = json.loads(json.loads(popped_tick[1])["body"])[0]
                     play(scorer, run_id)
         except Exception as error:  # noqa: BLE001 - the test fails with it
             problems.append(error)
@@ -87,9 +87,9 @@ def test_wait_prints_the_new_score(dsf: Dsf, fleet: Fleet) -> None:
     assert report["runs"][0]["outcome"] == "ok"
     assert report["scores"][0]["results"] == [{"metric": {"node": "n1"}, "score": 99.0}]
     with playing(fleet.redis, "worker01", play):
-        shown = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait").stdout
-    assert "ITEM" in shown
-    assert "n1" in shown
+        printed = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait").stdout
+    assert "ITEM" in printed
+    assert "n1" in printed
 
 
 def test_wait_for_a_cycle_that_fails_says_why(dsf: Dsf, fleet: Fleet) -> None:
@@ -140,7 +140,7 @@ def test_no_time_to_wait_is_one_look(dsf: Dsf, fleet: Fleet) -> None:
 
 def looks_for_cycles(client: redis.Redis) -> bool:
     """Whether the newest command of some `dsf` reads past cycles."""
-    return any(one["cmd"] == "lrange" and "dsf-cli" in one["name"] for one in client.client_list())
+    return any(connection["cmd"] == "lrange" and "dsf-cli" in connection["name"] for connection in client.client_list())
 
 
 def test_an_interrupted_wait_says_what_came(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:

@@ -109,10 +109,10 @@ def test_pause_until_and_resume(dsf: Dsf, fleet: Fleet) -> None:
     assert until is not None
     assert before + 7200 <= until <= time.time() + 7200
     assert "paused until" in dsf("schedule", "list").stdout
-    (said,) = [line for line in dsf("status", SAMPLE).stdout.splitlines() if ": paused by " in line]
-    assert said.startswith(f"{SAMPLE}: paused by ")
-    assert " until " in said
-    assert said.endswith(": maintenance")
+    (pause_line,) = [line for line in dsf("status", SAMPLE).stdout.splitlines() if ": paused by " in line]
+    assert pause_line.startswith(f"{SAMPLE}: paused by ")
+    assert " until " in pause_line
+    assert pause_line.endswith(": maintenance")
     resumed = loaded(dsf("schedule", "resume", SAMPLE, "-o", "json"))["entries"]
     assert [entry["paused"] for entry in resumed] == [False, False]
 
@@ -143,15 +143,15 @@ def test_reset_removes_every_change_or_one_clusters(dsf: Dsf, fleet: Fleet) -> N
 
 
 @pytest.mark.parametrize(
-    "stored",
+    "override_text",
     ['{"interval": 999999999999}', '{"paused": true, "paused_until": 1e15}', '{"paused": true, "paused_until": 1e400}'],
 )
-def test_out_of_bounds_overrides_are_listed_and_can_be_reset(dsf: Dsf, fleet: Fleet, stored: str) -> None:
-    fleet.redis.hset(keys.OVERRIDES, f"worker01/{SAMPLE}", stored)
+def test_out_of_bounds_overrides_are_listed_and_can_be_reset(dsf: Dsf, fleet: Fleet, override_text: str) -> None:
+    fleet.redis.hset(keys.OVERRIDES, f"worker01/{SAMPLE}", override_text)
     fleet.redis.zadd(keys.DUE, {f"worker01/{SAMPLE}": 1e12})
-    listed = dsf("schedule", "list")
-    assert listed.exit_code == 0, listed.stderr
-    assert ("2147483647s" in listed.stdout) or ("paused until 9999-01-01" in listed.stdout)
+    result = dsf("schedule", "list")
+    assert result.exit_code == 0, result.stderr
+    assert ("2147483647s" in result.stdout) or ("paused until 9999-01-01" in result.stdout)
     assert dsf("status").exception is None or isinstance(dsf("status").exception, SystemExit)
     assert len(loaded(dsf("schedule", "list", "-o", "json"))["entries"]) == 2
     runs = loaded(dsf("rescore", SAMPLE, "-o", "json"))["runs"]

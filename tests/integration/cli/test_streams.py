@@ -31,14 +31,14 @@ def _ran(redirection: str, *arguments: str, module: str = "", **environment: str
 )
 @pytest.mark.parametrize("arguments", [("version",), ("version", "-o", "json"), ("crds",), ("--help",)])
 def test_output_that_cannot_be_written_is_one_line(redirection: str, reason: str, arguments: tuple[str, ...]) -> None:
-    done = _ran(redirection, *arguments)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.decode().splitlines() == [f"error: cannot write to standard output: {reason}"]
+    process = _ran(redirection, *arguments)
+    assert (process.returncode, process.stdout) == (1, b"")
+    assert process.stderr.decode().splitlines() == [f"error: cannot write to standard output: {reason}"]
 
 
 def test_closed_standard_error_leaves_the_output() -> None:
-    done = _ran("2>&-", "version")
-    assert (done.returncode, done.stdout[:4]) == (0, b"dsf ")
+    process = _ran("2>&-", "version")
+    assert (process.returncode, process.stdout[:4]) == (0, b"dsf ")
     # No descriptor of the three is left for a connection.
     assert _ran("<&- >&- 2>&-", "version").returncode == 1
 
@@ -49,7 +49,7 @@ def test_characters_beyond_the_alphabet_are_replaced(encoding: str) -> None:
         form: _ran("", "shout", "--output", form, module=_COMMAND, PYTHONIOENCODING=encoding)
         for form in ("table", "json", "yaml")
     }
-    assert [(done.returncode, done.stderr) for done in outputs.values()] == [(0, b"")] * 3
+    assert [(process.returncode, process.stderr) for process in outputs.values()] == [(0, b"")] * 3
     text = "café → \U0001f600"
     assert outputs["table"].stdout == f"{text}\n".encode(encoding, "replace")
     # Programs get the text whole.

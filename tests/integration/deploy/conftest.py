@@ -11,7 +11,7 @@ from dsf.kube.session import Session
 from tests.integration.deploy.hubcluster import CLUSTER_SETS, NAMESPACES, HubCluster
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
-from tests.support.controlplane_fixtures import found, programs_needed
+from tests.support.controlplane_fixtures import control_plane_or_skip, programs_needed
 from tests.support.redisserver import free_port
 
 OCM_NAMESPACE = "open-cluster-management-hub"
@@ -20,7 +20,7 @@ OCM_NAMESPACE = "open-cluster-management-hub"
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     """A real API server with the CRDs of OCM. Without the programs the test is skipped; in CI that is a failure."""
-    with found() as server:
+    with control_plane_or_skip() as server:
         yield server
 
 

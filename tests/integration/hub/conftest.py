@@ -35,9 +35,9 @@ def world(
         # What follows it is tested; the grace itself in tests/unit/hub/test_departures.py.
         departure_grace=0,
     )
-    made = World(folder, redis_client, settings)
-    yield made
-    made.stop()
+    hub_world = World(folder, redis_client, settings)
+    yield hub_world
+    hub_world.stop()
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ def test_authentication_is_applied_updated_and_removed(running: World, api: Scri
     world.write("thanos.yaml", authentication())
 
     def access() -> dict[str, Any]:
-        told = [summary for summary in world.summaries("a") or [] if summary["name"] == "cpu"]
-        return dict(told[0].get("sourceAccess", {})) if told else {}
+        summaries = [summary for summary in world.summaries("a") or [] if summary["name"] == "cpu"]
+        return dict(summaries[0].get("sourceAccess", {})) if summaries else {}
 
     world.until(lambda: access().get("allowedHosts") == ["thanos.example"])
     assert access()["methods"]["tokenSecretRef"] == {"name": "thanos", "key": "token"}
@@ -46,6 +46,6 @@ def test_authentication_is_applied_updated_and_removed(running: World, api: Scri
     world.until(lambda: world.condition("cpu", "TLSVerified")[0] == "True")
     world.write("thanos.yaml", authentication(allowedHosts=["other.example"]))
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "HostNotAllowed")
-    world.until(lambda: world.told("a") == ["cpu-scorer"])
+    world.until(lambda: world.delivered_scorers("a") == ["cpu-scorer"])
     world.remove("thanos.yaml")
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")

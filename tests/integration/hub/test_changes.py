@@ -13,28 +13,28 @@ ANN = Actor(name="ann", claimed=False, way="page")
 BOB = Actor(name="bob@laptop", claimed=True, way="cli")
 
 
-def told(world: World) -> list[tuple[str, str]]:
+def change_events(world: World) -> list[tuple[str, str]]:
     """Reason and message of the events of people's changes."""
     words = ("Paused", "Rescored", "IntervalChanged")
     events = world.read("events.yaml") or []
-    return [(one["reason"], one["message"]) for one in events if one["reason"] in words]
+    return [(event["reason"], event["message"]) for event in events if event["reason"] in words]
 
 
 def test_user_action_becomes_an_event_of_its_scorer(running: World) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
     record(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["a"], note="power work"))
-    running.until(lambda: len(told(running)) == 1)
+    running.until(lambda: len(change_events(running)) == 1)
     record(running.client, BOB, UserAction(action=Action.RESCORE, scorer="cpu-scorer"))
     record(running.client, BOB, UserAction(action=Action.RESCORE, scorer="no-such-scorer"))
     record(running.client, BOB, UserAction(action=Action.ROTATE, clusters=["a"]))
     last = record(running.client, BOB, UserAction(action=Action.INTERVAL, scorer="cpu-scorer", detail="5 s"))
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == last)
-    wanted = [
+    expected_events = [
         ("Paused", "paused on a by ann, page: power work"),
         ("Rescored", "scored now on all clusters by bob@laptop (claimed), cli"),
         ("IntervalChanged", "interval set on all clusters (5 s) by bob@laptop (claimed), cli"),
     ]
-    running.until(lambda: told(running) == wanted)
+    running.until(lambda: change_events(running) == expected_events)
     assert {name for name, reason, _ in running.events() if reason in ("Paused", "Rescored")} == {"cpu-scorer"}
 
 
@@ -47,7 +47,7 @@ def test_user_actions_during_an_outage_of_the_hub_become_events_once(running: Wo
     running.start()
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == missed)
     running.stop()
-    assert [reason for reason, _ in told(running)] == ["Paused", "Rescored"]
+    assert [reason for reason, _ in change_events(running)] == ["Paused", "Rescored"]
     # All that is known is of two hours ago, but for one.
     running.client.delete(keys.CHANGES, keys.CHANGES_TOLD)
     text = json.dumps({"action": "interval", "scorer": "cpu-scorer", "by": "ann"})
@@ -56,4 +56,4 @@ def test_user_actions_during_an_outage_of_the_hub_become_events_once(running: Wo
     running.start()
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == newest)
     running.stop()
-    assert [reason for reason, _ in told(running)] == ["Paused", "Rescored", "Paused"]
+    assert [reason for reason, _ in change_events(running)] == ["Paused", "Rescored", "Paused"]

@@ -30,9 +30,9 @@ def test_hub_restart_keeps_statuses_and_due_times(running: World, api: ScriptedS
     # One check that fails is not the end; the others wait until all has been looked at.
     often = running.settings
     running.settings = often.model_copy(update={"health_interval": 600.0})
-    seen = len(api.requests)
+    request_count = len(api.requests)
     running.start()
-    running.until(lambda: len(api.requests) > seen)
+    running.until(lambda: len(api.requests) > request_count)
     assert running.schedule.due_times(running.pairs()) == due
     after = running.read("dynamicscorers/cpu-scorer.yaml")
     assert after["metadata"] == before["metadata"]
@@ -79,7 +79,7 @@ def test_foreign_redis_records_are_removed_at_the_next_resync(running: World) ->
 
 
 @pytest.fixture
-def said() -> Iterator[list[MutableMapping[str, Any]]]:
+def captured_logs() -> Iterator[list[MutableMapping[str, Any]]]:
     """What is logged."""
     with structlog.testing.capture_logs() as lines:
         yield lines
@@ -118,24 +118,26 @@ def frail(
 
 
 def test_redis_away_stops_neither_health_nor_distribution(
-    said: list[MutableMapping[str, Any]], frail: World, own_redis: RedisServer, api: ScriptedServer
+    captured_logs: list[MutableMapping[str, Any]], frail: World, own_redis: RedisServer, api: ScriptedServer
 ) -> None:
     own_redis.kill()
     frail.cluster("b")
-    frail.until(lambda: frail.told("b") == ["cpu-scorer"])
+    frail.until(lambda: frail.delivered_scorers("b") == ["cpu-scorer"])
     api.script(answer("busy", 503), path="/healthz")
     frail.until(lambda: frail.status("cpu-scorer")["healthStatus"] == "Inactive")
-    frail.until(lambda: frail.told("a") == [])
+    frail.until(lambda: frail.delivered_scorers("a") == [])
     api.script(answer("ok"), path="/healthz")
-    frail.until(lambda: frail.told("a") == ["cpu-scorer"])
+    frail.until(lambda: frail.delivered_scorers("a") == ["cpu-scorer"])
     own_redis.restart()
     frail.until(lambda: frail.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
     frail.until(lambda: frail.record("cpu-scorer") is not None)
     frail.stop()
-    reasons = [line["error"] for line in said if line["event"] == "unreachable, will be tried again until it is back"]
+    reasons = [
+        line["error"] for line in captured_logs if line["event"] == "unreachable, will be tried again until it is back"
+    ]
     assert reasons
     assert len(reasons) == len(set(reasons)), "each reason is said once"
-    assert sum(line["event"] == "reachable again" for line in said) == 1
+    assert sum(line["event"] == "reachable again" for line in captured_logs) == 1
 
 
 def test_hanging_redis_delays_deliveries_by_a_single_timeout(frail: World, own_redis: RedisServer) -> None:
@@ -146,7 +148,7 @@ def test_hanging_redis_delays_deliveries_by_a_single_timeout(frail: World, own_r
     try:
         for name in clusters:
             frail.cluster(name)
-        frail.until(lambda: all(frail.told(name) for name in clusters), timeout=patience)
+        frail.until(lambda: all(frail.delivered_scorers(name) for name in clusters), timeout=patience)
     finally:
         os.kill(own_redis.pid, signal.SIGCONT)
     frail.until(lambda: len(frail.pairs()) == 61)

@@ -15,37 +15,39 @@ def health(world: World, scorer: str = "cpu-scorer") -> str:
 
 
 @pytest.fixture
-def one(world: World, api: ScriptedServer) -> World:
+def world_with_cluster(world: World, api: ScriptedServer) -> World:
     """A folder with one accepted cluster; the hub is not started."""
     world.config()
     world.cluster("a")
     return world
 
 
-def test_scoring_api_with_password_is_checked_at_a_separate_config_url(one: World, api: ScriptedServer) -> None:
+def test_scoring_api_with_password_is_checked_at_a_separate_config_url(
+    world_with_cluster: World, api: ScriptedServer
+) -> None:
     basic = {"username": {"value": "u"}, "password": {"name": "s", "key": "k"}}
     scoring = {"params": {"name": "cpu", "interval": 30}, "auth": {"basic": basic}}
     with ScriptedServer(answer("who are you?", 401)) as guarded:
-        one.scorer("cpu-scorer", guarded, mode="None", scoring=scoring)
-        one.start()
-        one.until(lambda: health(one) == "Inactive")
-        reason, message = one.condition("cpu-scorer", "Healthy")[1:]
+        world_with_cluster.scorer("cpu-scorer", guarded, mode="None", scoring=scoring)
+        world_with_cluster.start()
+        world_with_cluster.until(lambda: health(world_with_cluster) == "Inactive")
+        reason, message = world_with_cluster.condition("cpu-scorer", "Healthy")[1:]
         assert reason == "HTTPError"
         assert "the hub asks without scoring.auth: let it in, or set another configURL" in message
         # As docs/sources.md has it: configURL is of a server that answers, scoring.host of the one that scores.
-        one.scorer("cpu-scorer", api, mode="None", scoring={**scoring, "host": guarded.url})
-        one.until(lambda: health(one) == "Active")
-        one.until(lambda: one.told("a") == ["cpu-scorer"])
-        (told,) = one.summaries("a") or []
-        assert told["scoringEndpoint"] == f"{guarded.url}/scoring"
-        assert told["scoringAccess"]["methods"]["basic"]["password"] == {"name": "s", "key": "k"}
+        world_with_cluster.scorer("cpu-scorer", api, mode="None", scoring={**scoring, "host": guarded.url})
+        world_with_cluster.until(lambda: health(world_with_cluster) == "Active")
+        world_with_cluster.until(lambda: world_with_cluster.delivered_scorers("a") == ["cpu-scorer"])
+        (summary,) = world_with_cluster.summaries("a") or []
+        assert summary["scoringEndpoint"] == f"{guarded.url}/scoring"
+        assert summary["scoringAccess"]["methods"]["basic"]["password"] == {"name": "s", "key": "k"}
 
 
 def test_inactive_keeps_entries_and_comes_back(running: World, api: ScriptedServer) -> None:
     running.client.hset("dsf:pair:a/cpu-scorer", "n:scheduled", 7)
     api.script(answer("busy", 503), path="/healthz")
     running.until(lambda: health(running) == "Inactive")
-    running.until(lambda: running.told("a") == [])
+    running.until(lambda: running.delivered_scorers("a") == [])
     running.until(lambda: not any(entry.runnable for entry in running.entries().values()))
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
     record = running.record("cpu-scorer")
@@ -57,7 +59,7 @@ def test_inactive_keeps_entries_and_comes_back(running: World, api: ScriptedServ
     api.script(answer("ok"), path="/healthz")
     running.until(lambda: health(running) == "Active")
     running.until(lambda: all(entry.runnable for entry in running.entries().values()))
-    running.until(lambda: running.told("a") == ["cpu-scorer"])
+    running.until(lambda: running.delivered_scorers("a") == ["cpu-scorer"])
 
 
 def test_invalid_config_leaves_the_last_valid_config_in_force(running: World, api: ScriptedServer) -> None:
@@ -66,11 +68,11 @@ def test_invalid_config_leaves_the_last_valid_config_in_force(running: World, ap
     message = running.condition("cpu-scorer", "ConfigSynced")[2]
     assert "scoring.params.interval: 'soon' is not a whole number" in message
     assert message.endswith("; the last good configuration stays in force")
-    seen = len(api.requests)
-    running.until(lambda: len(api.requests) > seen + 10)
+    request_count = len(api.requests)
+    running.until(lambda: len(api.requests) > request_count + 10)
     assert health(running) == "Active"
     assert running.entries()["a/cpu-scorer"].interval == 30
-    assert running.told("a") == ["cpu-scorer"]
+    assert running.delivered_scorers("a") == ["cpu-scorer"]
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 30
     api.script(answer(remote_config("cpu", 9)), path="/config")
     running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[:2] == ("True", "Synced"))
@@ -99,9 +101,9 @@ def test_removed_scorer_is_no_longer_checked(running: World, api: ScriptedServer
     running.until(lambda: running.record("cpu-scorer") is None)
 
     def requests() -> int:
-        seen = len(api.requests)
+        request_count = len(api.requests)
         time.sleep(1.2)  # six intervals: the silence itself is what is tested
-        return len(api.requests) - seen
+        return len(api.requests) - request_count
 
     # A check that was under way ends: that is one request, or two, in two looks where it has to wait for the CPU.
     assert (first := requests()) <= 2

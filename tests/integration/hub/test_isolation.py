@@ -57,11 +57,11 @@ def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> list
     true = getattr(owner, name)
     times: list[str] = []
 
-    def broken(*arguments: Any, **named: Any) -> Any:
-        if is_wrong(*arguments, *named.values()):
+    def broken(*arguments: Any, **keywords: Any) -> Any:
+        if is_wrong(*arguments, *keywords.values()):
             times.append(place)
             raise KeyError(CANARY)
-        return true(*arguments, **named)
+        return true(*arguments, **keywords)
 
     monkeypatch.setattr(owner, name, broken)
     return times
@@ -106,15 +106,21 @@ def test_errors_with_some_scorers_stop_no_other(
             running.scorer(name, apis[name])
         for name, step in bad.items():
             if condition := SCORER_STEPS[step]:
-                running.until(partial(lambda *told: running.condition(*told)[1] == "InternalError", name, condition))
+                running.until(
+                    partial(
+                        lambda *scorer_and_condition: running.condition(*scorer_and_condition)[1] == "InternalError",
+                        name,
+                        condition,
+                    )
+                )
                 assert "KeyError" in running.condition(name, condition)[2]
         running.until(lambda: all(times.values()), "an error at each step")
         assert any(CANARY in line for line in logged)
         # What comes now is planned, told, scheduled and shown; what goes, goes.
         running.scorer("mem-scorer", apis["mem"])
         running.cluster("c")
-        wanted = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
-        running.until(lambda: wanted <= set(running.pairs()))
+        expected_pairs = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
+        running.until(lambda: expected_pairs <= set(running.pairs()))
         running.until(lambda: running.condition("mem-scorer", "Distributed")[0] == "True")
         running.remove("scorers/cpu-scorer.yaml")
         running.cluster("b", accepted=False)
@@ -143,8 +149,8 @@ def test_errors_with_some_clusters_stop_no_other(
     with scoring_api("mem") as other:
         running.scorer("mem-scorer", other)
         running.cluster("c")
-        wanted = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
-        running.until(lambda: wanted <= set(running.pairs()))
+        expected_pairs = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
+        running.until(lambda: expected_pairs <= set(running.pairs()))
         running.remove("scorers/cpu-scorer.yaml")
         running.until(
             lambda: {pair for pair in running.pairs() if "bad" not in pair} == {f"{c}/mem-scorer" for c in "abc"}
@@ -152,7 +158,7 @@ def test_errors_with_some_clusters_stop_no_other(
         monkeypatch.undo()
         for name in bad:
             running.remove(f"clusters/{name}.yaml")
-        running.until(lambda: not any(running.cluster_record(name) or running.told(name) for name in bad))
+        running.until(lambda: not any(running.cluster_record(name) or running.delivered_scorers(name) for name in bad))
         for name in bad:
             running.cluster(name)
         running.until(lambda: {f"{name}/mem-scorer" for name in bad} <= set(running.pairs()))
@@ -161,7 +167,7 @@ def test_errors_with_some_clusters_stop_no_other(
 def test_failing_notification_does_not_stop_later_notifications(
     running: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _break(monkeypatch, "dsf.hub.hub:Hub._refresh_statuses", lambda *given: given[1] == {"broken"})
+    _break(monkeypatch, "dsf.hub.hub:Hub._refresh_statuses", lambda *hub_and_scorers: hub_and_scorers[1] == {"broken"})
     running.tell("broken")
     running.until(lambda: not running.client.exists("dsf:hub:changed"))
     running.fail("a", "cpu-scorer", "connection_failed", "no route", 1_700_000_000)
@@ -181,7 +187,7 @@ def test_an_address_that_looks_like_one_is_refused_and_freezes_nothing(running: 
         running.scorer("with-auth", bad)
         running.until(lambda: running.status("with-auth").get("observedGeneration") == 2)
         assert running.condition("with-auth", "ConfigSynced")[1] == "InvalidURL"
-        assert "with-auth" not in (running.told("a") or [])
+        assert "with-auth" not in (running.delivered_scorers("a") or [])
 
 
 def test_unexpected_exception_counts_as_failed_health_check(
@@ -213,6 +219,6 @@ def test_scorer_of_an_unlisted_namespace_is_ignored(running: World) -> None:
         # And it is taken away from the agents when its namespace does not count any more.
         running.settings = running.settings.model_copy(update={"scorer_namespaces": []})
         running.restart()
-        running.until(lambda: running.pairs() == [] and running.told("a") == [])
+        running.until(lambda: running.pairs() == [] and running.delivered_scorers("a") == [])
         running.until(lambda: running.condition("team_theirs", "Scoring")[1] == "OtherNamespace")
         running.until(lambda: running.record("theirs") is None)

@@ -16,7 +16,7 @@ def test_edited_or_deleted_output_files_are_repaired(running: World) -> None:
     delivered.unlink()
     running.until(lambda: "evil" not in work.read_text())
     running.until(delivered.exists)
-    assert running.told("a") == ["cpu-scorer"]
+    assert running.delivered_scorers("a") == ["cpu-scorer"]
     work.unlink()
     running.until(work.exists)
 

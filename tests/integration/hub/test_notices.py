@@ -12,21 +12,21 @@ from tests.support.httpserver import answer
 
 
 def _conditions(client: redis.Redis, scorer: str) -> dict[str, str]:
-    found = Notices(client).scorer(scorer)
-    return {one.type: one.reason for one in found.conditions} if found else {}
+    scorer_notices = Notices(client).scorer(scorer)
+    return {condition.type: condition.reason for condition in scorer_notices.conditions} if scorer_notices else {}
 
 
 def test_conditions_and_what_could_not_run_yet(running: World, redis_client: redis.Redis) -> None:
     running.until(lambda: _conditions(redis_client, "cpu-scorer").get("Distributed") == "Distributed")
-    said = {one.type: one for one in FleetModel(redis_client).scorer("cpu-scorer").conditions}
-    assert (said["Healthy"].status, said["Healthy"].reason) == ("True", "HealthCheckPassed")
+    conditions = {condition.type: condition for condition in FleetModel(redis_client).scorer("cpu-scorer").conditions}
+    assert (conditions["Healthy"].status, conditions["Healthy"].reason) == ("True", "HealthCheckPassed")
     with scoring_api() as incomplete:
         incomplete.script(answer({"scoring": {"params": {"name": "x"}}}), path="/config")
         running.scorer("broken", incomplete)
         running.until(lambda: "MissingInterval" in _conditions(redis_client, "broken").values())
     [unready] = FleetModel(redis_client).summary().unready
     assert unready.name == "broken"
-    assert next(one.type for one in unready.conditions if one.status == "False") == "ConfigSynced"
+    assert next(condition.type for condition in unready.conditions if condition.status == "False") == "ConfigSynced"
     running.remove("scorers/broken.yaml")
     running.until(lambda: _conditions(redis_client, "broken") == {})
 

@@ -62,8 +62,8 @@ def test_hub_process_answers_probes_and_recovers_from_kill(world: World, api: Sc
 
 
 def test_occupied_probe_port_is_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:
-        update = {"target": "controller", "listen_host": "0.0.0.0", "probe_port": taken.getsockname()[1]}
+    with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as occupied_socket:
+        update = {"target": "controller", "listen_host": "0.0.0.0", "probe_port": occupied_socket.getsockname()[1]}
         assert run(world.settings.model_copy(update=update)) == USAGE
     assert "DSF_PROBE_PORT: cannot listen on" in capsys.readouterr().err
 

@@ -23,7 +23,7 @@ from tests.support.httpserver import ScriptedServer
 
 def test_manifest_produces_a_config_map_an_entry_and_a_status(running: World) -> None:
     world = running
-    assert world.told("a") == world.told("b") == ["cpu-scorer"]
+    assert world.delivered_scorers("a") == world.delivered_scorers("b") == ["cpu-scorer"]
     [summary] = world.summaries("a") or []
     assert list(summary)[:3] == ["name", "scoreName", "sourceType"]
     assert summary["scoreName"] == "cpu"
@@ -56,8 +56,8 @@ def test_manifest_produces_a_config_map_an_entry_and_a_status(running: World) ->
     world.until(lambda: world.config_condition("dynamic-scoring-config", "Distributed")[0] == "True")
 
     def counted() -> tuple[int, int, int]:
-        found = world.read("dynamicscoringconfigs/dynamic-scoring-config.yaml")["status"]
-        return found["clusters"], found["scorers"], found["masked"]
+        status = world.read("dynamicscoringconfigs/dynamic-scoring-config.yaml")["status"]
+        return status["clusters"], status["scorers"], status["masked"]
 
     world.until(lambda: counted() == (2, 1, 0))
     assert world.problems() == []
@@ -164,10 +164,10 @@ def test_new_scorers_and_clusters_take_effect_at_once_and_a_removed_one_leaves_n
         running.scorer("mem-scorer", other)
         running.until(lambda: "a/mem-scorer" in running.pairs())
     running.remove("scorers/mem-scorer.yaml")
-    running.until(lambda: running.told("a") == ["cpu-scorer"])
+    running.until(lambda: running.delivered_scorers("a") == ["cpu-scorer"])
     running.cluster("c")
     running.until(lambda: "c/cpu-scorer" in running.pairs())
-    assert running.told("c") == ["cpu-scorer"]
+    assert running.delivered_scorers("c") == ["cpu-scorer"]
     running.remove("clusters/c.yaml")
     running.until(lambda: "c/cpu-scorer" not in running.pairs())
     running.until(lambda: running.cluster_record("c") is None)
@@ -180,14 +180,14 @@ def test_masks_take_scorers_away_and_give_them_back_with_their_overrides(running
     running.schedule.set_override("b/cpu-scorer", interval=3)
     running.config(("b", "*"))
     running.until(lambda: running.pairs() == ["a/cpu-scorer"])
-    running.until(lambda: running.told("b") == [])
+    running.until(lambda: running.delivered_scorers("b") == [])
     running.until(lambda: running.status("cpu-scorer")["clusters"]["desired"] == 1)
     running.config(("*", "cpu"))
     running.until(lambda: running.pairs() == [])
     running.until(lambda: running.condition("cpu-scorer", "Distributed")[1] == "Masked")
     running.config()
     running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
-    running.until(lambda: running.told("b") == ["cpu-scorer"])
+    running.until(lambda: running.delivered_scorers("b") == ["cpu-scorer"])
     assert running.schedule.overrides()["b/cpu-scorer"].interval == 3
     running.remove("scorers/cpu-scorer.yaml")
     running.until(lambda: running.pairs() == [])
@@ -240,7 +240,7 @@ def test_suspend_and_pause(running: World, api: ScriptedServer) -> None:
     running.scorer("cpu-scorer", api, execution={"suspend": True})
     running.until(lambda: running.entries()["a/cpu-scorer"].suspended)
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Suspended")
-    assert running.told("a") == ["cpu-scorer"]
+    assert running.delivered_scorers("a") == ["cpu-scorer"]
 
     def pause(until: float) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))

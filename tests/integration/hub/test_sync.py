@@ -35,8 +35,8 @@ def dsf(*words: str) -> Result:
 
 def status(result: Result) -> dict[str, Any]:
     assert result.stdout, result.output
-    [found] = json.loads(result.stdout)["scorers"]
-    return dict(found)
+    [scorer_status] = json.loads(result.stdout)["scorers"]
+    return dict(scorer_status)
 
 
 def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, api: ScriptedServer) -> None:
@@ -45,9 +45,9 @@ def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, a
     assert first is not None
     slow.until(lambda: datetime.datetime.now(datetime.UTC).isoformat() > first)  # Times are shown by the second.
     api.script(answer(remote_config("cpu", 17)), path="/config")
-    done = dsf("sync", "cpu-scorer", "--note", "new query")
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    result = dsf("sync", "cpu-scorer", "--note", "new query")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
     assert (report["problem"], report["configRead"] > first) == ("", True)
     slow.until(lambda: slow.record("cpu-scorer").interval == 17)
     assert status(dsf("status", "cpu-scorer"))["configRead"] == report["configRead"]
@@ -55,7 +55,7 @@ def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, a
     assert "cpu-scorer: config read " in text
     [change] = json.loads(dsf("changes", "cpu-scorer").stdout)["changes"]
     assert (change["action"], change["note"]) == ("sync", "new query")
-    assert len([one for one in api.requests if one.path == "/config"]) == 2
+    assert len([request for request in api.requests if request.path == "/config"]) == 2
 
 
 def test_an_answer_that_is_no_configuration_is_said_and_keeps_the_time_of_the_last_good_one(
@@ -64,9 +64,9 @@ def test_an_answer_that_is_no_configuration_is_said_and_keeps_the_time_of_the_la
     slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
     [before] = FleetModel(slow.client).scorers().scorers
     api.script(answer("not json"), path="/config")
-    done = dsf("sync", "cpu-scorer")
-    assert done.exit_code == 1
-    report = json.loads(done.stdout)
+    result = dsf("sync", "cpu-scorer")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
     assert "not JSON" in report["problem"]
     [after] = FleetModel(slow.client).scorers("cpu-scorer").scorers
     assert after.config_read == before.config_read is not None
@@ -74,9 +74,9 @@ def test_an_answer_that_is_no_configuration_is_said_and_keeps_the_time_of_the_la
 
 def test_without_a_hub_the_command_ends_with_what_to_check(slow: World) -> None:
     slow.stop()
-    done = dsf("sync", "cpu-scorer", "--timeout", "1")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "check that the hub controller runs" in done.stderr
+    result = dsf("sync", "cpu-scorer", "--timeout", "1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "check that the hub controller runs" in result.stderr
     assert dsf("sync", "nobody").exit_code == 1
 
 
@@ -84,13 +84,13 @@ def test_sync_of_an_unread_configuration_fails(slow: World, api: ScriptedServer)
     scoring = {"params": {"name": "cpu", "interval": 30}}
     slow.scorer("cpu-scorer", api, mode="None", scoring=scoring)
     slow.until(lambda: "not read" in (_read(slow).problem))
-    done = dsf("sync", "cpu-scorer")
-    assert (done.exit_code, json.loads(done.stdout)["configRead"]) == (1, None)
+    result = dsf("sync", "cpu-scorer")
+    assert (result.exit_code, json.loads(result.stdout)["configRead"]) == (1, None)
     slow.remove("scorers/cpu-scorer.yaml")
     slow.until(lambda: Notices(slow.client).read("cpu-scorer") is None)
 
 
 def _read(world: World) -> Any:
-    found = Notices(world.client).read("cpu-scorer")
-    assert found is not None
-    return found
+    config_read = Notices(world.client).read("cpu-scorer")
+    assert config_read is not None
+    return config_read

@@ -65,10 +65,10 @@ def test_user_information_of_a_url_is_refused_with_its_remedy_and_shown_nowhere(
         remote.script(answer(remote_config("remote", host=url)), path="/config")
         bad.script(answer("no", 500), path="/healthz")
         # Without /config, whose hosts would be used instead.
-        named: dict[str, Any] = {"mode": "None", "scoring": {"params": {"name": "cpu", "interval": 30}}}
-        world.scorer("source", api, source={**QUERY, "host": url}, **named)
-        world.scorer("several", api, sources=[{**QUERY, "name": "x", "host": url}], **named)
-        world.scorer("scoring", api, mode="None", scoring={**named["scoring"], "host": url})
+        scorer_fields: dict[str, Any] = {"mode": "None", "scoring": {"params": {"name": "cpu", "interval": 30}}}
+        world.scorer("source", api, source={**QUERY, "host": url}, **scorer_fields)
+        world.scorer("several", api, sources=[{**QUERY, "name": "x", "host": url}], **scorer_fields)
+        world.scorer("scoring", api, mode="None", scoring={**scorer_fields["scoring"], "host": url})
         world.scorer("config-url", f"{url}/x?token={TOKEN}")
         world.scorer("remote", remote)
         world.scorer("bad-answer", f"{bad.url}/x?token={TOKEN}&a=")

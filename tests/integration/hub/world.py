@@ -139,8 +139,8 @@ class World:
             return None
 
     def status(self, scorer: str) -> dict[str, Any]:
-        found = self.read(f"dynamicscorers/{scorer}.yaml") or {}
-        status: dict[str, Any] = found.get("status") or {}
+        scorer_object = self.read(f"dynamicscorers/{scorer}.yaml") or {}
+        status: dict[str, Any] = scorer_object.get("status") or {}
         return status
 
     def condition(self, scorer: str, kind: str) -> tuple[str, str, str]:
@@ -153,10 +153,10 @@ class World:
         config_map = self.read(f"clusters/{cluster}/dynamic-scoring-config.yaml")
         return None if config_map is None else json.loads(config_map["data"]["summaries"])
 
-    def told(self, cluster: str) -> list[str] | None:
+    def delivered_scorers(self, cluster: str) -> list[str] | None:
         """Names of the scorers that a cluster's agent was told of."""
-        found = self.summaries(cluster)
-        return None if found is None else [summary["name"] for summary in found]
+        summaries = self.summaries(cluster)
+        return None if summaries is None else [summary["name"] for summary in summaries]
 
     def entries(self) -> dict[str, Entry]:
         return {entry.pair: entry for entry in self.schedule.entries()}

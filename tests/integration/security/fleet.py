@@ -136,9 +136,9 @@ class Fleet:
     def _start_others(self) -> None:
         """The servers of the scorer that uses all other methods: mTLS with a password, and a token of OAuth2."""
         ca = TestCa(self.folder / "servers")
-        made = ca.issue("127.0.0.1")
+        server_certificate = ca.issue("127.0.0.1")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(made.cert, made.key)
+        context.load_cert_chain(server_certificate.cert, server_certificate.key)
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(ca.cert)
         self._ca, self._client = ca, ca.issue("agent")
@@ -151,7 +151,7 @@ class Fleet:
         self.give_tokens()
 
         plain = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        plain.load_cert_chain(made.cert, made.key)
+        plain.load_cert_chain(server_certificate.cert, server_certificate.key)
         self._identities = identities.Identities(self._stack, matrix(_SERIES), plain)
 
         # Servers of clouds: one that is asked with Amazon's signature, and those of Google's tokens.
@@ -249,8 +249,8 @@ class Fleet:
         if role in ("controller", "results"):
             values["signing_secret_file"] = self._secret_file
         # Nor the proxies of this shell.
-        kept = {n: v for n, v in os.environ.items() if not n.lower().endswith("_proxy")}
-        environment = {n: v for n, v in kept.items() if not n.startswith(ENV_PREFIX)}
+        variables = {n: v for n, v in os.environ.items() if not n.lower().endswith("_proxy")}
+        environment = {n: v for n, v in variables.items() if not n.startswith(ENV_PREFIX)}
         environment |= proxied | {ENV_PREFIX + n.upper(): str(v) for n, v in (values | settings).items()}
         return environment | {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
 

@@ -48,10 +48,10 @@ class Identities:
         }
 
         def ask(exchange: Exchange) -> None:
-            said = exchange.request.headers.get("Authorization", "")
+            authorization = exchange.request.headers.get("Authorization", "")
             session = exchange.request.headers.get("X-Amz-Security-Token")
-            signed = said.startswith("AWS4-HMAC-SHA256 ") and session == CANARIES["amazon role session"]
-            (series if said in bearers or signed else answer("who are you?", 401))(exchange)
+            signed = authorization.startswith("AWS4-HMAC-SHA256 ") and session == CANARIES["amazon role session"]
+            (series if authorization in bearers or signed else answer("who are you?", 401))(exchange)
 
         user = base64.b64encode(f"agent:{CANARIES['proxy password']}".encode()).decode()
 
@@ -71,46 +71,49 @@ class Identities:
     def manifests(self, group: str, scorer: dict[str, Any]) -> list[dict[str, Any]]:
         """The DynamicScorer, made of one like it, and the ScoringAuthentications that it names."""
         url = self._clouds.url
-        told: dict[str, dict[str, Any]] = {
+        auth_methods: dict[str, dict[str, Any]] = {
             "account": {"serviceAccountToken": {"audience": "thanos"}},
             "azure": {"azure": {"tenantID": "tenant", "clientID": "app", "authorityURL": url}},
             "google": {"gcp": {"audience": _POOL, "tokenURL": f"{url}/v1/token"}},
             "amazon": {"aws": {"region": "eu-west-1", "roleARN": _ROLE, "stsURL": url}},
         }
         common = {"allowedHosts": ["127.0.0.1"], "tls": {"caRef": {"name": "private-ca"}}}
-        made = [
+        secrets_and_auths = [
             {
                 "apiVersion": group,
                 "kind": "ScoringAuthentication",
                 "metadata": {"name": name},
                 "spec": {**common, **methods},
             }
-            for name, methods in told.items()
+            for name, methods in auth_methods.items()
         ]
         source = {"type": "Prometheus", "params": {"query": "up", "range": 600, "step": 60}}
         ref = "authenticationRef"
         sources = [
-            *({"name": one, **source, "host": self._source.url, "auth": {ref: {"name": one}}} for one in told),
+            *(
+                {"name": method_name, **source, "host": self._source.url, "auth": {ref: {"name": method_name}}}
+                for method_name in auth_methods
+            ),
             {"name": "proxied", **source, "host": _BEHIND_PROXY},
         ]
         spec = {name: value for name, value in scorer["spec"].items() if name != "source"}
         # Five servers are asked in each cycle: on a busy machine one second is too little for them.
         spec["scoring"] = {**spec["scoring"], "params": {"name": "identities-score", "interval": 5}}
-        return [*made, {**scorer, "metadata": {"name": NAME}, "spec": {**spec, "sources": sources}}]
+        return [*secrets_and_auths, {**scorer, "metadata": {"name": NAME}, "spec": {**spec, "sources": sources}}]
 
 
 def _give(exchange: Exchange) -> None:
     """A token of a cloud for one of the account; to all others what they sent, as a careless server does."""
     body = exchange.request.body.decode()
-    asked = next((audience for audience, token in ACCOUNT_TOKENS.items() if token in body), "")
+    token_audience = next((audience for audience, token in ACCOUNT_TOKENS.items() if token in body), "")
     bearer = {"token_type": "Bearer", "expires_in": 3600}
-    if asked.startswith("api:"):
+    if token_audience.startswith("api:"):
         answer({**bearer, "access_token": CANARIES["azure token"]})(exchange)
-    elif asked.startswith("https:"):
+    elif token_audience.startswith("https:"):
         kind = "urn:ietf:params:oauth:token-type:access_token"
-        found = {**bearer, "access_token": CANARIES["google federated token"], "issued_token_type": kind}
-        answer(found)(exchange)
-    elif asked.startswith("sts."):
+        token_response = {**bearer, "access_token": CANARIES["google federated token"], "issued_token_type": kind}
+        answer(token_response)(exchange)
+    elif token_audience.startswith("sts."):
         key, session = CANARIES["amazon role key"], CANARIES["amazon role session"]
         exchange.send(
             (

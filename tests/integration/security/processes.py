@@ -65,8 +65,8 @@ def processes(
             values = {**common, **settings, "role": role, **mine[role]}
             if role in TARGETS:
                 values |= {"role": "hub", "target": role, "probe_port": 0}
-            own = {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
-            started[role] = forked.child(commands[role], folder / f"{role}.log", environment | own)
+            variables = {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
+            started[role] = forked.child(commands[role], folder / f"{role}.log", environment | variables)
             stack.callback(started[role].kill)
         yield started
 

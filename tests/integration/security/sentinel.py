@@ -144,8 +144,8 @@ class SentinelRedis:
 
     def in_step(self) -> bool:
         """Whether the replica has all that the server has."""
-        one, other = (server.client().info("replication") for server in (self.first, self.second))
-        return bool(one["master_repl_offset"] == other.get("slave_repl_offset"))
+        first_replication, other = (server.client().info("replication") for server in (self.first, self.second))
+        return bool(first_replication["master_repl_offset"] == other.get("slave_repl_offset"))
 
     def stop(self) -> None:
         """End everything."""

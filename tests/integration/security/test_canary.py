@@ -22,7 +22,7 @@ from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
 from dsf.text import WITHHELD
 from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet, gives
-from tests.integration.security.traces import contents, files, found, pages, served
+from tests.integration.security.traces import contents, files, pages, secrets_in, served
 from tests.support import forked
 from tests.support.httpserver import Exchange, answer, at_another_time
 from tests.support.wait import wait_for
@@ -73,25 +73,25 @@ def answered(fleet: Fleet, *arguments: str) -> list[subprocess.CompletedProcess[
     It may meet a cycle of the schedule, or one that had no time: neither is what is tested here. Raises
     WrongAnswerError when it finds anything else.
     """
-    done: list[subprocess.CompletedProcess[str]] = []
+    processes: list[subprocess.CompletedProcess[str]] = []
 
     def is_well() -> bool:
-        done.append(forked.dsf(arguments, as_operator(fleet)))
-        told = done[-1].stdout + done[-1].stderr
-        if done[-1].returncode != 0 and not _LATE.search(told):
-            raise WrongAnswerError(f"{arguments} ended with {done[-1].returncode}: {told}")
-        assert done[-1].returncode == 0, told
+        processes.append(forked.dsf(arguments, as_operator(fleet)))
+        output = processes[-1].stdout + processes[-1].stderr
+        if processes[-1].returncode != 0 and not _LATE.search(output):
+            raise WrongAnswerError(f"{arguments} ended with {processes[-1].returncode}: {output}")
+        assert processes[-1].returncode == 0, output
         return True
 
     wait_for(is_well, 20, f"{arguments} to find nothing wrong")
-    return done
+    return processes
 
 
 def echo(exchange: Exchange) -> None:
     """A server that refuses a token and says which; its clock is off."""
     token = exchange.request.headers.get("Authorization", "")
-    said = answer({"status": "error", "error": f"not a good token: {token}"}, 401)
-    at_another_time(7200, said)(exchange)
+    unauthorized = answer({"status": "error", "error": f"not a good token: {token}"}, 401)
+    at_another_time(7200, unauthorized)(exchange)
 
 
 def escaped(exchange: Exchange) -> None:
@@ -134,21 +134,23 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
 def test_no_command_shows_a_secret(fleet: Fleet) -> None:
     for arguments in COMMANDS:
         for form in ("table", "json"):
-            done = answered(fleet, *arguments, "-o", form)
-            assert [found(one.stdout + one.stderr, CANARIES) for one in done] == [[]] * len(done), arguments
+            processes = answered(fleet, *arguments, "-o", form)
+            assert [secrets_in(process.stdout + process.stderr, CANARIES) for process in processes] == [[]] * len(
+                processes
+            ), arguments
 
 
 def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
     places: dict[str, str] = {}
     for arguments in (("status",), ("history", SCORER, "--cluster", "c1"), ("explain", SCORER, "--cluster", "c1")):
         for form in ("table", "json"):
-            done = forked.dsf((*arguments, "-o", form), as_operator(echoing))
-            places[f"dsf {' '.join(arguments)} -o {form}"] = done.stdout + done.stderr
+            process = forked.dsf((*arguments, "-o", form), as_operator(echoing))
+            places[f"dsf {' '.join(arguments)} -o {form}"] = process.stdout + process.stderr
     places |= dict(contents(echoing)) | dict(files(echoing)) | dict(served(echoing))
-    assert [(place, name) for place, text in places.items() for name in found(text, CANARIES)] == []
+    assert [(place, name) for place, text in places.items() for name in secrets_in(text, CANARIES)] == []
     # It is told that the token was refused, or that what was said cannot be shown.
-    told = places[f"dsf history {SCORER} --cluster c1 -o json"]
-    assert "not a good token" in told or WITHHELD in told
+    history_output = places[f"dsf history {SCORER} --cluster c1 -o json"]
+    assert "not a good token" in history_output or WITHHELD in history_output
     if "HTTP 401" in places[f"dsf explain {SCORER} --cluster c1 -o json"]:
         # That a clock is off is told wherever people look.
         skewed = "s ahead of that of who asks"
@@ -191,19 +193,19 @@ def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
             if bad is in_turn:
                 fleet.scorer.script(repeat, path="/other")
             fleet.oauth.script(bad)
-            before, told = errors(), len(repeated)
+            before, repeated_before = errors(), len(repeated)
 
-            def has_failed(before: int = before, least: int = told + (bad is in_turn)) -> bool:
-                return errors() >= before + 3 and len(repeated) >= least
+            def has_failed(before: int = before, expected_repeats: int = repeated_before + (bad is in_turn)) -> bool:
+                return errors() >= before + 3 and len(repeated) >= expected_repeats
 
             fleet.until(has_failed, f"failed cycles by {what}", 30)
-            done = forked.dsf(("explain", OTHER, "--cluster", "c1", "-o", "json"), as_operator(fleet))
-            places[f"dsf explain by {what}"] = done.stdout + done.stderr
-            assert (len(repeated) > told) == (bad is in_turn)
+            process = forked.dsf(("explain", OTHER, "--cluster", "c1", "-o", "json"), as_operator(fleet))
+            places[f"dsf explain by {what}"] = process.stdout + process.stderr
+            assert (len(repeated) > repeated_before) == (bad is in_turn)
         places |= dict(contents(fleet)) | dict(files(fleet)) | dict(pages(fleet))
     finally:
         fleet.give_tokens()
-    assert [(place, name) for place, text in places.items() for name in found(text, CANARIES)] == []
+    assert [(place, name) for place, text in places.items() for name in secrets_in(text, CANARIES)] == []
     assert "HTTP 200, not JSON" in places["dsf explain by a form"]
     good = Pairs(fleet.admin).state("c1", OTHER).count("ok")
     fleet.until(lambda: Pairs(fleet.admin).state("c1", OTHER).count("ok") > good, "a good cycle")
@@ -230,10 +232,12 @@ def test_settings_errors_do_not_contain_the_secret(
     file = tmp_path / "secret"
     file.write_text(canary)
     values: dict[str, Any] = {name: text.format(canary=canary, file=file) for name, text in settings.items()}
-    given = {"redis_url": "redis://127.0.0.1:1/0", **values}
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    said = {ENV_PREFIX + name.upper(): str(value) for name, value in {"log_level": "DEBUG", **given}.items()}
-    done = forked.dsf(arguments, kept | said)
-    assert done.returncode != 0
-    assert done.stderr.strip() or done.stdout.strip()
-    assert canary not in done.stdout + done.stderr, done.stderr
+    settings_under_test = {"redis_url": "redis://127.0.0.1:1/0", **values}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    setting_variables = {
+        ENV_PREFIX + name.upper(): str(value) for name, value in {"log_level": "DEBUG", **settings_under_test}.items()
+    }
+    process = forked.dsf(arguments, variables | setting_variables)
+    assert process.returncode != 0
+    assert process.stderr.strip() or process.stdout.strip()
+    assert canary not in process.stdout + process.stderr, process.stderr

@@ -89,12 +89,12 @@ HUB_FORBIDDEN: dict[HubRole, str] = {
 }
 
 
-def listed(table: str) -> list[str]:
+def commands_of(table: str) -> list[str]:
     """The commands of a table, between which there is `|` or the end of a line."""
     return re.split(r"[|\n] *", table)
 
 
-def refused(client: redis.Redis, commands: Iterable[str]) -> list[str]:
+def not_refused(client: redis.Redis, commands: Iterable[str]) -> list[str]:
     """Those of the commands that are *not* refused for want of a right."""
     allowed = []
     for command in commands:
@@ -121,9 +121,9 @@ def test_cluster_user_is_limited_to_its_own_work(secure_redis: SecureRedis) -> N
     admin.hset("dsf:pair:c10/sample", "score", "theirs")
     before = admin.dbsize(), admin.acl_list()
     thief = secure_redis.client(cluster_user("c1"), users.password("c1", 1))
-    forbidden = listed(SPOKE_FORBIDDEN)
+    forbidden = commands_of(SPOKE_FORBIDDEN)
     assert len(forbidden) >= 100
-    assert refused(thief, forbidden) == []
+    assert not_refused(thief, forbidden) == []
     assert (admin.dbsize(), admin.acl_list()) == before
     assert admin.acl_log()
     admin.acl_log_reset()
@@ -143,7 +143,7 @@ def test_each_process_of_the_hub_has_what_it_needs_only(secure_redis: SecureRedi
     admin.lpush("hub.results", "x")
     admin.lpush("spoke.c1", "x")
     client = secure_redis.client(hub_user(role), secure_redis.passwords[role])
-    assert refused(client, listed(HUB_FORBIDDEN[role])) == []
+    assert not_refused(client, commands_of(HUB_FORBIDDEN[role])) == []
     # Not in two steps either: the commands of a script are looked at one by one.
     if role in ("beat", "results", "optimizer", "hub", "controller", "operator", "web"):
         commands = ["'SET', 'anything', 'x'", "'LPUSH', 'hub.queue', 'x'", "'DEL', 'hub.results'"]
@@ -163,4 +163,4 @@ def test_without_a_password_there_is_nothing(secure_redis: SecureRedis) -> None:
             secure_redis.client(user, password).ping()
     probe = secure_redis.client(hub_user("probe"), "any")
     assert probe.ping()
-    assert refused(probe, ["GET x", "INFO", "ACL WHOAMI", "KEYS *", "CLIENT LIST", "LPUSH hub.results x"]) == []
+    assert not_refused(probe, ["GET x", "INFO", "ACL WHOAMI", "KEYS *", "CLIENT LIST", "LPUSH hub.results x"]) == []

@@ -66,7 +66,7 @@ def test_the_page_is_refused_nothing(secure_redis: SecureRedis, tmp_path: Path) 
             place = wait_for(lambda act=act: _do(visitor, act), 30, act)  # type: ignore[misc]
             visitor.get(place)
             assert visitor.status == 200, place
-        assert {one.action.value for one in changes.read(admin).changes} == set(ACTS)
+        assert {change.action.value for change in changes.read(admin).changes} == set(ACTS)
         assert admin.llen(keys.spoke_queue("worker01")) == 1
         assert visitor.post("/logout", visitor.get("/"))[0] == 303
         assert admin.acl_log() == []

@@ -76,12 +76,12 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     store.resume("c1/s1")
     store.reset("*/s1")
     record(operator, Actor(name="me", claimed=True, way="cli"), UserAction(action=Action.PAUSE, scorer="s1"))
-    assert [one.by for one in read(operator).changes] == ["me"]
-    shown = PlanComparison(
+    assert [change.by for change in read(operator).changes] == ["me"]
+    plan = PlanComparison(
         namespace="n", at=now, plan_id="x", applied=False, status="Optimal", score_now=0, score_proposed=0, gap=0.0
     )
     for client in (operator, as_role(secure_redis, "optimizer")):
-        assert remember(client, shown)
+        assert remember(client, plan)
         assert len(read_plans(operator)) == 1
         forget(client, "n")
     for client in (operator, as_role(secure_redis, "web")):
@@ -215,9 +215,9 @@ def test_an_optimiser_scores_now_as_itself(secure_redis: SecureRedis) -> None:
     assert (change.action, change.who, change.way) == ("rescore", "system:serviceaccount:a:b", "mcp")
     assert (change.cluster_count, change.clusters) == (2, [])
     ours.rescore(caller, "s1", "c1")
-    (refused,) = ours.rescore(caller, "s1", "c1")
-    assert refused.run_id == ""
-    assert "2 messages wait in spoke.c1" in refused.message
+    (refusal,) = ours.rescore(caller, "s1", "c1")
+    assert refusal.run_id == ""
+    assert "2 messages wait in spoke.c1" in refusal.message
     with pytest.raises(UnknownScorerError, match="registered: s1"):
         ours.rescore(caller, "s2", None)
     with pytest.raises(UnknownScorerError, match="it runs on: c1, c2"):

@@ -57,8 +57,8 @@ def test_failover_loses_nothing_and_every_process_follows(
         ScheduleStore(pair.first.client()).set_override("away/sample", paused=True, note="kept")
         pair.first.client().lpush(keys.spoke_queue("away"), *[f"tick {number}" for number in range(50)])
         roles = ("beat", "results", "web", "flower", "agent")
-        told = [summary("sample", source.url, scorer.url)]
-        running = stack.enter_context(processes(tmp_path, roles, passwords, told, **pair.settings()))
+        summaries = [summary("sample", source.url, scorer.url)]
+        running = stack.enter_context(processes(tmp_path, roles, passwords, summaries, **pair.settings()))
         before = pair.first.client()
         wait_for(lambda: Pairs(before).state(CLUSTER, "sample").count("ok") >= 2, 40, "scores before the failover")
         wait_for(pair.in_step, 10, "the replica to have everything")
@@ -86,7 +86,7 @@ def test_failover_loses_nothing_and_every_process_follows(
         )
         assert [role for role, child in running.items() if not child.is_running] == []
         expected = {"dsf-beat", "dsf-results", "dsf-flower", "spoke-c1"}
-        followed = _calmly(lambda: expected <= {one["user"] for one in after.client_list()})
+        followed = _calmly(lambda: expected <= {connection["user"] for connection in after.client_list()})
         wait_for(followed, 30, "everybody on the new server")
         assert after.acl_log() == []
         assert not users.sync(KEY_IDS)

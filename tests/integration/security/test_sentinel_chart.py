@@ -56,16 +56,18 @@ def secrets(pair: SentinelRedis, tmp_path: Path) -> dict[str, Path]:
         "redis-sentinel": {"password": CLIENT_PASSWORD},
         "dynamic-scoring-hub-signing": {"signing-secret": MASTER.hex()},
     }
-    found = {}
+    secret_folders = {}
     for name, files in texts.items():
-        found[name] = tmp_path / name
-        found[name].mkdir()
+        secret_folders[name] = tmp_path / name
+        secret_folders[name].mkdir()
         for key, text in files.items():
-            (found[name] / key).write_text(text)
-    return found
+            (secret_folders[name] / key).write_text(text)
+    return secret_folders
 
 
-def _told(workload: chart.Object, secrets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, **more: str) -> Settings:
+def _told(
+    workload: chart.Object, secrets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, **extra_variables: str
+) -> Settings:
     """The settings of a pod whose Secrets and ConfigMaps are these folders, as Kubernetes would mount them."""
     (container,) = chart.containers(workload)
     environment = chart.environment(container)
@@ -78,7 +80,7 @@ def _told(workload: chart.Object, secrets: dict[str, Path], monkeypatch: pytest.
         for item in source["items"]:
             path = str(folder / item["key"])
             environment = {k: path if v == f"{place}/{item['path']}" else v for k, v in environment.items()}
-    for name, value in (environment | more).items():
+    for name, value in (environment | extra_variables).items():
         if name.startswith(ENV_PREFIX):
             monkeypatch.setenv(name, value.replace("{{CLUSTER_NAME}}", CLUSTER))
     return Settings.load()
@@ -118,7 +120,7 @@ def test_an_agent_of_the_chart_finds_redis(
     assert (agent.redis_sentinel_username, agent.resolved_redis_sentinel_password()) == (CLIENT_USER, CLIENT_PASSWORD)
     with contextlib.closing(connect(agent)) as client:
         assert client.llen(spoke_queue(CLUSTER)) == 0
-        assert cluster_user(CLUSTER) in {one["user"] for one in pair.first.client().client_list()}
+        assert cluster_user(CLUSTER) in {connection["user"] for connection in pair.first.client().client_list()}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRe
     """Fresh, used, rotated, settled, revoked, rotated after that: none may fill a list or anybody else's mailbox."""
     admin, users = secure_redis.client(), users_of(secure_redis)
     agents = Agents(secure_redis.client(hub_user("results"), secure_redis.passwords["results"]))
-    seen = set()
+    rules = set()
     for valid, is_used in (((1,), False), ((1,), True), ((2, 1), True), ((2,), True), ((3,), False), ((4, 3), True)):
         if is_used:
             agents.note_all({"c1": (AgentRecord(), valid[-1])})
@@ -72,8 +72,8 @@ def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRe
                 with pytest.raises(NoPermissionError):
                     client.execute_command(*command)
         (line,) = (str(line) for line in admin.acl_list() if f"user {cluster_user('c1')} " in str(line))
-        seen.add(" ".join(word for word in line.split() if not word.startswith("#")))
-    assert len(seen) == 1
+        rules.add(" ".join(word for word in line.split() if not word.startswith("#")))
+    assert len(rules) == 1
     assert not admin.exists(keys.RESULTS_QUEUE)
 
 
@@ -93,22 +93,22 @@ def test_foreign_user_changes_are_reverted(secure_redis: SecureRedis) -> None:
 def test_user_update_does_not_list_all_users(secure_redis: SecureRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     users = users_of(secure_redis)
     users.sync({"c1": [1]})
-    listed: list[int] = []
+    list_calls: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterUsers, "_lines", lambda _: listed.append(1) or {})
+        patch.setattr(ClusterUsers, "_lines", lambda _: list_calls.append(1) or {})
         assert users.ensure("c2", [1])
         assert not users.ensure("c2", [1])
         assert users.ensure("c1", [2, 1])
-    assert listed == []
+    assert list_calls == []
     assert agent(secure_redis, users, "c2").ping()
     # The next look finds them as they should be, and has them saved.
     assert not users.sync({"c1": [2, 1], "c2": [1]})
     assert "spoke-c2" in (secure_redis.dir / "users.acl").read_text()
     # That a password is no longer valid is saved at once.
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterUsers, "_lines", lambda _: listed.append(1) or {})
+        patch.setattr(ClusterUsers, "_lines", lambda _: list_calls.append(1) or {})
         assert users.ensure("c2", [2])
-    assert listed == []
+    assert list_calls == []
     secure_redis.restart()
     with pytest.raises(redis.AuthenticationError):
         agent(secure_redis, users, "c2").ping()
@@ -124,14 +124,14 @@ def test_hub_that_takes_over_lists_all_users_once(secure_redis: SecureRedis, mon
     assert works.ping()
     assert revoked.ping()
     [number] = (client["id"] for client in secure_redis.client().client_list() if client["user"] == "spoke-c1")
-    listed: list[int] = []
+    list_calls: list[int] = []
     read = ClusterUsers._lines
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterUsers, "_lines", lambda mine: listed.append(1) or read(mine))
+        patch.setattr(ClusterUsers, "_lines", lambda mine: list_calls.append(1) or read(mine))
         assert [users.ensure(name, [2, 1]) for name in ("c1", "c2")] == [False, False]
         assert users.ensure("c3", [2])
         assert users.ensure("c4", [1])
-    assert listed == [1]
+    assert list_calls == [1]
     assert number in {client["id"] for client in secure_redis.client().client_list()}
     with pytest.raises(redis.ConnectionError):
         revoked.ping()
@@ -163,18 +163,18 @@ def test_ended_rotations_are_saved_together_and_a_revocation_at_once(
 def test_removed_cluster_is_disconnected_at_once(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     users.sync({"c1": [1], "c10": [1]})
-    gone, stays = agent(secure_redis, users), agent(secure_redis, users, "c10")
-    assert gone.ping()
+    removed_agent, stays = agent(secure_redis, users), agent(secure_redis, users, "c10")
+    assert removed_agent.ping()
     assert stays.ping()
     ids = {client["user"]: client["id"] for client in secure_redis.client().client_list()}
     assert users.remove("c1")
     assert not users.remove("c1")
     with pytest.raises(redis.ConnectionError):
-        gone.ping()
+        removed_agent.ping()
     assert stays.ping()
-    left = {client["user"]: client["id"] for client in secure_redis.client().client_list()}
-    assert "spoke-c1" not in left
-    assert left["spoke-c10"] == ids["spoke-c10"]
+    connections = {client["user"]: client["id"] for client in secure_redis.client().client_list()}
+    assert "spoke-c1" not in connections
+    assert connections["spoke-c10"] == ids["spoke-c10"]
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -16,16 +16,16 @@ from tests.integration.security.fleet import SCORER, Fleet
 def traffic(fleet: Fleet, of: str, *stages: str) -> Iterator[tuple[str, str]]:
     """Everything that passes through Redis until there was some of everything: ticks, results, events, whatever.
     `of` says when, `stages` are those that cycles come to then."""
-    missing = {*stages, "dsf.ingest", "/0.celeryev/task"}
+    unseen_parts = {*stages, "dsf.ingest", "/0.celeryev/task"}
     with fleet.admin.monitor() as monitor:
         connection = monitor.connection
         lines: list[str] = []
         begin = time.monotonic()
-        while time.monotonic() < begin + 4.5 or (missing and time.monotonic() < begin + 60):
+        while time.monotonic() < begin + 4.5 or (unseen_parts and time.monotonic() < begin + 60):
             if connection.can_read(timeout=0.2):
                 lines.append(str(connection.read_response()))
-                missing -= {part for part in missing if part in lines[-1]}
-    assert not missing, f"not seen: {missing}"
+                unseen_parts -= {part for part in unseen_parts if part in lines[-1]}
+    assert not unseen_parts, f"not seen: {unseen_parts}"
     yield f"redis traffic of {of}", "\n".join(lines)
 
 
@@ -88,7 +88,7 @@ def pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
     assert "hub.results" in fleet.get(fleet.flower_port, "/broker")
 
 
-def found(text: str, secrets: Mapping[str, str]) -> list[str]:
+def secrets_in(text: str, secrets: Mapping[str, str]) -> list[str]:
     """Names of the secrets that are in a text, as they are or in base64."""
     return [
         name

@@ -31,7 +31,7 @@ def test_preview_states_the_number_of_affected_clusters(acting: WebProcess, redi
 
 def test_preview_leaves_out_clusters_with_their_own_override(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
-    visitor, store, own = Visitor(acting), ScheduleStore(redis_client), keys.pair("worker01", SAMPLE)
+    visitor, store, own_pair = Visitor(acting), ScheduleStore(redis_client), keys.pair("worker01", SAMPLE)
 
     def affected(act: str) -> list[str]:
         html = visitor.get(f"/act/{act}?scorer={SAMPLE}")
@@ -40,11 +40,11 @@ def test_preview_leaves_out_clusters_with_their_own_override(acting: WebProcess,
         assert f" on {len(names.split())} cluster" in html.partition("<button class")[2]
         return str(names).split(", ")
 
-    store.set_override(own, interval=7)
+    store.set_override(own_pair, interval=7)
     assert (affected("interval"), affected("pause")) == (["worker02"], ["worker01", "worker02"])
-    store.set_override(own, paused=False)
+    store.set_override(own_pair, paused=False)
     assert (affected("pause"), affected("resume")) == (["worker02"], ["worker02"])
-    store.set_override(own, paused=True, paused_until=1.0)
+    store.set_override(own_pair, paused=True, paused_until=1.0)
     assert (affected("pause"), affected("resume")) == (["worker01", "worker02"],) * 2
     assert (affected("reset"), affected("rescore")) == (["worker01", "worker02"],) * 2
     # Of one cluster it is that override which changes.
@@ -83,13 +83,13 @@ def test_an_outcome_is_read_once_for_all_who_look_at_it(acting: WebProcess, redi
     read = redis_client.info("commandstats").get("cmdstat_lrange", {}).get("calls", 0)
     assert read <= 10, "each reading is of two histories"
     runs = json.loads(str(redis_client.get(keys.web_outcome(place.rpartition("/")[2]))))["runs"]
-    run = next(one["run"] for one in runs if one["cluster"] == "worker01")
+    run = next(run["run"] for run in runs if run["cluster"] == "worker01")
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=run)
     assert "1 of 2 runs are under way" in visitor.get(place)
     redis_client.delete(keys.history_key("worker01", SAMPLE))
     redis_client.config_resetstat()
-    shown = visitor.get(place)
-    assert ("1 of 2 runs are under way" in shown, "fetch: bad_query" in shown) == (True, True)
+    html = visitor.get(place)
+    assert ("1 of 2 runs are under way" in html, "fetch: bad_query" in html) == (True, True)
     assert redis_client.info("commandstats")["cmdstat_lrange"]["calls"] == 1
     assert acting.get("/outcomes/nothing").status_code == 404
 
@@ -116,7 +116,7 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
         client, visitor = server.client(), Visitor(page)
         good_fleet(client)
 
-        def done(act: str, cluster: str = "", **fields: str) -> str:
+        def act_and_reload(act: str, cluster: str = "", **fields: str) -> str:
             form = visitor.get(f"/act/{act}?scorer={SAMPLE}&cluster={cluster}")
             status, _, place = visitor.post(f"/act/{act}", form, **fields)
             assert status == 303
@@ -129,7 +129,7 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
             return rows
 
         pause = {"note": "mending it", "until": "2999-01-01T00:00"}
-        html = done("pause", **pause)
+        html = act_and_reload("pause", **pause)
         assert states(html) == ["paused", "paused"]
         # Two clusters, and what is paused as a whole.
         assert html.count("paused by") == 3
@@ -138,11 +138,11 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
         assert "What is paused" in html
         for wrong in ("No cluster has a fresh score", "What is wrong"):
             assert wrong not in html
-        html = done("resume")
+        html = act_and_reload("resume")
         assert states(html) == ["ok", "ok"]
-        assert states(done("pause", "worker01", **pause)) == ["paused"]
-        assert states(done("resume", "worker01")) == ["ok"]
-        html = done("interval", seconds="600")
+        assert states(act_and_reload("pause", "worker01", **pause)) == ["paused"]
+        assert states(act_and_reload("resume", "worker01")) == ["ok"]
+        html = act_and_reload("interval", seconds="600")
         assert html.count('data-name="Every" class="num">600 s') == 2
         assert "<dt>A score lives</dt><dd>1800 s</dd>" in html
 
@@ -158,7 +158,7 @@ def test_intervals_and_their_reset(acting: WebProcess, redis_client: redis.Redis
     form = visitor.get(f"/act/reset?scorer={SAMPLE}")
     assert visitor.post("/act/reset", form)[0] == 303
     assert redis_client.hlen(keys.OVERRIDES) == 0
-    assert [one.action for one in changes.read(redis_client).changes] == ["reset", "interval"]
+    assert [change.action for change in changes.read(redis_client).changes] == ["reset", "interval"]
 
 
 def test_forms_of_other_sites(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -210,9 +210,9 @@ def test_login_requires_the_token_and_opens_a_session(closed: WebProcess, redis_
     assert visitor.status == 200
     assert f"/act/rescore?scorer={SAMPLE}" in html
     # Neither in Redis nor in the log.
-    stored = [redis_client.get(key) for key in redis_client.keys("dsf:web:*")]
-    assert stored
-    assert TOKEN not in str(stored) + closed.log
+    session_values = [redis_client.get(key) for key in redis_client.keys("dsf:web:*")]
+    assert session_values
+    assert TOKEN not in str(session_values) + closed.log
     form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
     assert visitor.post("/act/rescore", form)[0] == 303
     [change] = changes.read(redis_client).changes
@@ -270,12 +270,18 @@ def test_an_act_is_denied_and_logged_when_rights_cannot_be_asked(
     redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     good_fleet(redis_client)
-    named = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
+    cluster_entry = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
     context = {"name": "a", "context": {"cluster": "a", "user": "a"}}
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         json.dumps(
-            {"apiVersion": "v1", "kind": "Config", "clusters": [named], "contexts": [context], "current-context": "a"}
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [cluster_entry],
+                "contexts": [context],
+                "current-context": "a",
+            }
             | {"users": [{"name": "a", "user": {"token": TOKEN}}]}
         )
     )
@@ -284,15 +290,15 @@ def test_an_act_is_denied_and_logged_when_rights_cannot_be_asked(
         visitor = Visitor(page, **{"X-Forwarded-User": "ann"})
         assert visitor.post("/act/rescore", "", scorer=SAMPLE)[0] == 503
         [line] = [line for line in page.log.splitlines() if "act refused" in line]
-        assert all(said in line for said in ("ann", "rescore", SAMPLE))
+        assert all(word in line for word in ("ann", "rescore", SAMPLE))
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
 def test_names_of_somebody_unknown_are_cut_in_the_log(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert Visitor(closed).post("/act/rescore", "", scorer="s" * 9000, cluster="c" * 9000)[0] == 303
-    [refused] = [line for line in closed.log.splitlines() if "act refused" in line and "sss" in line]
-    assert "rescore" in refused
-    assert len(refused) < 1500
+    [refusal_line] = [line for line in closed.log.splitlines() if "act refused" in line and "sss" in line]
+    assert "rescore" in refusal_line
+    assert len(refusal_line) < 1500
 
 
 def test_trusted_proxy_headers_identify_viewers_and_operators(

@@ -34,14 +34,14 @@ def test_the_api_answers_as_the_exporter_does(page: WebProcess, redis_client: re
         return page.get("/api/v1/summary", **{"If-None-Match": tag}).status_code == 304
 
     wait_for(is_known, 10, "an answer that says that nothing changed")
-    for path, status, said in (
+    for path, status, expected_detail in (
         ("/api/v1/pairs?limit=0", 422, "limit: "),
         ("/api/v1/pairs?state=fine", 400, "no such state"),
         ("/api/v1/pairz", 404, "there is no /api/v1/pairz"),
     ):
-        refused = page.get(path)
-        assert (refused.status_code, refused.headers["content-type"]) == (status, "application/problem+json")
-        assert said in refused.json()["detail"]
+        response = page.get(path)
+        assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+        assert expected_detail in response.json()["detail"]
 
 
 def test_api_client_authenticates_with_the_token(closed: WebProcess, redis_client: redis.Redis) -> None:
@@ -58,8 +58,8 @@ def test_api_client_authenticates_with_the_token(closed: WebProcess, redis_clien
 
 def test_wrong_tokens_are_refused(closed: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
-    refused = [closed.get("/api/v1/summary", Authorization="Bearer no").status_code for _ in range(6)]
-    assert refused == [401] * 6
+    statuses = [closed.get("/api/v1/summary", Authorization="Bearer no").status_code for _ in range(6)]
+    assert statuses == [401] * 6
     with pytest.raises(ApiError):
         Client(closed.url, token="other").summary()
 
@@ -71,8 +71,8 @@ def test_changes_are_listed_with_filters_and_limits(closed: WebProcess, redis_cl
         record(redis_client, actor, user_action)
     client = Client(closed.url, token=TOKEN)
 
-    def ids(found: ChangeList) -> list[str]:
-        return [one.id for one in found.changes]
+    def ids(change_list: ChangeList) -> list[str]:
+        return [change.id for change in change_list.changes]
 
     newest = ids(read(redis_client))
     assert ids(client.changes()) == newest
@@ -80,10 +80,10 @@ def test_changes_are_listed_with_filters_and_limits(closed: WebProcess, redis_cl
     assert len(of_one.changes) == 75
     assert ids(client.changes("scorer-1", "worker2")) == ids(of_one)
     for limit in (1, 200, 201, 449, 450, 451):
-        found = client.changes(limit=limit)
-        assert ids(found) == newest[:limit]
-        assert found.continue_ or limit >= len(newest)
-        assert not found.continue_ or ids(client.changes(after=found.continue_)) == newest[limit:]
+        listed_changes = client.changes(limit=limit)
+        assert ids(listed_changes) == newest[:limit]
+        assert listed_changes.continue_ or limit >= len(newest)
+        assert not listed_changes.continue_ or ids(client.changes(after=listed_changes.continue_)) == newest[limit:]
     since = int(newest[10].partition("-")[0]) / 1000
     assert ids(client.changes(since=since)) == ids(read(redis_client, since=since))
     assert ids(client.changes(since=since + 1e6)) == []
@@ -105,9 +105,9 @@ def test_changes_are_listed_with_filters_and_limits(closed: WebProcess, redis_cl
 def test_api_documentation_loads_in_a_browser(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
-        shown = tab.open("/docs")
-        expect(shown.locator("#operations-api-summary_api_v1_summary_get")).to_be_visible()
-        expect(shown.locator(".opblock").nth(8)).to_be_visible()
+        browser_page = tab.open("/docs")
+        expect(browser_page.locator("#operations-api-summary_api_v1_summary_get")).to_be_visible()
+        expect(browser_page.locator(".opblock").nth(8)).to_be_visible()
         assert tab.strangers == []
         # Nothing that the policy forbids, too.
         assert tab.wrong == []

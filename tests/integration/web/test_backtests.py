@@ -129,13 +129,13 @@ def acting(redis_server: RedisServer, hub: Path, tmp_path: Path) -> Iterator[Web
 def started(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str:
     """Start a backtest; the place of its run."""
     form = visitor.get(f"/act/backtest?scorer={scorer}")
-    given = {"cluster": "worker01", "hours": "1", "every": "120", **fields}
-    status, text, place = visitor.post("/act/backtest", form, **given)
+    form_fields = {"cluster": "worker01", "hours": "1", "every": "120", **fields}
+    status, text, place = visitor.post("/act/backtest", form, **form_fields)
     assert status == 303, text
     return place
 
 
-def ended(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
+def finished_run(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
     """The newest run, once it has ended."""
     wait_for(lambda: not kept.read(client, scorer)[0].is_running, 90, "the backtest to end")
     return kept.read(client, scorer)[0]
@@ -148,7 +148,7 @@ def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_c
     place = started(visitor, note="before we trust it")
     assert place.startswith(f"{TAB}?run=")
     assert "running" in visitor.get(place)
-    run = ended(redis_client)
+    run = finished_run(redis_client)
     [view] = run.backtests
     assert (view.moments, view.asked, view.outcomes) == (31, 31, {"ok": 31})
     # What it says is what was recorded: the mean of half an hour, in percent.
@@ -175,7 +175,7 @@ def test_backtest_without_access_to_its_source_suggests_the_agent_command(
     fleet.entry("worker01", STATIC)
     visitor = Visitor(acting)
     place = started(visitor, STATIC)
-    run = ended(redis_client, STATIC)
+    run = finished_run(redis_client, STATIC)
     assert run.backtests[0].moments == 5
     html = visitor.get(place)
     assert "failed" in html
@@ -207,7 +207,7 @@ def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
     # One moment follows the other: of those that are asked, all but the last one are computed.
     wait_for(lambda: len(ASKED) >= before + 3, 90, "some moments to be asked")
     assert acting.terminate() == 0
-    run = ended(redis_client)
+    run = finished_run(redis_client)
     assert 0 < run.backtests[0].moments < run.backtests[0].asked
     assert "interrupted" in run.problem
 
@@ -215,7 +215,9 @@ def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
 def runs_of(page: WebProcess) -> list[psutil.Process]:
     """The processes of backtests and comparisons that a page has started."""
     assert page.process is not None
-    return [one for one in psutil.Process(page.process.pid).children(recursive=True) if "dsf.cli" in one.cmdline()]
+    return [
+        child for child in psutil.Process(page.process.pid).children(recursive=True) if "dsf.cli" in child.cmdline()
+    ]
 
 
 def test_killed_page_leaves_no_backtest_process_behind(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -223,10 +225,12 @@ def test_killed_page_leaves_no_backtest_process_behind(acting: WebProcess, redis
     visitor = Visitor(acting)
     started(visitor, hours="24", every="300")
     wait_for(lambda: runs_of(acting), 60, "the process of the backtest")
-    [left] = runs_of(acting)
+    [backtest_process] = runs_of(acting)
     assert acting.process is not None
     acting.process.kill()
-    wait_for(lambda: not left.is_running() or left.status() == psutil.STATUS_ZOMBIE, 60, "its end")
+    wait_for(
+        lambda: not backtest_process.is_running() or backtest_process.status() == psutil.STATUS_ZOMBIE, 60, "its end"
+    )
     # The next page says that it has not ended, and does not wait for it.
     assert kept.read(redis_client, SAMPLE)[0].is_running
 
@@ -245,26 +249,26 @@ def test_comparison_started_on_the_page_is_drawn_there(
 ) -> None:
     versions(redis_client)
     with Tab(browser, acting.url, viewport={"width": 1280, "height": 900}) as tab:
-        shown = tab.open(TAB)
-        shown.get_by_role("link", name="Compare").click()
-        expect(shown.get_by_role("heading", level=1)).to_have_text(f"Compare: {SAMPLE}")
+        page = tab.open(TAB)
+        page.get_by_role("link", name="Compare").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"Compare: {SAMPLE}")
         # Each other scorer of the hub, and those alone.
-        expect(shown.locator("#other option")).to_have_text([HASTY, STATIC])
+        expect(page.locator("#other option")).to_have_text([HASTY, STATIC])
         assert tab.violations(*THEMES) == []
-        shown.get_by_role("radio", name="over the past").check()
-        shown.get_by_role("spinbutton", name="how far back").fill("2")
-        shown.get_by_label("Note").fill("sooner?")
-        shown.get_by_role("button", name="Run a comparison").click()
-        expect(shown.locator("#chosen-h")).to_contain_text(f"{SAMPLE} (A) and {HASTY} (B)")
+        page.get_by_role("radio", name="over the past").check()
+        page.get_by_role("spinbutton", name="how far back").fill("2")
+        page.get_by_label("Note").fill("sooner?")
+        page.get_by_role("button", name="Run a comparison").click()
+        expect(page.locator("#chosen-h")).to_contain_text(f"{SAMPLE} (A) and {HASTY} (B)")
         # The open page shows the outcome by itself.
-        expect(shown.locator("#chosen path.line")).to_have_count(4, timeout=120_000)
-        expect(shown.locator("#chosen")).to_contain_text("rank correlation")
-        expect(shown.locator("#chosen table tbody tr")).to_have_count(2)
+        expect(page.locator("#chosen path.line")).to_have_count(4, timeout=120_000)
+        expect(page.locator("#chosen")).to_contain_text("rank correlation")
+        expect(page.locator("#chosen table tbody tr")).to_have_count(2)
         assert tab.violations(*THEMES) == []
-        shown.goto(f"{acting.url}/scorers/{HASTY}/backtests")
-        expect(shown.locator("#chosen path.line")).to_have_count(4)
+        page.goto(f"{acting.url}/scorers/{HASTY}/backtests")
+        expect(page.locator("#chosen path.line")).to_have_count(4)
         assert (tab.strangers, tab.wrong) == ([], [])
-    run = ended(redis_client)
+    run = finished_run(redis_client)
     assert run.comparison is not None
     assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 25, list(CLUSTERS))
     assert kept.read(redis_client, HASTY) == [run]
@@ -281,7 +285,7 @@ def test_scores_in_force_are_compared_without_a_source(acting: WebProcess, redis
         "/act/compare", visitor.get(f"/act/compare?scorer={SAMPLE}"), other=HASTY, how="now"
     )
     assert status == 303, text
-    run = ended(redis_client)
+    run = finished_run(redis_client)
     assert run.comparison is not None, run.problem
     assert (run.comparison.every, run.comparison.backtests) == (0, [])
     html = visitor.get(place)
@@ -307,9 +311,9 @@ def test_comparison_without_access_to_its_source_suggests_commands(
     fleet.entry("worker01", STATIC)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/compare?scorer={SAMPLE}&cluster=worker01")
-    given = {"other": STATIC, "how": "past", "hours": "1", "every": "120"}
-    place = visitor.post("/act/compare", form, **given)[2]
-    ended(redis_client)
+    form_fields = {"other": STATIC, "how": "past", "hours": "1", "every": "120"}
+    place = visitor.post("/act/compare", form, **form_fields)[2]
+    finished_run(redis_client)
     html = visitor.get(place)
     assert "✕</span> failed" in html
     assert f"this page cannot reach the source of {STATIC} on worker01 (" in html
@@ -359,25 +363,25 @@ def test_page_on_kubernetes_passes_the_manifest_to_the_backtest(
     }
     manifest = {"metadata": {"name": SAMPLE}, "spec": spec}
     (tmp_path / "dynamicscorers").mkdir()
-    stored = DynamicScorer.from_manifest(manifest).model_dump(mode="json", by_alias=True, exclude_none=True)
-    (tmp_path / "dynamicscorers" / f"{SAMPLE}.yaml").write_text(yaml.safe_dump(stored))
+    manifest_fields = DynamicScorer.from_manifest(manifest).model_dump(mode="json", by_alias=True, exclude_none=True)
+    (tmp_path / "dynamicscorers" / f"{SAMPLE}.yaml").write_text(yaml.safe_dump(manifest_fields))
     reading = Reading(redis_client)
     runner = BacktestRunner(Sources(reading, partial(in_folder, tmp_path)))
     noted: list[str] = []
     runner.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: noted.append("ann"))
-    run = ended(redis_client)
+    run = finished_run(redis_client)
     assert (run.problem, run.by, noted) == ("", "ann", ["ann"])
     assert run.backtests[0].outcomes == {"ok": 7}
     runner.start(RunRequest(SAMPLE, CLUSTERS, 3600, 600, SAMPLE), "ann", lambda: None)
-    run = ended(redis_client)
+    run = finished_run(redis_client)
     assert run.comparison is not None, run.problem
     assert [(view.cluster, view.outcomes) for view in run.comparison.backtests_b] == [
         (name, {"ok": 7}) for name in CLUSTERS
     ]
     bounded = Settings(scorer_hosts=["elsewhere.example"])
-    refused = BacktestRunner(Sources(reading, partial(in_folder, tmp_path), settings=bounded))
+    bounded_runner = BacktestRunner(Sources(reading, partial(in_folder, tmp_path), settings=bounded))
     with pytest.raises(BacktestError, match="may not name http"):
-        refused.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
+        bounded_runner.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
     blind = BacktestRunner(Sources(reading))
     with pytest.raises(Exception, match="cannot be read from here"):
         blind.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
@@ -413,17 +417,17 @@ def test_comparison_of_the_command_line_is_drawn_with_its_placements(
     [placement] = newest.comparison.placements
     assert placement.flaps_b > placement.flaps_a
     with Tab(browser, page.url, viewport={"width": 1280, "height": 900}) as tab:
-        shown = tab.open(f"/scorers/{SAMPLE}")
-        shown.get_by_role("link", name="Backtests").click()
-        expect(shown.locator("#chosen")).to_contain_text(
+        browser_page = tab.open(f"/scorers/{SAMPLE}")
+        browser_page.get_by_role("link", name="Backtests").click()
+        expect(browser_page.locator("#chosen")).to_contain_text(
             f"{placement.differ} of {placement.decisions} decisions differ"
         )
         # A and B on each of two clusters.
-        expect(shown.locator("#chosen path.line")).to_have_count(4)
-        assert shown.locator("#chosen .strip .other").count() == len(placement.spans)
+        expect(browser_page.locator("#chosen path.line")).to_have_count(4)
+        assert browser_page.locator("#chosen .strip .other").count() == len(placement.spans)
         # The strip is as wide as the plots below it, but for the width of their lines.
-        ground = shown.locator("#chosen .strip .ground").bounding_box()
-        grid = shown.locator("#chosen .over-time .grid").first.bounding_box()
+        ground = browser_page.locator("#chosen .strip .ground").bounding_box()
+        grid = browser_page.locator("#chosen .over-time .grid").first.bounding_box()
         assert ground is not None
         assert grid is not None
         assert [ground[key] for key in ("x", "width")] == pytest.approx([grid[key] for key in ("x", "width")], abs=2)
@@ -431,12 +435,12 @@ def test_comparison_of_the_command_line_is_drawn_with_its_placements(
         tab.page.emulate_media(color_scheme="light")
         monkeypatch.setenv("DSF_PICTURES", PICTURES)
         tab.picture("backtests")
-        shown.locator(f"a[href='{TAB}?run={first.id}']").click()
-        expect(shown.locator("#chosen")).to_contain_text("97 moments from")
-        expect(shown.locator("#chosen path.line")).to_have_count(2)
+        browser_page.locator(f"a[href='{TAB}?run={first.id}']").click()
+        expect(browser_page.locator("#chosen")).to_contain_text("97 moments from")
+        expect(browser_page.locator("#chosen path.line")).to_have_count(2)
         assert tab.violations(*THEMES) == []
         assert tab.nodes < 5000
         for width in (1280, 320):
-            shown.set_viewport_size({"width": width, "height": 800})
-            assert shown.evaluate("document.documentElement.scrollWidth") <= width
+            browser_page.set_viewport_size({"width": width, "height": 800})
+            assert browser_page.evaluate("document.documentElement.scrollWidth") <= width
         assert (tab.strangers, tab.wrong) == ([], [])

@@ -72,11 +72,11 @@ def test_axe_finds_nothing(page: WebProcess, browser: Browser, redis_client: red
     lists = ("/changes", "/find?q=sample", "/parts", "/plans", "/placements")
     with Tab(browser, page.url) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", "/clusters/worker02", pair, *lists, "/scorers/broken", "/nothing"):
-            shown = tab.open(path)
+            browser_page = tab.open(path)
             if path == "/":
-                expect(shown.locator("h1")).to_contain_text("fails on worker02")
+                expect(browser_page.locator("h1")).to_contain_text("fails on worker02")
             assert tab.violations(*THEMES) == [], path
-            assert shown.title() != "broken", path
+            assert browser_page.title() != "broken", path
             assert tab.nodes < 5000, path
         assert tab.strangers == []
 
@@ -84,31 +84,31 @@ def test_axe_finds_nothing(page: WebProcess, browser: Browser, redis_client: red
 def test_axe_finds_nothing_where_people_act(closed: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, closed.url) as tab:
-        shown = tab.open(f"/act/pause?scorer={SAMPLE}")
+        page = tab.open(f"/act/pause?scorer={SAMPLE}")
         assert tab.violations(*THEMES) == []
-        shown.get_by_label("Token").fill("wrong")
-        shown.get_by_role("button", name="Log in").click()
-        expect(shown.locator("main")).to_contain_text("not the token")
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("main")).to_contain_text("not the token")
         assert tab.violations(*THEMES) == []
-        shown.get_by_label("Token").fill(TOKEN)
-        shown.get_by_role("button", name="Log in").click()
-        expect(shown.get_by_role("button", name="Log out")).to_be_visible()
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("button", name="Log out")).to_be_visible()
         for act in ACTS:
             tab.open(f"/act/{act}?scorer={SAMPLE}")
             assert tab.violations(*THEMES) == [], act
         # The wrong token was one.
         tab.wrong.clear()
         tab.open(PAIR).get_by_role("link", name="Score now").click()
-        expect(shown.locator("form.form")).to_contain_text("Affects 1 cluster")
-        shown.get_by_role("button", name="Score now on 1 cluster").click()
-        expect(shown.locator("h1")).to_contain_text("1 of 1 run is under way")
+        expect(page.locator("form.form")).to_contain_text("Affects 1 cluster")
+        page.get_by_role("button", name="Score now on 1 cluster").click()
+        expect(page.locator("h1")).to_contain_text("1 of 1 run is under way")
         assert tab.violations(*THEMES) == []
-        run = shown.locator("#page tbody code").first.inner_text()
+        run = page.locator("#page tbody code").first.inner_text()
         fleet.cycle("worker01", run=run, timings={"fetch": 0.02})
         # By itself.
-        expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
-        shown.get_by_role("link", name="worker01").click()
-        expect(shown.locator("tr.asked")).to_contain_text(run)
+        expect(page.locator("h1")).to_contain_text("1 of 1 run has ended")
+        page.get_by_role("link", name="worker01").click()
+        expect(page.locator("tr.asked")).to_contain_text(run)
         assert (tab.strangers, tab.wrong) == ([], [])
 
 
@@ -120,27 +120,27 @@ def test_print_is_black_on_white_without_controls(
     with Tab(browser, page.url) as tab:
         tab.page.emulate_media(color_scheme="dark")
         for path in ("/", f"/scorers/{SAMPLE}", PAIR.replace("01", "02")):
-            shown = tab.open(path)
-            shown.emulate_media(media="print")
-            assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+            browser_page = tab.open(path)
+            browser_page.emulate_media(media="print")
+            assert browser_page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
             # Contrast is one of axe's rules.
             assert tab.violations() == [], path
             for pressed in ("nav", "form", "button"):
-                assert all(not one.is_visible() for one in shown.locator(pressed).all()), (path, pressed)
-            assert "sample-scorer" in shown.inner_text("main")
-            assert shown.pdf().startswith(b"%PDF")
-            shown.emulate_media(media="screen")
+                assert all(not control.is_visible() for control in browser_page.locator(pressed).all()), (path, pressed)
+            assert "sample-scorer" in browser_page.inner_text("main")
+            assert browser_page.pdf().startswith(b"%PDF")
+            browser_page.emulate_media(media="screen")
 
 
 def test_pages_never_scroll_sideways(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     with Tab(browser, page.url) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", PAIR):
-            shown = tab.open(path)
+            browser_page = tab.open(path)
             for width in (3840, 1280, 768, 320):
-                shown.set_viewport_size({"width": width, "height": 800})
-                assert shown.evaluate("document.documentElement.scrollWidth") <= width, path
-            assert shown.evaluate(CUT_OFF) == [], path
+                browser_page.set_viewport_size({"width": width, "height": 800})
+                assert browser_page.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert browser_page.evaluate(CUT_OFF) == [], path
 
 
 def test_reason_column_has_a_third_of_its_table_on_a_laptop(
@@ -168,9 +168,9 @@ def test_the_heads_of_a_matrix_can_be_read(
         for width in (1280, 320):
             tab.page.set_viewport_size({"width": width, "height": 800})
             # A name such as scorer-12 may go on after its hyphen. The last one can be reached inside the matrix.
-            lines, left, right = tab.page.evaluate(HEADS)
+            lines, left_edge, right = tab.page.evaluate(HEADS)
             assert max(lines) <= 2
-            assert 0 <= left < right <= width
+            assert 0 <= left_edge < right <= width
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
         # Where it has to be scrolled; another test looks at a wide one.
         assert tab.violations() == []
@@ -181,16 +181,16 @@ def test_open_page_follows_changes_without_a_reload(
 ) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
-        shown = tab.open("/")
-        expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
-        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
-        shown.evaluate("window.same = true")
+        browser_page = tab.open("/")
+        expect(browser_page.locator("h1")).to_contain_text("All 2 scores are fresh")
+        expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
+        browser_page.evaluate("window.same = true")
         fleet.failure("worker02", message=f"unknown metric {PROBE}")
-        expect(shown.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
-        expect(shown.locator("main")).to_contain_text("unknown metric")
+        expect(browser_page.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
+        expect(browser_page.locator("main")).to_contain_text("unknown metric")
         # Without loading it anew, and what a stranger wrote is a text there as well.
-        assert shown.evaluate("window.same")
-        assert shown.title() != "broken"
+        assert browser_page.evaluate("window.same")
+        assert browser_page.title() != "broken"
         assert tab.wrong == []
         assert tab.strangers == []
 
@@ -200,18 +200,18 @@ def test_change_is_announced_once(page: WebProcess, browser: Browser, redis_clie
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
         tab.page.add_init_script("window.ahead = 0; const now = Date.now; Date.now = () => now() + window.ahead;")
-        shown = tab.open("/")
-        expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
-        shown.evaluate(
+        browser_page = tab.open("/")
+        expect(browser_page.locator("h1")).to_contain_text("All 2 scores are fresh")
+        browser_page.evaluate(
             "window.told = 0; new MutationObserver(() => window.told++).observe("
             "document.getElementById('announce'), { childList: true, characterData: true, subtree: true })"
         )
         fleet.failure("worker02", message="the first text")
-        expect(shown.locator("#announce")).to_contain_text("fails on worker02")
-        shown.evaluate("window.ahead = 20000")
+        expect(browser_page.locator("#announce")).to_contain_text("fails on worker02")
+        browser_page.evaluate("window.ahead = 20000")
         fleet.failure("worker02", message="another text")
-        expect(shown.locator("main")).to_contain_text("another text")
-        assert shown.evaluate("window.told") == 1
+        expect(browser_page.locator("main")).to_contain_text("another text")
+        assert browser_page.evaluate("window.told") == 1
 
 
 def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
@@ -219,25 +219,25 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
         client = server.client()
         fleet = good_fleet(client)
         with Tab(browser, page.url) as tab:
-            shown = tab.open("/")
-            expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
-            shown.evaluate("window.same = true")
+            browser_page = tab.open("/")
+            expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
+            browser_page.evaluate("window.same = true")
             visitor = Visitor(page)
             form = visitor.get(f"/act/pause?scorer={SAMPLE}")
             server.kill()
-            answer = wait_for(lambda: [one for one in [page.get("/")] if one.status_code == 503], 20)[0]
+            answer = wait_for(lambda: [response for response in [page.get("/")] if response.status_code == 503], 20)[0]
             assert "Redis cannot be read" in answer.text
             assert [page.get(path).status_code for path in ("/readyz", "/healthz")] == [503, 200]
             # Nothing sends a form again by itself.
             status, text, _ = visitor.post("/act/pause", form)
             assert (status, "send it again" in text, "http-equiv" in text) == (503, True, False)
-            expect(shown.locator("#banner")).to_be_visible()
-            expect(shown.locator("#banner")).to_contain_text("What you see is old")
+            expect(browser_page.locator("#banner")).to_be_visible()
+            expect(browser_page.locator("#banner")).to_contain_text("What you see is old")
             server.restart()
-            expect(shown.locator("#banner")).to_be_hidden()
+            expect(browser_page.locator("#banner")).to_be_hidden()
             fleet.failure("worker01")
-            expect(shown.locator("h1")).to_contain_text("fails on worker01")
-            assert shown.evaluate("window.same")
+            expect(browser_page.locator("h1")).to_contain_text("fails on worker01")
+            assert browser_page.evaluate("window.same")
 
 
 def test_seven_tabs_of_one_browser_are_answered(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
@@ -264,19 +264,19 @@ def test_hidden_tab_stops_polling_until_it_is_visible(
         tab.page.add_init_script(
             "window.hid = false; Object.defineProperty(document, 'hidden', { get: () => window.hid });"
         )
-        shown = tab.open("/")
-        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
+        browser_page = tab.open("/")
+        expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
         show = "(hide) => { window.hid = hide; document.dispatchEvent(new Event('visibilitychange')); }"
-        shown.evaluate(show, True)
-        asked: list[str] = []
-        shown.on("request", lambda request: asked.append(request.url))
+        browser_page.evaluate(show, True)
+        polled_urls: list[str] = []
+        browser_page.on("request", lambda request: polled_urls.append(request.url))
         fleet.failure("worker02", message="while it was hidden")
         wait_for(lambda: "while it was hidden" in page.get("/").text, 20)
         # As long as two polls take.
-        shown.wait_for_timeout(7000)
-        assert asked == []
-        shown.evaluate(show, False)
-        expect(shown.locator("main")).to_contain_text("while it was hidden")
+        browser_page.wait_for_timeout(7000)
+        assert polled_urls == []
+        browser_page.evaluate(show, False)
+        expect(browser_page.locator("main")).to_contain_text("while it was hidden")
 
 
 def test_tab_with_an_expired_login_shows_the_login(
@@ -284,43 +284,43 @@ def test_tab_with_an_expired_login_shows_the_login(
 ) -> None:
     good_fleet(redis_client)
     with Tab(browser, closed.url) as tab:
-        shown = tab.open(f"/scorers/{SAMPLE}")
-        shown.get_by_label("Token").fill(TOKEN)
-        shown.get_by_role("button", name="Log in").click()
-        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
+        page = tab.open(f"/scorers/{SAMPLE}")
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("html")).to_have_attribute("data-polled", "yes")
         for key in redis_client.keys(keys.web_session("*")):
             redis_client.delete(key)
-        expect(shown.get_by_label("Token")).to_be_visible()
-        assert f"to=%2Fscorers%2F{SAMPLE}" in shown.url
+        expect(page.get_by_label("Token")).to_be_visible()
+        assert f"to=%2Fscorers%2F{SAMPLE}" in page.url
 
 
 def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     many(redis_client, clusters=40, scorers=3)
     with Tab(browser, page.url) as tab:
-        shown = tab.page
+        browser_page = tab.page
         until_shown(lambda: "120" in tab.open("/").inner_text("main"), "the fleet to be counted")
-        shown.keyboard.press("/")
-        expect(shown.locator("#q")).to_be_focused()
-        shown.keyboard.type("cluster:c-0001")
-        shown.keyboard.press("Enter")
-        expect(shown.locator("h1")).to_contain_text("3 pairs")
+        browser_page.keyboard.press("/")
+        expect(browser_page.locator("#q")).to_be_focused()
+        browser_page.keyboard.type("cluster:c-0001")
+        browser_page.keyboard.press("Enter")
+        expect(browser_page.locator("h1")).to_contain_text("3 pairs")
         tab.open("/")
 
         def moves() -> bool:
             """From one cell to another one. The first seconds of this fleet may still be drawn anew in between."""
-            shown.locator(".matrix td a").first.focus()
-            first = shown.evaluate("document.activeElement.pathname || ''")
-            shown.keyboard.press("ArrowRight")
-            shown.keyboard.press("ArrowDown")
-            second = shown.evaluate("document.activeElement.pathname || ''")
+            browser_page.locator(".matrix td a").first.focus()
+            first = browser_page.evaluate("document.activeElement.pathname || ''")
+            browser_page.keyboard.press("ArrowRight")
+            browser_page.keyboard.press("ArrowDown")
+            second = browser_page.evaluate("document.activeElement.pathname || ''")
             places = zip(first.split("/"), second.split("/"), strict=False)
             return [before == after for before, after in places] == [True, True, False, True, False]
 
         wait_for(moves, 20, "the arrows to lead to another row and column", interval=0.5)
-        shown.keyboard.press("?")
-        expect(shown.locator("#keys")).to_be_visible()
-        shown.keyboard.press("Escape")
-        expect(shown.locator("#keys")).to_be_hidden()
+        browser_page.keyboard.press("?")
+        expect(browser_page.locator("#keys")).to_be_visible()
+        browser_page.keyboard.press("Escape")
+        expect(browser_page.locator("#keys")).to_be_hidden()
 
 
 @pytest.mark.parametrize("script", [True, False])
@@ -328,10 +328,10 @@ def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: 
     labelled(redis_client)
     with Tab(browser, page.url, java_script_enabled=script) as tab:
 
-        def rows(shown: int) -> Locator:
-            found = tab.page.locator(".matrix tbody tr")
-            expect(found).to_have_count(shown)
-            return found
+        def rows(count: int) -> Locator:
+            matrix_rows = tab.page.locator(".matrix tbody tr")
+            expect(matrix_rows).to_have_count(count)
+            return matrix_rows
 
         open_all(tab)
         rows(30)
@@ -358,14 +358,14 @@ def test_typed_input_is_kept_while_the_page_updates(
     labelled(redis_client)
     with Tab(browser, page.url) as tab:
         open_all(tab)
-        shown = tab.page
-        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
-        shown.get_by_label("Label").fill("env=x")
+        browser_page = tab.page
+        expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
+        browser_page.get_by_label("Label").fill("env=x")
         # Another choice appears, so that the form itself is replaced.
         Notices(redis_client).tell_cluster(ClusterNotice(name="c-0000", labels={CLUSTER_SET: "eu", "site": "new"}))
-        expect(shown.locator('#labels option[value="site=new"]')).to_be_attached()
-        expect(shown.get_by_label("Label")).to_have_value("env=x")
-        expect(shown.get_by_label("Label")).to_be_focused()
+        expect(browser_page.locator('#labels option[value="site=new"]')).to_be_attached()
+        expect(browser_page.get_by_label("Label")).to_have_value("env=x")
+        expect(browser_page.get_by_label("Label")).to_be_focused()
 
 
 def test_focus_stays_with_its_row_when_the_order_changes(
@@ -373,16 +373,16 @@ def test_focus_stays_with_its_row_when_the_order_changes(
 ) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
-        shown = tab.open("/")
-        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
-        link = shown.locator('tr:has-text("worker01") a[aria-label*="worker01"]').first
+        browser_page = tab.open("/")
+        expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
+        link = browser_page.locator('tr:has-text("worker01") a[aria-label*="worker01"]').first
         link.focus()
         address = link.get_attribute("href")
         # Failing pairs come first.
         fleet.failure("worker02")
-        first = shown.locator('table:has(a[aria-label*="worker01"]) tbody tr').first
+        first = browser_page.locator('table:has(a[aria-label*="worker01"]) tbody tr').first
         expect(first).to_contain_text("worker02")
-        assert shown.evaluate("document.activeElement.getAttribute('href')") == address
+        assert browser_page.evaluate("document.activeElement.getAttribute('href')") == address
 
 
 def test_typed_filter_stays_when_something_appears_before_it(
@@ -391,41 +391,41 @@ def test_typed_filter_stays_when_something_appears_before_it(
     labelled(redis_client)
     with Tab(browser, page.url) as tab:
         open_all(tab)
-        shown = tab.page
-        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
-        shown.get_by_label("Label").fill("env=x")
-        before = shown.locator("h1").inner_text()
+        browser_page = tab.page
+        expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
+        browser_page.get_by_label("Label").fill("env=x")
+        before = browser_page.locator("h1").inner_text()
         # Its reason appears above the form.
         Fleet(redis_client).failure("c-0001", "scorer-0")
-        expect(shown.locator("h1")).not_to_have_text(before)
-        expect(shown.get_by_label("Label")).to_have_value("env=x")
-        expect(shown.get_by_label("Label")).to_be_focused()
+        expect(browser_page.locator("h1")).not_to_have_text(before)
+        expect(browser_page.get_by_label("Label")).to_have_value("env=x")
+        expect(browser_page.get_by_label("Label")).to_be_focused()
 
 
 def test_the_newest_cycle_is_seen_first(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     while redis_client.llen(keys.history_key("worker01", SAMPLE)) < 50:
         fleet.cycle("worker01", timings={"fetch": 0.02})
-    seen = """(one) => [...one.querySelectorAll("g")].map(cycle => cycle.getBoundingClientRect()).map(
+    visibility_script = """(one) => [...one.querySelectorAll("g")].map(cycle => cycle.getBoundingClientRect()).map(
         cycle => cycle.right > one.getBoundingClientRect().left && cycle.right <= one.getBoundingClientRect().right
     )"""
     with Tab(browser, page.url) as tab:
         for width in (320, 480):
             tab.page.set_viewport_size({"width": width, "height": 800})
-            found = tab.open(PAIR).get_by_role("region", name="Cycles as bars").evaluate(seen)
-            assert len(found) == 50, width
-            assert (found[0], found[-1]) == (False, True), width
+            cycle_visibility = tab.open(PAIR).get_by_role("region", name="Cycles as bars").evaluate(visibility_script)
+            assert len(cycle_visibility) == 50, width
+            assert (cycle_visibility[0], cycle_visibility[-1]) == (False, True), width
 
 
 def test_without_javascript(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     with Tab(browser, page.url, java_script_enabled=False) as tab:
-        shown = tab.page
+        browser_page = tab.page
         until_shown(lambda: "fails on worker02" in tab.open("/").locator("h1").inner_text(), "the failure")
-        expect(shown.locator("main")).to_contain_text("s ago")
-        shown.locator("#q").fill("state:failing")
-        shown.get_by_role("button", name="Find").click()
-        expect(shown.locator("h1")).to_contain_text("1 pair")
+        expect(browser_page.locator("main")).to_contain_text("s ago")
+        browser_page.locator("#q").fill("state:failing")
+        browser_page.get_by_role("button", name="Find").click()
+        expect(browser_page.locator("h1")).to_contain_text("1 pair")
 
 
 def test_large_fleet_is_shown_in_small_pages(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
@@ -436,9 +436,9 @@ def test_large_fleet_is_shown_in_small_pages(page: WebProcess, browser: Browser,
         assert tab.nodes < 5000
         assert tab.violations() == []
         for path in ("/scorers/scorer-3", "/clusters/c-0003", "/find?q=state:ok", "/find?q=cluster:c-00*"):
-            shown = tab.open(path)
+            browser_page = tab.open(path)
             assert tab.nodes < 5000, path
-            assert shown.locator("tbody tr").count() <= 200 + 40, path
+            assert browser_page.locator("tbody tr").count() <= 200 + 40, path
         assert "of" in tab.open("/find?q=state:ok").inner_text("main")
 
 
@@ -483,8 +483,8 @@ def open_all(tab: Tab) -> None:
     """Open the first page once it has all of that fleet, and its labels, which are read now and then."""
 
     def is_all() -> bool:
-        shown = tab.open("/")
-        return shown.locator(".matrix tbody tr").count() == 30 and shown.get_by_label("ClusterSet").count() == 1
+        page = tab.open("/")
+        return page.locator(".matrix tbody tr").count() == 30 and page.get_by_label("ClusterSet").count() == 1
 
     until_shown(is_all, "the fleet with its labels")
 
@@ -501,8 +501,8 @@ def test_the_score_over_time_has_both_axes(redis_client: redis.Redis, page: WebP
         at = newest - (29 - number) * 60
         fleet.cycle("worker01", run=new_run_id(at), at=at, **outcome)
     with Tab(browser, page.url, viewport={"width": 1280, "height": 900}) as tab:
-        shown = tab.open(PAIR)
-        chart = shown.get_by_role("img", name="28 scores from 40 to 73")
+        browser_page = tab.open(PAIR)
+        chart = browser_page.get_by_role("img", name="28 scores from 40 to 73")
         expect(chart).to_be_visible()
         expect(chart.locator("circle")).to_have_count(28)
         # Two lines: there is a gap between them.

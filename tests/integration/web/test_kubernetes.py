@@ -26,19 +26,19 @@ SCORERS = {"apiGroups": [DYNAMIC_SCORERS.group], "resources": [DYNAMIC_SCORERS.p
 
 
 def token_of(kubeconfig: Path) -> str:
-    found: str = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
-    return found
+    token: str = json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
+    return token
 
 
 def own_rules() -> list[dict[str, Any]]:
     """What the chart lets the page do."""
     [role] = [
-        one
-        for one in chart.of_kind(chart.render({"mode": "Distributed"}), "ClusterRole")
-        if one["metadata"]["name"].endswith("-web")
+        cluster_role
+        for cluster_role in chart.of_kind(chart.render({"mode": "Distributed"}), "ClusterRole")
+        if cluster_role["metadata"]["name"].endswith("-web")
     ]
-    found: list[dict[str, Any]] = role["rules"]
-    return found
+    rules: list[dict[str, Any]] = role["rules"]
+    return rules
 
 
 def placement(name: str) -> dict[str, Any]:
@@ -52,14 +52,18 @@ def placement(name: str) -> dict[str, Any]:
 def own_settings() -> dict[str, Any]:
     """What the chart sets of the page's own settings, but where it listens."""
     [pod] = [
-        one["spec"]["template"]["spec"]
-        for one in chart.of_kind(chart.render({"mode": "Distributed"}), "Deployment")
-        if one["metadata"]["name"].endswith("-web")
+        deployment["spec"]["template"]["spec"]
+        for deployment in chart.of_kind(chart.render({"mode": "Distributed"}), "Deployment")
+        if deployment["metadata"]["name"].endswith("-web")
     ]
     [container] = pod["containers"]
     assert container["args"][:1] == ["hub"]
-    found = {one["name"].lower().removeprefix("dsf_"): one["value"] for one in container["env"] if "value" in one}
-    return {name: value for name, value in found.items() if name.startswith("web_") or name == "host_names"}
+    variables = {
+        variable["name"].lower().removeprefix("dsf_"): variable["value"]
+        for variable in container["env"]
+        if "value" in variable
+    }
+    return {name: value for name, value in variables.items() if name.startswith("web_") or name == "host_names"}
 
 
 def test_the_api_server_says_who_may_what(
@@ -84,8 +88,8 @@ def test_the_api_server_says_who_may_what(
     with WebProcess(redis_url, tmp_path / "log", **settings) as page:
 
         def visitor(token: str) -> tuple[Visitor, int]:
-            made = Visitor(page)
-            return made, made.post("/login", made.get("/login"), token=token)[0]
+            new_visitor = Visitor(page)
+            return new_visitor, new_visitor.post("/login", new_visitor.get("/login"), token=token)[0]
 
         assert visitor("made-up")[1] == 401
         actor, status = visitor(tokens["actor"])
@@ -126,7 +130,9 @@ def test_the_api_server_says_who_may_what(
         wait_for(lambda: not kept.read(redis_client, "other")[0].is_running, 90, "the comparison")
         run = kept.read(redis_client, "other")[0]
         assert run.comparison is not None, run.problem
-        assert [(one.namespace, one.name) for one in run.comparison.placements] == [(namespace, "web")]
+        assert [(placement.namespace, placement.name) for placement in run.comparison.placements] == [
+            (namespace, "web")
+        ]
         assert f"Placement {namespace}/web" in reader.get(place)
         assert f"{namespace}/web" not in actor.get(place)
         assert viewer.post("/act/compare", secret, scorer=SAMPLE, other="other")[0] == 403

@@ -42,19 +42,19 @@ def proxied(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, proxied, ignore_https_errors=True) as tab:
-        shown = tab.open("/scores/")
-        shown.get_by_label("Token").fill(TOKEN)
-        shown.get_by_role("button", name="Log in").click()
-        expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
+        page = tab.open("/scores/")
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("h1")).to_contain_text("All 2 scores are fresh")
         [cookie] = tab.context.cookies()
         assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Lax")
         # Nothing holds back what is sent little by little.
-        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
+        expect(page.locator("html")).to_have_attribute("data-polled", "yes")
         fleet.failure("worker02", message="unknown metric")
-        expect(shown.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
+        expect(page.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
         tab.open(f"/scores/act/rescore?scorer={SAMPLE}")
-        shown.get_by_role("button", name="Score now on 2 clusters").click()
-        expect(shown.locator("h1")).to_contain_text("under way")
+        page.get_by_role("button", name="Score now on 2 clusters").click()
+        expect(page.locator("h1")).to_contain_text("under way")
         assert all(url.startswith(f"{proxied}/scores/") for url in tab.asked), tab.asked
         assert tab.wrong == []
 

@@ -36,18 +36,18 @@ from tests.support.webprocess import WebProcess
 PAIR = f"/clusters/worker01/scorers/{SAMPLE}"
 
 
-def fetch(page: WebProcess, path: str, *wanted: str) -> str:
+def fetch(page: WebProcess, path: str, *texts: str) -> str:
     """A page once it has these texts: one reading of the fleet, which may be an earlier test's, is shown for a second,
     and what else is on the page is read anew."""
 
-    def shown() -> str:
+    def page_with_texts() -> str:
         answer = page.get(path)
         assert answer.status_code == 200, answer.text
-        for text in wanted:
+        for text in texts:
             assert text in answer.text
         return answer.text
 
-    return wait_for(shown, 20, f"{wanted!r} on {path}")
+    return wait_for(page_with_texts, 20, f"{texts!r} on {path}")
 
 
 def clusters_of(html: str) -> list[str]:
@@ -55,9 +55,9 @@ def clusters_of(html: str) -> list[str]:
     return re.findall(r'<td data-name="State"><a href="/clusters/([^/"]*)/', html)
 
 
-def await_pairs(page: WebProcess, path: str, clusters: list[str], *wanted: str) -> None:
+def await_pairs(page: WebProcess, path: str, clusters: list[str], *texts: str) -> None:
     """Wait for a page with the pairs of these clusters and these texts: its parts are of readings of their own."""
-    wait_for(lambda: clusters_of(fetch(page, path, *wanted)) == clusters, 20, f"{clusters} on {path}")
+    wait_for(lambda: clusters_of(fetch(page, path, *texts)) == clusters, 20, f"{clusters} on {path}")
 
 
 def test_healthy_fleet_is_shown_with_links_to_its_pairs(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -71,9 +71,13 @@ def test_the_first_line_says_what_fails_where_and_why(page: WebProcess, redis_cl
     fleet = good_fleet(redis_client)
     fleet.failure("worker02", message="parse error: unexpected <eof>")
 
-    said = ("sample-scorer fails on worker02: bad_query", "parse error: unexpected &lt;eof&gt;", "correct the query")
+    first_line_texts = (
+        "sample-scorer fails on worker02: bad_query",
+        "parse error: unexpected &lt;eof&gt;",
+        "correct the query",
+    )
     # What needs a person comes first.
-    await_pairs(page, "/", ["worker02", "worker01"], *said)
+    await_pairs(page, "/", ["worker02", "worker01"], *first_line_texts)
 
 
 def test_the_pair(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -139,7 +143,7 @@ def test_pages_stay_short_despite_many_overrides_and_a_long_history(
 def test_search(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker02")
-    for query, found in (
+    for query, expected_clusters in (
         ("state:failing", ["worker02"]),
         ("reason:bad_* cluster:worker*", ["worker02"]),
         ("cluster:worker01", ["worker01"]),
@@ -148,7 +152,7 @@ def test_search(page: WebProcess, redis_client: redis.Redis) -> None:
         ("item:nothing", []),
         ("sample", ["worker02", "worker01"]),
     ):
-        await_pairs(page, f"/find?q={quote(query)}", found)
+        await_pairs(page, f"/find?q={quote(query)}", expected_clusters)
 
 
 def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -162,9 +166,9 @@ def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redi
 
     def walked() -> None:
         first = page.get("/find?q=reason:odd_*+stage:f*").text
-        following = re.search(r'rel="next" href="([^"]*)"', first)
-        assert following is not None
-        second = page.get(unescape(following[1])).text
+        next_link = re.search(r'rel="next" href="([^"]*)"', first)
+        assert next_link is not None
+        second = page.get(unescape(next_link[1])).text
         assert "130 pairs " in first
         assert "130 pairs " in second
         assert sorted(clusters_of(first + second)) == sorted(f"edge{number}" for number in range(130))
@@ -210,46 +214,46 @@ def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.
         fleet.cycle(f"edge{number}")
     due = current_slot(f"edge9/{SAMPLE}", 10, fleet.now - 30)
     run, by_hand = new_run_id(due), new_run_id(due + 0.005)
-    for one in (run, by_hand):
-        fleet.cycle("edge9", run=one)
+    for run_id in (run, by_hand):
+        fleet.cycle("edge9", run=run_id)
     sources = Sources(Reading(redis_client))
 
-    def found(text: str) -> tuple[list[str], int, int]:
+    def search_report(text: str) -> tuple[list[str], int, int]:
         answer = finding.find(sources, {}, {"q": text})
         looked = answer["looked"]
         return [row.cluster for row in answer["page"].rows], looked.read, looked.of
 
     # The last of all pairs: its run says when it was due, and few are due then.
-    wait_for(lambda: found(f"run:{run}") == (["edge9"], 1, 1), 20)
-    wait_for(lambda: found(run) == (["edge9"], 1, 1), 20)
-    wait_for(lambda: found(f"run:{run} cluster:edge8") == ([], 1, 1), 20)
+    wait_for(lambda: search_report(f"run:{run}") == (["edge9"], 1, 1), 20)
+    wait_for(lambda: search_report(run) == (["edge9"], 1, 1), 20)
+    wait_for(lambda: search_report(f"run:{run} cluster:edge8") == ([], 1, 1), 20)
     # One that was asked for by hand says nothing of its pair.
-    wait_for(lambda: found(f"run:{by_hand}") == ([], 3, 12), 20)
-    wait_for(lambda: found(f"run:{by_hand} cluster:edge9") == (["edge9"], 1, 1), 20)
-    wait_for(lambda: len(found("item:n1")[0]) == 3, 20)
+    wait_for(lambda: search_report(f"run:{by_hand}") == ([], 3, 12), 20)
+    wait_for(lambda: search_report(f"run:{by_hand} cluster:edge9") == (["edge9"], 1, 1), 20)
+    wait_for(lambda: len(search_report("item:n1")[0]) == 3, 20)
 
 
 def test_outdated_cursor_shows_the_first_page(redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     sources = Sources(Reading(redis_client))
-    [view] = [one for one in VIEWS if one.path == "/"]
+    [view] = [candidate for candidate in VIEWS if candidate.path == "/"]
 
     def grown(start: int, end: int) -> None:
         for number in range(start, end):
             fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
             fleet.entry(f"edge{number}")
 
-    def shown(mode: str, rows: int, cursor: str) -> bool:
+    def shows_first_page(mode: str, rows: int, cursor: str) -> bool:
         context = view.build(sources, {}, {"cursor": cursor})
         return context["mode"] == mode and len(context["lines"] if mode == "matrix" else context["page"].rows) == rows
 
     grown(0, 198)
-    wait_for(lambda: shown("matrix", 200, ""), 20)
+    wait_for(lambda: shows_first_page("matrix", 200, ""), 20)
     # All is counted again and again here.
-    wait_for(lambda: shown("matrix", 200, "3/30000000000.0/a/b"), 20)
+    wait_for(lambda: shows_first_page("matrix", 200, "3/30000000000.0/a/b"), 20)
     grown(198, 250)
-    wait_for(lambda: shown("large", 100, ""), 20)
-    wait_for(lambda: shown("large", 100, "-3.0/edge100"), 20)
+    wait_for(lambda: shows_first_page("large", 100, ""), 20)
+    wait_for(lambda: shows_first_page("large", 100, "-3.0/edge100"), 20)
 
 
 def test_clusters_without_pairs_are_not_counted_in_the_matrix(
@@ -268,14 +272,14 @@ def test_clusters_without_pairs_are_not_counted_in_the_matrix(
         sizes.clear()
         query: dict[str, str] = {}
         while True:
-            found = VIEWS[0].build(sources, {}, query)
-            if found["mode"] != "matrix" or found["page"].total != 82:
+            context = VIEWS[0].build(sources, {}, query)
+            if context["mode"] != "matrix" or context["page"].total != 82:
                 return False
-            sizes.append(len(found["lines"]))
-            if found["page"].cursor is None:
+            sizes.append(len(context["lines"]))
+            if context["page"].cursor is None:
                 # All is counted again and again here.
                 return sizes == [50, 32]
-            query = {"cursor": found["page"].cursor}
+            query = {"cursor": context["page"].cursor}
 
     wait_for(read, 20)
 
@@ -305,9 +309,9 @@ def test_texts_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis)
     for cluster in CLUSTERS:
         fleet.entry(cluster)
     fleet.score("worker01")
-    stored = json.loads(redis_client.hget("dsf:pair:worker01/sample-scorer", "score") or "{}")
-    stored |= {"score_name": PROBE, "items": [[PROBE, 3]], "results": [[{"node": PROBE}, 3.5]], "run": PROBE}
-    redis_client.hset("dsf:pair:worker01/sample-scorer", "score", json.dumps(stored))
+    score = json.loads(redis_client.hget("dsf:pair:worker01/sample-scorer", "score") or "{}")
+    score |= {"score_name": PROBE, "items": [[PROBE, 3]], "results": [[{"node": PROBE}, 3.5]], "run": PROBE}
+    redis_client.hset("dsf:pair:worker01/sample-scorer", "score", json.dumps(score))
     fleet.failure("worker02", message=PROBE)
     # A row as earlier versions wrote it, in which everything may be any text.
     row = dict.fromkeys(("run", "outcome", "stage", "reason", "message"), PROBE)
@@ -438,7 +442,7 @@ def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: 
     (folder / f"{SAMPLE}.yaml").write_text(MANIFEST)
     with WebProcess(redis_server.url, tmp_path / "log", manifests=tmp_path) as page:
         html = fetch(page, f"/scorers/{SAMPLE}", "Origin of each setting")
-        told = Client(page.url).scorer(SAMPLE).settings
+        scorer_settings = Client(page.url).scorer(SAMPLE).settings
         described = page.get("/openapi.json").json()["components"]["schemas"]
         # As for those that may not read it.
         (folder / f"{SAMPLE}.yaml").unlink()
@@ -457,8 +461,8 @@ def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: 
     assert settings["validity (s)"][:2] == ("300 (3 intervals, at least 300)", "default")
     assert settings["interval (s)"] == ("7", "override", "set by ann: load test; declared: 10 in /config")
     # The same for programs.
-    assert told is not None
-    assert {one.name: (one.value, one.origin, one.instead) for one in told} == settings
+    assert scorer_settings is not None
+    assert {setting.name: (setting.value, setting.origin, setting.instead) for setting in scorer_settings} == settings
     assert set(described["SettingView"]["properties"]) == {"name", "value", "origin", "instead"}
     assert "settings" in described["ScorerDetail"]["properties"]
     assert "<b>7 s</b> in force, set by a user; declared are 10 s" in html
@@ -481,8 +485,8 @@ def test_scorer_that_could_not_run_shows_its_condition(page: WebProcess, redis_c
     cluster = fetch(page, "/clusters/worker01", f'{STATIC}</a>: <span class="soft">masked')
     assert "<code>env=" in cluster
     assert not [text for text in (html, cluster) if "<script>alert" in text]
-    [said] = wait_for(lambda: page.get("/api/v1/summary").json()["unready"], 20)
-    assert (said["name"], said["conditions"][0]["reason"]) == ("broken", "MissingInterval")
+    [unready_scorer] = wait_for(lambda: page.get("/api/v1/summary").json()["unready"], 20)
+    assert (unready_scorer["name"], unready_scorer["conditions"][0]["reason"]) == ("broken", "MissingInterval")
 
 
 def test_the_fleet_by_cluster_set_and_by_label(page: WebProcess, redis_client: redis.Redis) -> None:

@@ -27,7 +27,7 @@ def column(cluster: str, *blocks: dict[str, Any]) -> dict[str, Any]:
     return {"cluster": cluster, "blocks": list(blocks), **policy}
 
 
-def comparison(namespace: str = "apps", words: str = XSS, **more: Any) -> PlanComparison:
+def comparison(namespace: str = "apps", words: str = XSS, **overrides: Any) -> PlanComparison:
     clusters = [
         {
             "cluster": "worker01",
@@ -49,8 +49,8 @@ def comparison(namespace: str = "apps", words: str = XSS, **more: Any) -> PlanCo
         {"workload": "b", "change": "stays", "now": [place], "proposed": [place], "next_best": "worker02 with all (7)"},
     ]
     report = {"namespace": namespace, "plan_id": "0123", "applied": False, "gap": 0.0, "warnings": [words]}
-    found = {"score_now": 70.0, "score_proposed": 150.0, "clusters": clusters, "moves": moves}
-    return PlanComparison.model_validate({"at": time.time(), "status": "Optimal", **report, **found, **more})
+    plan_fields = {"score_now": 70.0, "score_proposed": 150.0, "clusters": clusters, "moves": moves}
+    return PlanComparison.model_validate({"at": time.time(), "status": "Optimal", **report, **plan_fields, **overrides})
 
 
 def test_proposal_is_shown_beside_the_plan_in_force(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -85,8 +85,8 @@ def test_axe_finds_nothing_on_plans(page: WebProcess, browser: Browser, redis_cl
 
 
 def test_large_plan_is_truncated(page: WebProcess, redis_client: redis.Redis) -> None:
-    one = comparison()
-    many = one.model_copy(update={"clusters": one.clusters * 90, "moves": one.moves * 90, "more_moves": 7})
+    plan = comparison()
+    many = plan.model_copy(update={"clusters": plan.clusters * 90, "moves": plan.moves * 90, "more_moves": 7})
     remember(redis_client, many)
     html = fetch(page, "/plans", "Plan of apps")
     assert "87 more are not shown" in html

@@ -33,7 +33,7 @@ def _memory(process: HttpProcess) -> int:
 
 
 @contextlib.contextmanager
-def _clients(port: int, number: int, sent: bytes, address: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
+def _clients(port: int, number: int, request_bytes: bytes, address: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
     """So many clients of one address."""
     with contextlib.ExitStack() as stack:
         clients: list[socket.socket] = []
@@ -45,7 +45,7 @@ def _clients(port: int, number: int, sent: bytes, address: str = "127.0.0.1") ->
             client.bind((address, 0))
             client.connect(("127.0.0.1", port))
             with contextlib.suppress(ConnectionError):
-                client.sendall(sent)
+                client.sendall(request_bytes)
             clients.append(client)
         yield clients
 
@@ -70,25 +70,25 @@ def test_slow_readers_hold_little_memory(process: WebProcess) -> None:
     whole = process.get(FILE, **{"Accept-Encoding": "identity"}).content
     # Not compressed, which is more.
     request = f"GET {FILE} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\n\r\n"
-    most = 0
+    peak = 0
     with _clients(process.port, CLIENTS, request.encode()) as clients:
         for _ in range(3):
             for client in clients:
                 client.settimeout(0)
                 with contextlib.suppress(OSError):
                     client.recv(1024)
-            most = max(most, _memory(process))
+            peak = max(peak, _memory(process))
             assert process.get(FILE, **{"Accept-Encoding": "identity"}).content == whole
-    assert most < LIMIT
+    assert peak < LIMIT
 
 
-@pytest.mark.parametrize("sent", [HALF, b"GET / HTTP/1.1\r\nHost: ", b""])
-def test_clients_that_send_no_end_take_places_from_each_other_only(process: WebProcess, sent: bytes) -> None:
+@pytest.mark.parametrize("request_bytes", [HALF, b"GET / HTTP/1.1\r\nHost: ", b""])
+def test_clients_that_send_no_end_take_places_from_each_other_only(process: WebProcess, request_bytes: bytes) -> None:
     with _clients(process.port, 3, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "127.0.0.2") as patient:
         for client in patient:
             assert client.recv(4096).startswith(b"HTTP/1.1 200")
         # A minute of 60 connections a second would be as many for each place.
-        with _clients(process.port, 2 * MOST_CONNECTIONS, sent, "127.0.0.3"):
+        with _clients(process.port, 2 * MOST_CONNECTIONS, request_bytes, "127.0.0.3"):
             for _ in range(3):
                 assert process.get("/healthz").status_code == 200
             assert all(_is_open(client) for client in patient)

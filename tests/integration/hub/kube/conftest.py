@@ -26,8 +26,8 @@ def world(
     settings_factory: Callable[..., Settings],
 ) -> Iterator[HubWorld]:
     """An API server without clusters or scorers, an empty Redis, and no process yet."""
-    with contextlib.closing(HubWorld(control_plane, redis_client, redis_url, tmp_path)) as made:
+    with contextlib.closing(HubWorld(control_plane, redis_client, redis_url, tmp_path)) as hub_world:
         # A hub works on whatever is there, also on what tests without a hub left.
-        made.clean()
-        yield made
-        made.clean()
+        hub_world.clean()
+        yield hub_world
+        hub_world.clean()

@@ -174,7 +174,7 @@ class HubWorld:
         """The ManifestWork of a cluster."""
         return self.object(MANIFEST_WORKS, cluster, MANIFESTWORK_NAME)
 
-    def told(self, cluster: str) -> list[str] | None:
+    def delivered_scorers(self, cluster: str) -> list[str] | None:
         """The scorers that a cluster's agent is told of."""
         work = self.work(cluster)
         if work is None:
@@ -194,8 +194,8 @@ class HubWorld:
 
     def status(self, name: str = "cpu-scorer") -> dict[str, Any]:
         """The status of a scorer."""
-        found = self.object(DYNAMIC_SCORERS, self.namespace, name) or {}
-        status: dict[str, Any] = found.get("status") or {}
+        scorer_object = self.object(DYNAMIC_SCORERS, self.namespace, name) or {}
+        status: dict[str, Any] = scorer_object.get("status") or {}
         return status
 
     def condition(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str]:
@@ -216,15 +216,15 @@ class HubWorld:
 
     def score(self, cluster: str, name: str = "cpu") -> list[int] | None:
         """The values of a score's items; None when there is no such score."""
-        found = self.object(ADDON_PLACEMENT_SCORES, cluster, name)
-        if found is None:
+        score_object = self.object(ADDON_PLACEMENT_SCORES, cluster, name)
+        if score_object is None:
             return None
-        return [item["value"] for item in (found.get("status") or {}).get("scores", ())]
+        return [item["value"] for item in (score_object.get("status") or {}).get("scores", ())]
 
     def scores(self, name: str = "cpu") -> dict[str, list[int]]:
         """The values of all scores of this name, by cluster."""
         return {
-            item["metadata"]["namespace"]: [one["value"] for one in (item.get("status") or {}).get("scores", ())]
+            item["metadata"]["namespace"]: [score["value"] for score in (item.get("status") or {}).get("scores", ())]
             for item in self.items(ADDON_PLACEMENT_SCORES)
             if item["metadata"]["name"] == name
         }
@@ -283,6 +283,6 @@ def addon(cluster: str) -> dict[str, Any]:
     }
 
 
-def said(log: Path, *words: str) -> bool:
+def has_logged(log: Path, *words: str) -> bool:
     """Whether a line of a log has all of these words."""
     return any(all(word in line for word in words) for line in log.read_text().splitlines())

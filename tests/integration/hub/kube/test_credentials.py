@@ -47,10 +47,10 @@ class World:
 
     def credentials(self) -> AgentCredentials:
         """Of a hub that was started just now."""
-        made = AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings)
-        made.begin(MASTER)
-        self._made.append(made)
-        return made
+        agent_credentials = AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings)
+        agent_credentials.begin(MASTER)
+        self._made.append(agent_credentials)
+        return agent_credentials
 
     def registrar(self) -> Registrar:
         """Likewise."""
@@ -71,8 +71,8 @@ class World:
                 return False
 
     def close(self) -> None:
-        for made in self._made:
-            made.close()
+        for agent_credentials in self._made:
+            agent_credentials.close()
         self.client.execute_command("ACL", "DELUSER", cluster_user(self.cluster))
         self._users.close()
 
@@ -86,9 +86,9 @@ def world(
     settings_factory: Callable[..., Settings],
 ) -> Iterator[World]:
     settings = settings_factory(role="hub", redis_url=redis_url, redis_manage_users=True)
-    made = World(hub, settings, redis_client, redis_url, control_plane.cluster())
-    yield made
-    made.close()
+    credentials_world = World(hub, settings, redis_client, redis_url, control_plane.cluster())
+    yield credentials_world
+    credentials_world.close()
 
 
 def test_returning_cluster_gets_new_credentials_while_its_old_work_still_exists(world: World, session: Session) -> None:
@@ -177,19 +177,22 @@ def test_pull_secret_is_delivered_updated_and_removed(
         credentials.begin(MASTER)
         with contextlib.closing(credentials):
             credentials.ensure(world.cluster, "uid1")
-        return {one["metadata"]["name"]: one for one in session.get(world.path)["spec"]["workload"]["manifests"]}
+        return {
+            manifest["metadata"]["name"]: manifest
+            for manifest in session.get(world.path)["spec"]["workload"]["manifests"]
+        }
 
     assert list(delivered()) == [CREDENTIALS_NAME]
     for password in ("first", "second"):
         text = json.dumps({"auths": {"registry.example.com": {"auth": password}}})
         file.write_text(text)
         # The kubelet needs it as soon as the pod's other Secret is there.
-        found = delivered()
-        assert list(found) == [PULL_SECRET_NAME, CREDENTIALS_NAME]
-        secret = found[PULL_SECRET_NAME]
+        delivered_objects = delivered()
+        assert list(delivered_objects) == [PULL_SECRET_NAME, CREDENTIALS_NAME]
+        secret = delivered_objects[PULL_SECRET_NAME]
         assert secret["type"] == "kubernetes.io/dockerconfigjson"
         assert base64.b64decode(secret["data"][".dockerconfigjson"]).decode() == text
-        assert secret["metadata"]["namespace"] == found[CREDENTIALS_NAME]["metadata"]["namespace"]
+        assert secret["metadata"]["namespace"] == delivered_objects[CREDENTIALS_NAME]["metadata"]["namespace"]
         ids = world.hub.backend.delivered_key_ids(world.cluster)
         assert ids is not None
         assert ids.valid == (1,)

@@ -32,7 +32,7 @@ def test_configuration_with_upstreams_finalizer_is_deleted_at_once(world: HubWor
         upstream.create_config(world.session, namespace)
     upstream.create_work(world.session, cluster)
     world.hub()
-    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 30)
     # While they live, so that no later deletion depends on a running hub.
     for namespace in (world.namespace, elsewhere):
         path = DYNAMIC_SCORING_CONFIGS.path(namespace, "dynamic-scoring-config")
@@ -55,7 +55,7 @@ def test_configuration_that_was_deleted_before_the_migration_goes_with_upstreams
     world.until(lambda: all(world.work(cluster) is None for cluster in clusters), 30)
     # The same manifest counts again, as it is a new object.
     world.apply(config(world.namespace))
-    world.until(lambda: all(world.told(cluster) == ["cpu-scorer"] for cluster in clusters), 30)
+    world.until(lambda: all(world.delivered_scorers(cluster) == ["cpu-scorer"] for cluster in clusters), 30)
 
 
 def test_objects_that_a_foreign_finalizer_keeps_are_reported_as_terminating(
@@ -63,11 +63,11 @@ def test_objects_that_a_foreign_finalizer_keeps_are_reported_as_terminating(
 ) -> None:
     [cluster] = world.setup(api.url, "one")
     world.hub()
-    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 30)
     path = DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer")
     world.session.merge(path, {"metadata": {"finalizers": [FOREIGN]}})
     world.plane.kubectl("delete", "dynamicscorer", "cpu-scorer", "-n", world.namespace, "--wait=false")
-    world.until(lambda: world.told(cluster) == [], 30)
+    world.until(lambda: world.delivered_scorers(cluster) == [], 30)
     for kind in ("Distributed", "Scoring", "Ready"):
         world.until(lambda kind=kind: world.condition(kind) == ("False", TERMINATING), 30)
     assert FOREIGN in world.told_by("Ready")[2]
@@ -84,7 +84,7 @@ def test_objects_that_a_foreign_finalizer_keeps_are_reported_as_terminating(
     world.until(lambda: not world.client.hgetall(keys.SCORER_NOTICES), 30)
 
     _scorer(world, api.url)
-    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 30)
     world.session.merge(world.config_path, {"metadata": {"finalizers": [FOREIGN]}})
     world.session.delete(world.config_path)
     world.until(lambda: world.condition("Distributed") == ("False", "NoScoringConfig"), 30)
@@ -98,7 +98,7 @@ def test_objects_that_a_foreign_finalizer_keeps_are_reported_as_terminating(
     world.until(lambda: reasons() == {"Distributed": TERMINATING, "Ready": TERMINATING}, 30)
     world.session.merge(world.config_path, {"metadata": {"finalizers": None}})
     world.apply(config(world.namespace))
-    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 30)
 
 
 def test_leaving_removes_upstreams_finalizer_without_a_running_hub(world: HubWorld) -> None:
@@ -115,10 +115,10 @@ def test_check_of_a_running_upstream_hub_names_what_would_stop(world: HubWorld) 
     upstream.create_config(world.session, elsewhere, masks=[{"clusterName": cluster, "scoreName": "cpu"}])
     upstream.create_score(world.session, cluster, "gone", a=1)
     world.apply(scorer(elsewhere, "away"))
-    done = dsf("migrate", "--check", "--kubeconfig", str(world.plane.kubeconfig), "-n", world.namespace, "-o", "json")
-    assert done.exit_code == 1
+    result = dsf("migrate", "--check", "--kubeconfig", str(world.plane.kubeconfig), "-n", world.namespace, "-o", "json")
+    assert result.exit_code == 1
     # What stops comes first.
-    findings = {each["object"]: each for each in reversed(json.loads(done.stdout)["findings"])}
+    findings = {each["object"]: each for each in reversed(json.loads(result.stdout)["findings"])}
     assert findings[f"DynamicScorer {elsewhere}/away"]["severity"] == "stops"
     assert "its masks are lost" in findings[f"DynamicScoringConfig {elsewhere}/dynamic-scoring-config"]["message"]
     assert findings[f"AddOnPlacementScore {cluster}/gone"]["severity"] == "change"

@@ -22,7 +22,7 @@ def test_after_the_hub_wrote_its_statuses_nothing_differs_from_git(world: HubWor
     world.plane.kubectl("apply", *_APPLY, stdin=repository)
     world.hub()
     name = world.plane.cluster()
-    world.until(lambda: world.told(name) == ["cpu-scorer"], 20)
+    world.until(lambda: world.delivered_scorers(name) == ["cpu-scorer"], 20)
     world.deliver(name)
     world.until(lambda: world.condition("Distributed") == ("True", "Distributed"), 10)
     world.until(lambda: world.condition("Ready") == ("Unknown", "NoCyclesYet"), 10)
@@ -30,14 +30,14 @@ def test_after_the_hub_wrote_its_statuses_nothing_differs_from_git(world: HubWor
     assert world.plane.kubectl("diff", *_APPLY, stdin=repository) == ""
     before = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))["metadata"]["resourceVersion"]
     world.plane.kubectl("apply", *_APPLY, stdin=repository)
-    found = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))
-    assert found["metadata"]["resourceVersion"] == before, "an apply of the same writes nothing"
-    assert (argo(found), flux(found)) == ("Progressing", "inProgress")
+    scorer_object = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))
+    assert scorer_object["metadata"]["resourceVersion"] == before, "an apply of the same writes nothing"
+    assert (argo(scorer_object), flux(scorer_object)) == ("Progressing", "inProgress")
 
     world.send(name, 7.0)
     world.until(lambda: world.condition("Ready") == ("True", "CyclesSucceed"), 20)
-    found = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))
-    assert (argo(found), flux(found)) == ("Healthy", "current")
+    scorer_object = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))
+    assert (argo(scorer_object), flux(scorer_object)) == ("Healthy", "current")
     whole = world.session.get(DYNAMIC_SCORING_CONFIGS.path(world.namespace, "dynamic-scoring-config"))
     assert (argo(whole), flux(whole)) == ("Healthy", "current")
     assert world.plane.kubectl("diff", *_APPLY, stdin=repository) == ""
@@ -56,5 +56,5 @@ def test_after_the_hub_wrote_its_statuses_nothing_differs_from_git(world: HubWor
     )
     objects[1]["spec"]["execution"] = {"suspend": False}
     changed = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    said = world.plane.kubectl("diff", *_APPLY, "--force-conflicts", stdin=changed, check=False)
-    assert "suspend: true" in said
+    diff = world.plane.kubectl("diff", *_APPLY, "--force-conflicts", stdin=changed, check=False)
+    assert "suspend: true" in diff

@@ -10,7 +10,7 @@ from typing import Any
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.up.stack import http_ready
-from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.integration.hub.kube.hubworld import HubWorld, has_logged
 from tests.support.child import stopped
 from tests.support.httpserver import ScriptedServer
 from tests.support.redisserver import free_port
@@ -19,10 +19,10 @@ from tests.support.redisserver import free_port
 def test_standby_hub_takes_over_the_lease(world: HubWorld, api: ScriptedServer) -> None:
     [first] = world.setup(api.url, "one")
     leader = world.hub()
-    world.until(lambda: world.told(first) == ["cpu-scorer"], 20)
+    world.until(lambda: world.delivered_scorers(first) == ["cpu-scorer"], 20)
     standby = world.hub()
     holder = world.holder()
-    world.until(lambda: said(standby.log, "waits for its turn"), 20)
+    world.until(lambda: has_logged(standby.log, "waits for its turn"), 20)
     assert standby.is_running
     assert world.holder() == holder
 
@@ -32,7 +32,7 @@ def test_standby_hub_takes_over_the_lease(world: HubWorld, api: ScriptedServer) 
         assert world.holder() == "", "it hands the lease back"
     world.until(lambda: world.holder() not in ("", holder), 5)
     second = world.plane.cluster()
-    world.until(lambda: world.told(second) == ["cpu-scorer"], 5)
+    world.until(lambda: world.delivered_scorers(second) == ["cpu-scorer"], 5)
 
     # Another one has the lease against its will: it ends at once.
     lease = LEASES.path(world.namespace, "dynamic-scoring-hub")
@@ -44,19 +44,19 @@ def test_standby_hub_takes_over_the_lease(world: HubWorld, api: ScriptedServer) 
 def test_standby_with_all_services_takes_over_from_a_killed_process(world: HubWorld, api: ScriptedServer) -> None:
     [first] = world.setup(api.url, "one")
     leader = world.hub(target="all", web_auth="open", listen_host="::", listen_port=free_port())
-    world.until(lambda: world.told(first) == ["cpu-scorer"], 20)
+    world.until(lambda: world.delivered_scorers(first) == ["cpu-scorer"], 20)
     port = free_port()
     standby = world.hub(target="all", web_auth="open", listen_host="::", listen_port=port)
     # Results and page work in each process.
-    world.until(lambda: said(standby.log, " ready."), 60)
+    world.until(lambda: has_logged(standby.log, " ready."), 60)
     world.until(http_ready(f"http://127.0.0.1:{port}/healthz"), 20)
-    assert said(standby.log, "another beat is active")
+    assert has_logged(standby.log, "another beat is active")
     holder = world.holder()
     leader.kill()
     world.until(lambda: world.holder() not in ("", holder), 60)
-    world.until(lambda: said(standby.log, "beat is active"), 60)
+    world.until(lambda: has_logged(standby.log, "beat is active"), 60)
     second = world.plane.cluster()
-    world.until(lambda: world.told(second) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(second) == ["cpu-scorer"], 30)
 
 
 def test_unwritable_cluster_does_not_delay_other_clusters(world: HubWorld, api: ScriptedServer) -> None:
@@ -71,9 +71,9 @@ def test_unwritable_cluster_does_not_delay_other_clusters(world: HubWorld, api: 
             "spec": {"hubAcceptsClient": True},
         }
         world.session.create(MANAGED_CLUSTERS.path(), body)
-    world.until(lambda: said(hub.log, "reconciliation failed", 'namespaces "nowhere-9" not found'), 5)
+    world.until(lambda: has_logged(hub.log, "reconciliation failed", 'namespaces "nowhere-9" not found'), 5)
     good = world.plane.cluster()
-    world.until(lambda: world.told(good) == ["cpu-scorer"], 3)
+    world.until(lambda: world.delivered_scorers(good) == ["cpu-scorer"], 3)
     world.until(lambda: world.condition("Distributed") == ("False", "Distributing"), 3)
     # The text is that of the first one, so that the status is written once.
     world.until(lambda: "nowhere-0: PATCH " in world.told_by("Distributed")[2], 3)
@@ -85,7 +85,7 @@ def test_many_clusters_at_once_and_an_api_server_that_dies_meanwhile(world: HubW
     hub = world.hub()
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)
 
-    def told() -> dict[str, int]:
+    def delivery_counts() -> dict[str, int]:
         """How many clusters are told of how many scorers."""
         numbers: dict[str, int] = {}
         for work in _works(world):
@@ -108,7 +108,7 @@ def test_many_clusters_at_once_and_an_api_server_that_dies_meanwhile(world: HubW
 
     with ThreadPoolExecutor(8) as pool:
         clusters = list(pool.map(lambda _: world.plane.cluster("many"), range(40)))
-    world.until(lambda: told() == dict.fromkeys(clusters, 1), 60)
+    world.until(lambda: delivery_counts() == dict.fromkeys(clusters, 1), 60)
     world.until(lambda: len(world.pairs()) == 40, 20)
 
     # Scores are being written and masks have just changed, and the API server dies in the middle of it.
@@ -117,19 +117,19 @@ def test_many_clusters_at_once_and_an_api_server_that_dies_meanwhile(world: HubW
     world.mask(*((cluster, "cpu") for cluster in masked))
     for cluster, [value] in scored.items():
         assert world.send(cluster, value) == "ok"
-    world.until(lambda: 0 in told().values() and world.scores(), 20)
+    world.until(lambda: 0 in delivery_counts().values() and world.scores(), 20)
     world.plane.kill_apiserver()
     world.plane.start_apiserver()
-    until(lambda: told() == dict.fromkeys(masked, 0) | dict.fromkeys(scored, 1), 60)
+    until(lambda: delivery_counts() == dict.fromkeys(masked, 0) | dict.fromkeys(scored, 1), 60)
     until(lambda: len(world.pairs()) == 20, 10)
     until(lambda: world.scores() == scored, 30)
     until(lambda: world.status()["clusters"]["desired"] == 20, 10)
     assert "Traceback" not in hub.log.read_text()
     # What changes from here on is heard of at once again.
     world.mask()
-    until(lambda: told() == dict.fromkeys(clusters, 1), 60)
+    until(lambda: delivery_counts() == dict.fromkeys(clusters, 1), 60)
     late = world.plane.cluster()
-    until(lambda: world.told(late) == ["cpu-scorer"], 10)
+    until(lambda: world.delivered_scorers(late) == ["cpu-scorer"], 10)
     until(lambda: len(world.pairs()) == 41, 30)
     world.session.delete(world.config_path)
     until(lambda: world.config() is None, 30)

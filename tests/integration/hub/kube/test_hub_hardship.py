@@ -13,7 +13,7 @@ from typing import Any
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.errors import BackendError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
-from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.integration.hub.kube.hubworld import HubWorld, has_logged
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
 
@@ -68,7 +68,7 @@ def test_slow_etcd_delays_updates_without_errors(world: HubWorld, api: ScriptedS
     leader = world.hub()
     world.until(lambda: len(world.pairs()) == 5, 20)
     standby, results = world.hub(), world.results()
-    world.until(lambda: said(standby.log, "waits for its turn"), 20)
+    world.until(lambda: has_logged(standby.log, "waits for its turn"), 20)
     assert [world.send(cluster, 1) for cluster in clusters] == ["ok"] * 5
     world.until(lambda: world.scores() == {cluster: [1] for cluster in clusters}, 20)
     before, lengths = _lease(world), list[float]()
@@ -85,7 +85,7 @@ def test_slow_etcd_delays_updates_without_errors(world: HubWorld, api: ScriptedS
         # Half of the time after which a leader gives up.
         time.sleep(5.0)
     world.until(lambda: world.scores() == {cluster: [3] for cluster in clusters[1:]}, 5)
-    world.until(lambda: world.told(clusters[0]) == [], 5)
+    world.until(lambda: world.delivered_scorers(clusters[0]) == [], 5)
     world.until(lambda: world.status()["clusters"]["desired"] == 4, 5)
     after = _lease(world)
     # Where this process got no CPU, etcd was away for longer than a leader may be, and the other hub leads.
@@ -105,7 +105,7 @@ def test_clocks_that_are_off_change_no_scores(world: HubWorld, api: ScriptedServ
     hub = world.hub(clock=20.0)
     # 40 s apart from the hub.
     results = world.results(clock=-20.0)
-    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 20)
+    world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 20)
     world.deliver(cluster)
     [pair] = world.until(lambda: world.pairs() == [f"{cluster}/cpu-scorer"] and world.pairs(), 5)
     assert world.schedule.due_times([pair])[pair] < time.time() + 1, "its first cycle is due now"
@@ -153,37 +153,37 @@ def test_conflicting_writers_are_overwritten(world: HubWorld, api: ScriptedServe
         # What people do in the meantime takes effect, and nobody else waits for the storm's end.
         world.mask((masked, "cpu"))
         world.until(lambda: masked not in world.scores(), 5)
-        world.until(lambda: world.told(masked) == [], 5)
+        world.until(lambda: world.delivered_scorers(masked) == [], 5)
         assert world.send(storm, 2) == "ok"
         world.until(lambda: edits[0] > 30, 20)
     world.until(lambda: world.score(storm) == [2], 5)
     world.until(lambda: world.session.get(work)["spec"] == good, 5)
     world.until(lambda: world.status().get("healthStatus") == "Active", 5)
-    wanted = {"Healthy": "True", "ConfigSynced": "True", "Scoring": "True"}
-    world.until(lambda: {kind: world.condition(kind)[0] for kind in wanted} == wanted, 5)
+    expected_conditions = {"Healthy": "True", "ConfigSynced": "True", "Scoring": "True"}
+    world.until(lambda: {kind: world.condition(kind)[0] for kind in expected_conditions} == expected_conditions, 5)
     assert world.status()["scoreName"] == "cpu"
     assert not any("Traceback" in process.log.read_text() for process in (hub, results))
 
 
 def test_result_of_a_cluster_deleted_meanwhile_leaves_nothing(world: HubWorld, api: ScriptedServer) -> None:
-    gone, other = world.setup(api.url, "gone", "other")
+    deleted_cluster, other = world.setup(api.url, "gone", "other")
     world.hub()
     results = world.results()
     world.until(lambda: len(world.pairs()) == 2, 20)
-    for cluster in (gone, other):
+    for cluster in (deleted_cluster, other):
         world.push(cluster, 1)
-    world.until(lambda: world.scores() == {gone: [1], other: [1]}, 20)
+    world.until(lambda: world.scores() == {deleted_cluster: [1], other: [1]}, 20)
     # Both results are on the way while the cluster goes.
     results.signal(signal.SIGSTOP)
-    for cluster in (gone, other):
+    for cluster in (deleted_cluster, other):
         world.push(cluster, 2)
-    world.session.delete(MANAGED_CLUSTERS.path(name=gone))
+    world.session.delete(MANAGED_CLUSTERS.path(name=deleted_cluster))
     world.until(lambda: world.pairs() == [f"{other}/cpu-scorer"], 5)
     results.signal(signal.SIGCONT)
     world.until(lambda: world.scores() == {other: [2]}, 10)
-    world.push(gone, 3)
+    world.push(deleted_cluster, 3)
     world.push(other, 3)
     world.until(lambda: world.scores() == {other: [3]}, 10)
 
     # The registry's record may wait for the cluster's return; no result may.
-    assert list(world.client.scan_iter(f"*{gone}/cpu-scorer*")) == []
+    assert list(world.client.scan_iter(f"*{deleted_cluster}/cpu-scorer*")) == []

@@ -34,18 +34,18 @@ def running(world: HubWorld, api: ScriptedServer) -> HubWorld:
 def _cluster(world: HubWorld) -> str:
     """A new cluster to which everything is delivered."""
     name = world.plane.cluster()
-    world.until(lambda: world.told(name) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(name) == ["cpu-scorer"], 30)
     world.deliver(name)
     world.until(lambda: f"{name}/cpu-scorer" in world.pairs(), 30)
     return name
 
 
 def test_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWorld) -> None:
-    made = time.monotonic()
+    applied_at = time.monotonic()
     first = running.plane.cluster()
-    running.until(lambda: running.told(first) == ["cpu-scorer"], 30)
+    running.until(lambda: running.delivered_scorers(first) == ["cpu-scorer"], 30)
     # The entry waits for the delivery, unless that takes too long: a tick before it would fail.
-    assert running.pairs() == [] or time.monotonic() - made > HOLD
+    assert running.pairs() == [] or time.monotonic() - applied_at > HOLD
     running.deliver(first)
     running.until(lambda: running.pairs() == [f"{first}/cpu-scorer"], 30)
     running.until(lambda: running.condition("Distributed") == ("True", "Distributed"), 30)
@@ -71,13 +71,13 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
     for kind in ("ConfigSynced", "Distributed", "Scoring"):
         running.until(lambda kind=kind: running.condition(kind) == ("False", "Invalid"), 10)  # type: ignore[misc]
     assert "headers: a name is there twice" in running.told_by("Scoring")[2]
-    assert {one["type"] for one in running.status()["conditions"]} == {
+    assert {condition["type"] for condition in running.status()["conditions"]} == {
         "ConfigSynced",
         "Distributed",
         "Scoring",
         "Ready",
     }
-    running.until(lambda: running.told(cluster) == [], 30)
+    running.until(lambda: running.delivered_scorers(cluster) == [], 30)
     # Nothing of it is lost meanwhile.
     assert "until it is mended nothing runs" in running.told_by("Scoring")[2]
     entry = running.schedule.entry(f"{cluster}/cpu-scorer")
@@ -85,9 +85,11 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
     assert not entry.runnable
 
     def report() -> StatusReport:
-        found = read_report(running.client, settings_factory(), None)
-        assert ("cpu-scorer", "Invalid") in {(one.scorer, one.reason) for one in found.conditions}
-        return found
+        status_report = read_report(running.client, settings_factory(), None)
+        assert ("cpu-scorer", "Invalid") in {
+            (condition.scorer, condition.reason) for condition in status_report.conditions
+        }
+        return status_report
 
     assert not running.until(report).ok
     bad = {
@@ -97,13 +99,13 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
         "spec": {"allowedHosts": ["prometheus.test"], "headers": twice},
     }
     running.apply(bad)
-    named = {"headers": None, "authenticationRef": {"name": "thanos"}}
-    running.session.merge(path, {"spec": {"source": {"auth": named}}})
+    auth_by_reference = {"headers": None, "authenticationRef": {"name": "thanos"}}
+    running.session.merge(path, {"spec": {"source": {"auth": auth_by_reference}}})
     running.until(lambda: running.condition("ConfigSynced") == ("False", "InvalidAuthentication"), 10)
     assert "'thanos' has mistakes: spec: headers: a name is there twice" in running.told_by("ConfigSynced")[2]
     running.apply({**bad, "spec": {"allowedHosts": ["prometheus.test"], "headers": twice[:1]}})
     running.until(lambda: running.condition("ConfigSynced") == ("True", "Synced"), 10)
-    running.until(lambda: running.told(cluster) == ["cpu-scorer"], 10)
+    running.until(lambda: running.delivered_scorers(cluster) == ["cpu-scorer"], 10)
 
 
 def test_no_status_contradicts_itself(running: HubWorld) -> None:
@@ -115,14 +117,18 @@ def test_no_status_contradicts_itself(running: HubWorld) -> None:
         for name in names:
             server = stack.enter_context(scoring_api(name))
             running.session.create(path, scorer(running.namespace, name, configURL=f"{server.url}/config"))
-        running.until(lambda: running.told(cluster) == ["cpu-scorer", *names], 10)
+        running.until(lambda: running.delivered_scorers(cluster) == ["cpu-scorer", *names], 10)
         running.until(lambda: all(running.status(name).get("healthStatus") == "Active" for name in names), 30)
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "1"}
-        seen = [event["object"] for event in running.session.watch(path, query, read_timeout=300)]
-    statuses = [one["status"] for one in seen if one["metadata"]["name"] in names and "status" in one]
+        observed_objects = [event["object"] for event in running.session.watch(path, query, read_timeout=300)]
+    statuses = [
+        scorer_object["status"]
+        for scorer_object in observed_objects
+        if scorer_object["metadata"]["name"] in names and "status" in scorer_object
+    ]
     assert len(statuses) >= len(names)
     for status in statuses:
-        synced = {one["status"] for one in status["conditions"] if one["type"] == "ConfigSynced"}
+        synced = {condition["status"] for condition in status["conditions"] if condition["type"] == "ConfigSynced"}
         is_active = status["healthStatus"] == "Active"
         has_name = bool(status.get("scoreName"))
         assert (is_active, synced, has_name) in ((True, {"True"}, True), (False, {"Unknown"}, False)), status
@@ -145,7 +151,7 @@ def test_clusters_come_and_go_and_edited_works_are_repaired_at_once(running: Hub
         )
     path = MANAGED_CLUSTERS.path(name=waiting)
     running.session.merge(path, {"spec": {"hubAcceptsClient": True}})
-    running.until(lambda: running.told(waiting) == ["cpu-scorer"], 30)
+    running.until(lambda: running.delivered_scorers(waiting) == ["cpu-scorer"], 30)
     credentials = MANIFEST_WORKS.path(waiting, CREDENTIALS_WORK_NAME)
     assert running.session.get(credentials)
     running.session.merge(path, {"spec": {"hubAcceptsClient": False}})
@@ -163,7 +169,7 @@ def test_renamed_scorer_replaces_its_predecessor(running: HubWorld, api: Scripte
     running.until(lambda: running.score(name) == [42], 15)
     running.session.delete(DYNAMIC_SCORERS.path(running.namespace, "cpu-scorer"))
     running.apply(scorer(running.namespace, "renamed", configURL=f"{api.url}/config"))
-    running.until(lambda: running.told(name) == ["renamed"], 30)
+    running.until(lambda: running.delivered_scorers(name) == ["renamed"], 30)
     running.deliver(name)
     running.until(lambda: running.pairs() == [f"{name}/renamed"], 30)
     running.until(lambda: running.condition("Distributed", "renamed")[0] == "True", 30)
@@ -176,8 +182,12 @@ def test_renamed_scorer_replaces_its_predecessor(running: HubWorld, api: Scripte
     def is_the_new_ones() -> bool:
         # The values are written first, the labels in a request after that. The old one's removal may come between or
         # even after it: then the hub has the new one's written again.
-        found = running.object(ADDON_PLACEMENT_SCORES, name, "cpu")
-        return found is not None and found["metadata"]["labels"][label] == "renamed" and running.score(name) == [44]
+        score_object = running.object(ADDON_PLACEMENT_SCORES, name, "cpu")
+        return (
+            score_object is not None
+            and score_object["metadata"]["labels"][label] == "renamed"
+            and running.score(name) == [44]
+        )
 
     running.until(is_the_new_ones, 10)
 
@@ -205,7 +215,7 @@ def test_ticks_go_to_clusters_with_the_add_on_and_a_flapping_add_on_keeps_its_da
     assert world.send(name, 43.0) == "ok"
     world.apply(addon(name))
     world.until(lambda: world.score(name) == [43], 30)
-    world.until(lambda: world.told(name) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(name) == ["cpu-scorer"], 30)
     world.until(lambda: world.schedule.entries()[0].runnable, 30)
     assert Registry(world.client).clusters()[name] == record
     assert world.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["uid"] == uid
@@ -252,4 +262,4 @@ def test_edited_scores_are_repaired_and_the_end_of_the_configuration_leaves_noth
     running.until(lambda: works() == [CREDENTIALS_WORK_NAME], 30)
     running.until(lambda: running.condition("Distributed") == ("False", "NoScoringConfig"), 30)
     running.apply(config(running.namespace))
-    running.until(lambda: running.told(name) == ["cpu-scorer"], 30)
+    running.until(lambda: running.delivered_scorers(name) == ["cpu-scorer"], 30)

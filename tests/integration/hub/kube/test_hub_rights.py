@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.integration.hub.kube.hubworld import HubWorld, has_logged
 from tests.integration.hub.kube.rights import HUB, without
 from tests.support.httpserver import ScriptedServer
 
@@ -14,16 +14,16 @@ def test_missing_read_permission_is_named_and_its_grant_is_detected(world: HubWo
     plane = world.plane
     limited = plane.service_account(world.namespace, "hub", without(HUB, "scores"))
     hub = world.hub(kubeconfig=limited)
-    world.until(lambda: said(hub.log, 'cannot list resource "addonplacementscores"', "RBAC rule"), 20)
+    world.until(lambda: has_logged(hub.log, 'cannot list resource "addonplacementscores"', "RBAC rule"), 20)
     # It still waits for its first list, and ends all the same.
     hub.signal(signal.SIGTERM)
     assert hub.wait() == 0
 
     hub = world.hub(kubeconfig=limited)
-    world.until(lambda: said(hub.log, "cannot watch", 'cannot list resource "addonplacementscores"'), 20)
+    world.until(lambda: has_logged(hub.log, "cannot watch", 'cannot list resource "addonplacementscores"'), 20)
     plane.set_rules(world.namespace, "hub", list(HUB.values()))
     world.until(lambda: world.status().get("healthStatus") == "Active", 15)
-    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 5)
+    world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 5)
 
 
 def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: ScriptedServer) -> None:
@@ -37,14 +37,14 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
 
     world.until(lambda: world.condition("Distributed") == ("False", "DistributionRefused"), 20)
     assert words in world.told_by("Distributed")[2]
-    world.until(lambda: said(hub.log, "reconciliation failed", words))
+    world.until(lambda: has_logged(hub.log, "reconciliation failed", words))
     world.until(lambda: world.events("DistributionRefused"), 5)
     described = world.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", world.namespace)
     assert words in described[described.index("Events:") :]
 
     # Granted: it is not waited for a look at everything, which is ten minutes away.
     world.plane.set_rules(world.namespace, "hub", list(HUB.values()))
-    world.until(lambda: world.told(cluster) == ["cpu-scorer"], 30)
+    world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 30)
     world.deliver(cluster)
     world.until(lambda: world.condition("Distributed") == ("True", "Distributed"), 5)
 
@@ -55,7 +55,7 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     words = 'cannot patch resource "addonplacementscores/status"'
     assert f"1 of 1 scores cannot be written; {cluster}: " in world.told_by("Scoring")[2]
     assert words in world.told_by("Scoring")[2]
-    world.until(lambda: said(hub.log, "score not written", words))
+    world.until(lambda: has_logged(hub.log, "score not written", words))
     world.until(lambda: world.events("ScoresNotWritten"), 5)
     world.plane.set_rules(world.namespace, "hub", list(HUB.values()))
     world.until(lambda: world.score(cluster) == [42], 20)

@@ -74,9 +74,9 @@ def test_leave_deletes_deliveries_of_the_hub_only(
     # Its work agent takes the finalizer off when it is back.
     _work(session, away, CREDENTIALS_WORK_NAME, (CLEANUP,))
     try:
-        left = leaving.leave(session, hub, patience=3)
-        assert away in left
-        assert near not in left
+        unfinished_clusters = leaving.leave(session, hub, patience=3)
+        assert away in unfinished_clusters
+        assert near not in unfinished_clusters
         assert _names(session, near) == [OTHERS]
         work = session.get(MANIFEST_WORKS.path(away, CREDENTIALS_WORK_NAME))
         assert work["metadata"]["deletionTimestamp"]
@@ -109,9 +109,11 @@ class Server:
             return {"items": []}
         self.queries.append(query)
         place = int(query.get("continue", "0"))
-        named = [work for work in self.works if query["fieldSelector"] == f"metadata.name={work['metadata']['name']}"]
-        more = str(place + 1) if place + 1 < len(named) else ""
-        return {"items": named[place : place + 1], "metadata": {"continue": more}}
+        matching_works = [
+            work for work in self.works if query["fieldSelector"] == f"metadata.name={work['metadata']['name']}"
+        ]
+        next_page = str(place + 1) if place + 1 < len(matching_works) else ""
+        return {"items": matching_works[place : place + 1], "metadata": {"continue": next_page}}
 
     def delete(self, path: str, *, uid: str) -> None:
         self._fail()

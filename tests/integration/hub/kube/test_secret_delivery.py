@@ -44,14 +44,14 @@ def test_secret_is_delivered_updated_and_removed(world: HubWorld, api: ScriptedS
     def secrets() -> list[dict[str, Any]]:
         work = world.work(cluster)
         manifests: list[dict[str, Any]] = work["spec"]["workload"]["manifests"] if work else []
-        return [one for one in manifests if one["kind"] == "Secret"]
+        return [manifest for manifest in manifests if manifest["kind"] == "Secret"]
 
     def delivered() -> dict[str, str]:
-        return {one["metadata"]["name"]: base64.b64decode(one["data"]["token"]).decode() for one in secrets()}
+        return {secret["metadata"]["name"]: base64.b64decode(secret["data"]["token"]).decode() for secret in secrets()}
 
     def usable() -> str:
-        [found] = secrets()
-        return str(found["metadata"]["annotations"][USABLE_FOR])
+        [secret] = secrets()
+        return str(secret["metadata"]["annotations"][USABLE_FOR])
 
     world.until(lambda: world.condition("ConfigSynced") == ("False", "SecretNotDelivered"), 30)
     assert delivered() == {}
@@ -68,9 +68,9 @@ def test_secret_is_delivered_updated_and_removed(world: HubWorld, api: ScriptedS
     world.until(lambda: world.condition("ConfigSynced") == ("False", "SecretNotDelivered"), 30)
 
     log = hub.log.read_text()
-    told = [*world.told_by("ConfigSynced"), *world.told_by("Distributed"), log]
+    published_texts = [*world.told_by("ConfigSynced"), *world.told_by("Distributed"), log]
     for value in ("first-t0ken", "sec0nd-token", "0ther-token"):
-        assert not any(form in text for text in told for form in (value, encoded(value)))
+        assert not any(form in text for text in published_texts for form in (value, encoded(value)))
     world.session.delete(SCORING_AUTHENTICATIONS.path(namespace, "thanos"))
 
 

@@ -32,13 +32,13 @@ def _cycle(fleet: Fleet, cluster: str) -> str:
     """How one more cycle ends; `skipped` when another one was under way. A tick may be lost with a connection."""
     run = fleet.tick(cluster)
 
-    def ended() -> str:
+    def run_outcome() -> str:
         past = Pairs(fleet.admin).history(cluster, SCORER)
         return next((cycle.outcome for cycle in past if cycle.run == run), "")
 
     # No longer, whatever the machine does: the next one may end at once.
     deadline = time.monotonic() + 3
-    while not (outcome := ended()) and time.monotonic() < deadline:
+    while not (outcome := run_outcome()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return outcome
 

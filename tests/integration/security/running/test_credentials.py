@@ -28,9 +28,9 @@ UNREADABLE = "DSF_REDIS_PASSWORD_FILE: cannot read"
 def dsf(fleet: Fleet, *arguments: str) -> Any:
     """What a person with the credential of the user `operator` gets from the command line."""
     environment = fleet.environment("operator", log_level="ERROR") | {"XDG_STATE_HOME": str(fleet.folder / "state")}
-    done = forked.dsf(("credentials", *arguments, "-o", "json"), environment)
-    assert done.returncode == 0, done.stderr
-    return {one["cluster"]: one for one in json.loads(done.stdout)["clusters"]}
+    process = forked.dsf(("credentials", *arguments, "-o", "json"), environment)
+    assert process.returncode == 0, process.stderr
+    return {row["cluster"]: row for row in json.loads(process.stdout)["clusters"]}
 
 
 def works(fleet: Fleet, cluster: str, key_id: int, *, noted: bool = True) -> None:
@@ -74,11 +74,11 @@ def test_delivered_credentials_complete_a_full_cycle(fleet: Fleet) -> None:
         for file in (fleet.password_file(cluster), fleet.key_file(cluster)):
             assert file.stat().st_mode & 0o777 == 0o600
         assert fleet.password_file(cluster).read_text().strip() == fleet.users.password(cluster, fleet.key_id(cluster))
-    listed = dsf(fleet, "list")
-    assert sorted(listed) == list(CLUSTERS)
-    for cluster, one in listed.items():
+    rows = dsf(fleet, "list")
+    assert sorted(rows) == list(CLUSTERS)
+    for cluster, row in rows.items():
         key_id = fleet.key_id(cluster)
-        assert (one["currentId"], one["usedId"], one["state"]) == (key_id, key_id, "in use")
+        assert (row["currentId"], row["usedId"], row["state"]) == (key_id, key_id, "in use")
     assert fleet.acl_log() == []
 
 
@@ -103,10 +103,10 @@ def test_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
         old.ping()
     with pytest.raises(redis.AuthenticationError):
         fleet.spoke("c1", first).ping()
-    refused = fleet.rejected("bad_signature")
+    rejected_before = fleet.rejected("bad_signature")
     with undisturbed(fleet):
         send(fleet.spoke(), sign(result("c1"), first_key))
-        fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
+        fleet.until(lambda: fleet.rejected("bad_signature") == rejected_before + 1, "the old key to be refused")
     assert before_others <= connections(fleet, "c10"), "the others are left alone"
 
 
@@ -127,7 +127,7 @@ def test_restarted_hub_completes_a_started_rotation(fleet: Fleet) -> None:
 
 
 def test_revoked_credential_ends_at_once(fleet: Fleet) -> None:
-    old, others = fleet.key_id(), fleet.key_id("c10")
+    old, other_key_id = fleet.key_id(), fleet.key_id("c10")
     thief = fleet.spoke()
     assert thief.ping()
     answer = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
@@ -137,23 +137,23 @@ def test_revoked_credential_ends_at_once(fleet: Fleet) -> None:
     with pytest.raises(redis.AuthenticationError):
         fleet.spoke("c1", old).ping()
     works(fleet, "c1", old + 1)
-    works(fleet, "c10", others)
+    works(fleet, "c10", other_key_id)
 
 
 def test_emptied_redis_gets_the_cluster_users_back(fleet: Fleet) -> None:
     dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
-    known = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
+    key_ids = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
     fleet.redis.kill()
-    for left in (fleet.redis.dir / "users.acl", *(fleet.redis.dir / "appendonlydir").iterdir()):
-        left.unlink()
+    for redis_file in (fleet.redis.dir / "users.acl", *(fleet.redis.dir / "appendonlydir").iterdir()):
+        redis_file.unlink()
     # As in a pod with an empty volume: the users of the hub's processes are there, and nothing else.
     fleet.redis.start()
     wait_for(lambda: users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}, 30, "the users to be back")
     # Nobody forgets that earlier credentials of c1 were withdrawn.
-    for cluster, key_id in known.items():
+    for cluster, key_id in key_ids.items():
         works(fleet, cluster, key_id, noted=False)
     with pytest.raises(redis.AuthenticationError):
-        fleet.spoke("c1", known["c1"] - 1).ping()
+        fleet.spoke("c1", key_ids["c1"] - 1).ping()
 
 
 def test_users_that_somebody_removed_or_made_are_put_right(fleet: Fleet) -> None:
@@ -165,7 +165,7 @@ def test_users_that_somebody_removed_or_made_are_put_right(fleet: Fleet) -> None
 
 
 def test_deleted_cluster_is_cut_off_and_its_successor_gets_new_credentials(fleet: Fleet) -> None:
-    known = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
+    key_ids = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
     thief = fleet.spoke("c10")
     assert thief.ping()
     fleet.write_manifests("c10")
@@ -175,13 +175,13 @@ def test_deleted_cluster_is_cut_off_and_its_successor_gets_new_credentials(fleet
         thief.ping()
     # Redis refuses it first, then it is taken away.
     fleet.until(lambda: not fleet.password_file("c10").parent.exists(), "the files to go")
-    works(fleet, "c1", known["c1"], noted=False)
+    works(fleet, "c1", key_ids["c1"], noted=False)
     fleet.write_manifests()
     works_again = fleet.state("c10").count("ok")
     fleet.until(lambda: fleet.state("c10").count("ok") > works_again, "the agent to be back", 30)
-    works(fleet, "c10", known["c10"] + 1)
+    works(fleet, "c10", key_ids["c10"] + 1)
     with pytest.raises(redis.AuthenticationError):
-        fleet.spoke("c10", known["c10"]).ping()
+        fleet.spoke("c10", key_ids["c10"]).ping()
 
 
 @pytest.fixture
@@ -216,20 +216,20 @@ def test_an_agent_waits_for_what_is_to_come(by_hand: Fleet) -> None:
     """Its credentials were revoked, and the new ones come later; or the file of its password is away for a moment."""
     fleet, agent, new = by_hand, by_hand.process("agent-c1"), by_hand.key_id() + 1
     pid = agent.pid
-    told = fleet.log("agent-c1").count(REFUSED)
+    unreadable_logged = fleet.log("agent-c1").count(REFUSED)
     accept(fleet, new)
     # Several times, so that it has waited as long as it ever does.
-    fleet.until(lambda: fleet.log("agent-c1").count(REFUSED) >= told + 6, "the agent to say so", 30)
+    fleet.until(lambda: fleet.log("agent-c1").count(REFUSED) >= unreadable_logged + 6, "the agent to say so", 30)
     works(fleet, "c10", fleet.key_id("c10"))
     fleet.deliver("c1", new)
     works(fleet, "c1", new)
 
     file = fleet.password_file("c1")
     password = file.read_text()
-    told = fleet.log("agent-c1").count(UNREADABLE)
+    unreadable_logged = fleet.log("agent-c1").count(UNREADABLE)
     file.unlink()
     fleet.admin.execute_command("CLIENT KILL", "USER", "spoke-c1")
-    fleet.until(lambda: fleet.log("agent-c1").count(UNREADABLE) > told, "the agent to say so")
+    fleet.until(lambda: fleet.log("agent-c1").count(UNREADABLE) > unreadable_logged, "the agent to say so")
     replace(file, password)
     works(fleet, "c1", new)
     assert (fleet.process("agent-c1").pid, agent.is_running) == (pid, True)

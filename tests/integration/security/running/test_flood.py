@@ -72,8 +72,8 @@ class Thief:
 @pytest.fixture
 def small(fleet: Fleet) -> Iterator[Fleet]:
     """The fleet on a Redis with little room."""
-    used = int(fleet.admin.info("memory")["used_memory"])
-    fleet.admin.config_set("maxmemory", used + _ROOM)
+    used_bytes = int(fleet.admin.info("memory")["used_memory"])
+    fleet.admin.config_set("maxmemory", used_bytes + _ROOM)
     fleet.admin.config_set("proto-max-bulk-len", 4 * _MEGABYTE)
     try:
         yield fleet

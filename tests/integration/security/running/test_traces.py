@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsf.messages import derive_key
 from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet
-from tests.integration.security.traces import contents, files, found, pages, served, traffic
+from tests.integration.security.traces import contents, files, pages, secrets_in, served, traffic
 from tests.support.httpserver import answer
 
 
@@ -18,8 +18,8 @@ def test_no_secret_is_anywhere(fleet: Fleet) -> None:
         places |= dict(contents(fleet)) | dict(files(fleet)) | dict(served(fleet)) | dict(pages(fleet))
         places |= {f"refused {number}": text for number, text in enumerate(fleet.refused)}
         # A cycle that had no time may have been the newest one then.
-        told = "unauthorized"
-        fleet.until(lambda: told in fleet.get(fleet.web_port, "/api/v1/scorers"), "the refusal to be shown")
+        refusal_reason = "unauthorized"
+        fleet.until(lambda: refusal_reason in fleet.get(fleet.web_port, "/api/v1/scorers"), "the refusal to be shown")
     finally:
         fleet.give_series()
     secrets = dict(CANARIES)
@@ -28,7 +28,7 @@ def test_no_secret_is_anywhere(fleet: Fleet) -> None:
             secrets[f"password {key_id} of {cluster}"] = fleet.users.password(cluster, key_id)
             secrets[f"signing key {key_id} of {cluster}"] = derive_key(MASTER, cluster, key_id).secret.hex()
     assert len(places) > 30
-    assert [(place, name) for place, text in places.items() for name in found(text, secrets)] == []
+    assert [(place, name) for place, text in places.items() for name in secrets_in(text, secrets)] == []
     # The search itself finds what is there.
-    for words in (SCORER, told):
+    for words in (SCORER, refusal_reason):
         assert any(words in text for text in places.values())
