@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from tests.faults.fleet import Fleet, scores
 from tests.support.stack import pass_time
@@ -16,9 +18,11 @@ from tests.support.wait import wait_for
 #: the JSON of others (`boundedjson`), shares of threads and of memory (`agent.turns`, `sources.room`), and the rule of
 #: the items that the hub shares with explain and backtests (`api.scorerule`).
 MOST = 42
-#: Calls of a function that is of each cycle, at least, while there are that many of them. What comes now and then has
-#: fewer: a new connection, or one more look.
-_CYCLES = 20
+#: Windows with cycles, and cycles of each. The median window counts: a new connection or one more poll is in few of
+#: them.
+_WINDOWS, _CYCLES = 5, 4
+#: Calls in the median window from which a function belongs to each cycle. A window's edge may cut one cycle off.
+_CALLS = _CYCLES - 1
 
 
 def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
@@ -26,31 +30,41 @@ def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
     with Fleet(tmp_path / "stack", altered={role: ("--calls", str(file)) for role, file in files.items()}) as fleet:
         fleet.scorer("sample", scores(10), interval=1, query="up")
         fleet.wait_success("sample", cycles=3)
-        busy, began = {role: _calls(file) for role, file in files.items()}, time.monotonic()
-        fleet.wait_success("sample", cycles=_CYCLES + 2)
-        # What is counted is written several times a second.
-        pass_time(1)
-        busy = {role: _calls(file) - busy[role] for role, file in files.items()}
-        took = time.monotonic() - began
+        began, snapshots = time.monotonic(), [_calls(files)]
+        for _ in range(_WINDOWS):
+            fleet.wait_success("sample", cycles=_CYCLES)
+            snapshots.append(_calls(files))
+        window = (time.monotonic() - began) / _WINDOWS
+        busy = _in_median_window(snapshots)
         fleet.scorer("sample", scores(10), interval=3600, query="up")
         fleet.until(lambda: {entry.interval for entry in fleet.schedule.entries()} == {3600}, "the longer interval")
         pass_time(4)
-        idle = {role: _calls(file) for role, file in files.items()}
+        snapshots = [_calls(files)]
         # What happens anyway, in as much time.
-        pass_time(took)
-        idle = {role: _calls(file) - idle[role] for role, file in files.items()}
-    entered = {
-        role: sorted(
-            {name.partition(":")[0] for name, calls in busy[role].items() if calls - idle[role][name] >= _CYCLES}
-        )
-        for role in files
-    }
+        for _ in range(3):
+            pass_time(window)
+            snapshots.append(_calls(files))
+        idle = _in_median_window(snapshots)
+    entered: dict[str, set[str]] = {role: set() for role in files}
+    for (role, function), calls in busy.items():
+        if calls - idle.get((role, function), 0) >= _CALLS:
+            entered[role].add(function.partition(":")[0])
     assert "dsf.schedule.dispatch" in entered["beat"]
-    assert {"dsf.agent.ticks", "dsf.agent.cycles", "dsf.http.client", "dsf.agent.outbox"} <= set(entered["agent"])
-    assert {"dsf.results.intake", "dsf.results.ending"} <= set(entered["results"])
-    assert len(set().union(*entered.values())) <= MOST, json.dumps(entered, indent=1)
+    assert {"dsf.agent.ticks", "dsf.agent.cycles", "dsf.http.client", "dsf.agent.outbox"} <= entered["agent"]
+    assert {"dsf.results.intake", "dsf.results.ending"} <= entered["results"]
+    assert len(set().union(*entered.values())) <= MOST, json.dumps(entered, indent=1, default=sorted)
 
 
-def _calls(file: Path) -> Counter[str]:
-    """Function (`module:name`) -> its calls so far."""
-    return Counter(wait_for(lambda: file.exists() and json.loads(file.read_text())))
+def _calls(files: dict[str, Path]) -> Counter[tuple[str, str]]:
+    """Role and function (`module:name`) -> its calls so far."""
+    calls: Counter[tuple[str, str]] = Counter()
+    for role, file in files.items():
+        wait_for(file.exists)
+        calls.update({(role, function): number for function, number in json.loads(file.read_text()).items()})
+    return calls
+
+
+def _in_median_window(snapshots: list[Counter[tuple[str, str]]]) -> dict[tuple[str, str], float]:
+    """Role and function -> its calls between two consecutive snapshots, the median."""
+    windows = [after - before for before, after in pairwise(snapshots)]
+    return {function: median(window[function] for window in windows) for function in snapshots[-1]}
