@@ -1,4 +1,4 @@
-"""Scorers for the tests, made from a manifest as a user would write it."""
+"""Scorers for the tests, built from manifests as a user writes them."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ SYNCED: dict[str, Any] = {
 }
 
 
-def manifest(spec: dict[str, Any] | None = None, *, name: str = "sample-scorer", **more: Any) -> dict[str, Any]:
-    """A DynamicScorer's manifest with the spec `spec`, or the usual one."""
+def manifest(spec: dict[str, Any] | None = None, *, name: str = "sample-scorer", **fields: Any) -> dict[str, Any]:
+    """Return a DynamicScorer's manifest with the spec `spec`, or a default one."""
     return {
         "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
         "kind": "DynamicScorer",
-        "metadata": {"name": name, "namespace": "open-cluster-management", **more.pop("metadata", {})},
+        "metadata": {"name": name, "namespace": "open-cluster-management", **fields.pop("metadata", {})},
         "spec": SPEC if spec is None else spec,
-        **more,
+        **fields,
     }
 
 
 def scorer(spec: dict[str, Any] | None = None, synced: dict[str, Any] | None = None, **metadata: Any) -> DynamicScorer:
-    """The usual scorer with fields of `spec` in the place of its own, and `synced` as what `/config` said last."""
+    """Return a scorer whose defaults `spec` overrides, with `synced` as its last `/config` document."""
     status = {"healthStatus": "Active", **({"lastSyncedConfig": synced} if synced is not None else {})}
     return DynamicScorer.from_manifest(manifest({**SPEC, **(spec or {})}, metadata=metadata, status=status))
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with values at dotted paths changed; None removes the field."""
+    """Return a copy of `base` with values changed at dotted paths; None removes the field."""
     result: dict[str, Any] = {
         key: merged(value, {}) if isinstance(value, dict) else value for key, value in base.items()
     }

@@ -1,4 +1,4 @@
-"""Results put together before items are made of them."""
+"""Aggregation of results before items are made of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_without_labels_all_are_one() -> None:
     assert aggregated([], [], "max") == []
 
 
-def test_the_largest_numbers() -> None:
+def test_sum_of_the_largest_numbers_is_infinite_and_their_mean_is_not() -> None:
     many = [ScoringResult({}, 1.7e308)] * 3
     assert aggregated(many, [], "mean")[0].score == pytest.approx(1.7e308)
     assert math.isinf(aggregated(many, [], "sum")[0].score)
@@ -62,6 +62,6 @@ def test_invalid_aggregate_is_refused(spec: dict[str, Any], expected: str) -> No
     assert expected in "; ".join(str(mistake) for mistake in explain(raised.value, Aggregate, spec))
 
 
-def test_agents_and_the_api_know_the_words() -> None:
-    found = resolve(scorer({"aggregate": {"by": ["node", "pod"], "with": "mean"}}, SYNCED)).summary
-    assert (found.aggregate_by, found.aggregate_with) == (("node", "pod"), "mean")
+def test_summary_carries_the_labels_and_function_of_aggregation() -> None:
+    summary = resolve(scorer({"aggregate": {"by": ["node", "pod"], "with": "mean"}}, SYNCED)).summary
+    assert (summary.aggregate_by, summary.aggregate_with) == (("node", "pod"), "mean")

@@ -1,4 +1,4 @@
-"""What people can write about authentication, and what they are told of what they cannot."""
+"""Authentication in manifests: accepted forms, and errors for the others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SOURCE = {"type": "Prometheus", "params": {"query": "up", "range": 60, "step": 1
 
 
 @pytest.mark.parametrize("name", [field.alias or name for name, field in Methods.model_fields.items()])
-def test_the_api_server_knows_each_method_too(name: str) -> None:
-    """What Python asks of all fields, CEL asks of each by its name."""
+def test_crd_validates_each_authentication_method(name: str) -> None:
+    """Check that CEL validates by name each field that Python validates generically."""
     rules = {rule.message.partition(":")[0]: rule.cel for rule in Auth.rules}
     assert f"self.{name})" in rules["names no method"]
     assert f"self.{name})" in rules["authenticationRef excludes other methods"]
@@ -36,7 +36,7 @@ def mistakes(auth: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("auth", "said"),
+    ("auth", "problem"),
     [
         ({}, "names no method: set authenticationRef"),
         ({"kerberos": {}}, "kerberos: is not a known field; allowed are tokenSecretRef, basic, oauth2"),
@@ -69,11 +69,11 @@ def mistakes(auth: dict[str, Any]) -> str:
         ({"azure": AZURE, "gcp": {"audience": "//p"}}, "at most one of tokenSecretRef, basic, oauth2,"),
     ],
 )
-def test_mistakes_are_named(auth: dict[str, Any], said: str) -> None:
-    assert said in mistakes(auth)
+def test_mistakes_are_named(auth: dict[str, Any], problem: str) -> None:
+    assert problem in mistakes(auth)
 
 
-def test_all_that_is_named_is_found() -> None:
+def test_references_lists_every_object_that_authentication_names() -> None:
     auth = Auth.model_validate(
         {
             "headers": [{"name": "X-A", "value": "1"}, {"name": "X-B", "secretRef": {"name": "headers", "key": "b"}}],
@@ -87,7 +87,7 @@ def test_all_that_is_named_is_found() -> None:
             },
         }
     )
-    assert {path: found.name for path, found in references(auth)} == {
+    assert {path: reference.name for path, reference in references(auth)} == {
         "headers[1].secretRef.name": "headers",
         "queryParameters[0].secretRef.name": "parameters",
         "clientCertificate.secretName": "certificate",
@@ -100,7 +100,7 @@ def test_all_that_is_named_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("auth", "said"),
+    ("auth", "problem"),
     [
         (
             {"basic": {**BASIC, "password": {"name": "../x", "key": "k"}}},
@@ -116,8 +116,8 @@ def test_all_that_is_named_is_found() -> None:
         ({"aws": {"region": "r", "roleARN": ROLE}}, "spec.source.auth.aws.roleARN: a token of the agent's own account"),
     ],
 )
-def test_unusable_auth_is_refused(auth: dict[str, Any], said: str) -> None:
-    with pytest.raises(ResolutionError, match=said.replace(".", r"\.")):
+def test_unusable_auth_is_refused(auth: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ResolutionError, match=problem.replace(".", r"\.")):
         resolve(scorer({**SOURCE, "auth": auth}))
 
 

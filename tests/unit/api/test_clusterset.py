@@ -1,4 +1,4 @@
-"""Which ManagedClusterSets a cluster is in."""
+"""Membership of clusters in ManagedClusterSets."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ ALL = [GLOBAL, DEFAULT, EUROPE, LARGE, NONE, {"metadata": {"name": "bare"}}]
         ({CLUSTER_SET_LABEL: "default"}, {"global", "default"}),
         ({CLUSTER_SET_LABEL: "bare"}, {"global", "bare"}),
         ({"region": "eu", "size": "xl"}, {"global", "europe", "large"}),
-        # The label is of no meaning for a set that selects by others.
+        # A set that selects by other labels ignores this one.
         ({CLUSTER_SET_LABEL: "europe"}, {"global"}),
-        # A set that was not read, as in a folder of manifests.
+        # The set is unknown, as in a folder of manifests.
         ({CLUSTER_SET_LABEL: "elsewhere"}, {"global", "elsewhere"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""The generated CRDs are structural and say what people need. That an API server takes them is tested elsewhere."""
+"""The generated CRDs are structural and documented. Other tests apply them to an API server."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_columns_name_fields_that_exist() -> None:
             assert column["jsonPath"].partition("[?")[0] in fields, column
 
 
-def test_the_text_is_the_same_objects() -> None:
+def test_written_crds_equal_the_generated_objects() -> None:
     assert list(yaml.load_all(dump_crds(), Loader=yaml.CSafeLoader)) == _crds()
 
 
-def test_kinds_of_upstream_say_whose_version_it_is() -> None:
-    said = [_schema(index)["description"] for index in range(3)]
-    assert ["upstream project's version" in text for text in said] == [True, True, False]
+def test_upstream_kinds_describe_their_version() -> None:
+    descriptions = [_schema(index)["description"] for index in range(3)]
+    assert ["upstream project's version" in text for text in descriptions] == [True, True, False]
     assert _crds()[2]["spec"]["names"]["kind"] == "ScoringAuthentication"

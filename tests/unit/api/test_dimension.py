@@ -21,13 +21,13 @@ def test_render(case: dict[str, Any]) -> None:
     assert DimensionFormat(case["format"], case["cluster"], case["score"]).render(case["labels"]) == case["expected"]
 
 
-def test_the_default_format_is_the_score_name() -> None:
+def test_default_format_is_the_score_name() -> None:
     assert DEFAULT_FORMAT == "${scoreName}"
 
 
 @given(FORMATS, FORMATS, FORMATS, LABELS)
 def test_rendering_never_raises_and_is_one_pass(fmt: str, cluster: str, score: str, labels: dict[str, str]) -> None:
-    # The same in the slow and obvious way: walk the format from left to right, never looking at what was put in.
+    # Reference implementation: walk the format from left to right, never looking at inserted values.
     values = {"cluster": cluster, "scoreName": score, **{name: labels.get(name, "") for name in USED_LABELS}}
     rest, expected = fmt or "${scoreName}", ""
     while rest:
@@ -38,9 +38,9 @@ def test_rendering_never_raises_and_is_one_pass(fmt: str, cluster: str, score: s
                 break
         else:
             expected, rest = expected + rest[0], rest[1:]
-    used = [values[name] for name in USED_LABELS if "${" + name + "}" in fmt]
-    if used and not any(used) and not any(map(str.isalnum, expected)):
-        # Nothing but separators.
+    used_values = [values[name] for name in USED_LABELS if "${" + name + "}" in fmt]
+    if used_values and not any(used_values) and not any(map(str.isalnum, expected)):
+        # The format consists of separators only.
         expected = ""
     assert DimensionFormat(fmt, cluster, score).render(labels) == expected
 

@@ -1,4 +1,4 @@
-"""Which changes of an item are published: `spec.execution.hold`."""
+"""Publication of changed items: `spec.execution.hold`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Story = list[tuple[float, int | None, int | None]]
 
 
 def replay(story: Story, min_change: int, for_seconds: float) -> list[int | None]:
-    """What is published of one item after each value; None in the story: the item is not there."""
+    """Return the published value of one item after each event; None in the story means that the item is absent."""
     published: dict[str, int] = {}
     waiting: dict[str, Waiting] = {}
-    seen = []
+    published_values = []
     for at, value, _ in story:
         measured = {} if value is None else {"a": value}
         published, waiting = hold_back(published, measured, waiting, at, min_change=min_change, for_seconds=for_seconds)
-        seen.append(published.get("a"))
-    return seen
+        published_values.append(published.get("a"))
+    return published_values
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_hold_publishes_changes_of_an_item_by_its_rule(min_change: int, for_seco
 @pytest.mark.parametrize(
     ("before", "min_change", "for_seconds", "expected"),
     [
-        # 60 was measured at 0 while 5 points were enough; now it is 100 s later.
+        # The value 60 was measured at 0, when 5 points were enough; now it is 100 s later.
         (Waiting(60, 0.0, 6), 5, 60, None),
         (Waiting(60, 0.0, 6), 6, 60, None),
         (Waiting(60, 0.0, 6), 7, 60, Waiting(60, 100.0, 10)),
@@ -88,10 +88,10 @@ def test_items_are_judged_apart_and_keep_their_order() -> None:
     assert waiting == {"a": Waiting(3, None, 1)}
 
 
-def by_the_words(values: list[tuple[float, int]], min_change: int, for_seconds: float) -> list[int]:
-    """The rule as docs/scoring-api.md says it, from the whole past instead of a state."""
+def published_by_rule(values: list[tuple[float, int]], min_change: int, for_seconds: float) -> list[int]:
+    """Apply the rule of docs/scoring-api.md to the whole history instead of a state."""
     published = values[0][1]
-    seen = []
+    published_values = []
     start = 0
     for number, (at, value) in enumerate(values):
         away = [(earlier - published) * (1 if value > published else -1) for _, earlier in values[start : number + 1]]
@@ -100,8 +100,8 @@ def by_the_words(values: list[tuple[float, int]], min_change: int, for_seconds: 
             since -= 1
         if away[-1] >= min_change and at - values[since][0] >= for_seconds:
             published, start = value, number
-        seen.append(published)
-    return seen
+        published_values.append(published)
+    return published_values
 
 
 @given(
@@ -114,14 +114,14 @@ def test_as_the_words_say(steps: list[tuple[int, int]], min_change: int, for_sec
     for step, value in steps:
         at += step
         values.append((at, value))
-    assert replay([(at, value, None) for at, value in values], min_change, for_seconds) == by_the_words(
+    assert replay([(at, value, None) for at, value in values], min_change, for_seconds) == published_by_rule(
         values, min_change, for_seconds
     )
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(-100, 100)), min_size=2, max_size=30), st.integers(1, 50))
 def test_published_value_was_measured_and_moved_by_min_change(values: list[tuple[float, int]], min_change: int) -> None:
-    """Whatever the clock does."""
-    seen = replay([(at, value, None) for at, value in values], min_change, 30)
-    for before, after, (_, value) in zip(seen, seen[1:], values[1:], strict=False):
+    """Holds for clocks that jump, too."""
+    published_values = replay([(at, value, None) for at, value in values], min_change, 30)
+    for before, after, (_, value) in zip(published_values, published_values[1:], values[1:], strict=False):
         assert after == before or (after == value and abs(after - (before or 0)) >= min_change)

@@ -1,4 +1,4 @@
-"""YAML as Kubernetes reads it. The expectations are those of sigs.k8s.io/yaml (its goyaml.v2/resolve.go)."""
+"""YAML as Kubernetes reads it. Expected values come from sigs.k8s.io/yaml (its goyaml.v2/resolve.go)."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ from dsf.api.kubeyaml import YamlError, load
     ],
 )
 def test_values(text: str, expected: object) -> None:
-    found = load(text.strip("'") if text != "'on'" else "'on'")
-    wanted = {"'on'": "on", "!!str on": "on"}.get(text, expected)
-    assert found == wanted
-    assert type(found) is type(wanted)
+    loaded = load(text.strip("'") if text != "'on'" else "'on'")
+    expected_value = {"'on'": "on", "!!str on": "on"}.get(text, expected)
+    assert loaded == expected_value
+    assert type(loaded) is type(expected_value)
 
 
 def test_not_a_number() -> None:
@@ -91,7 +91,7 @@ def test_not_a_number() -> None:
         "- " * 200_000,
         "? " * 200_000,
         "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
-        # As a key, where it is only named.
+        # An alias that is used as a key is not expanded.
         "a0: &a0 [x]\n" + "".join(f"? &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n: 1\n" for n in range(1, 12)),
         "a0: &a0 {k: v}\n"
         + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}, *a{n - 1}], k{n}: v}}\n" for n in range(1, 20)),

@@ -1,4 +1,4 @@
-"""What is written as YAML is read as it was, by Kubernetes' rules and by those of YAML 1.1."""
+"""Dumped YAML is read back unchanged by Kubernetes' rules and by those of YAML 1.1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXTS = (
 )  # fmt: skip
 
 
-# What kubectl 1.32 read as a number or a truth value where it stood without quotes, as PyYAML writes it.
+# Texts that kubectl 1.32 reads as numbers or booleans without quotes, as PyYAML writes them.
 _OTHERS_TO_KUBECTL = (
     "1e3", "1E3", "0o7", "-0o7", "0O7", "0o_7", "1e-3", "1e+3", "+1e3", ".1e3", "1.e3", "1_e3", "12e03", "08", "+08",
     "0_8", "08_1", "+.5", "0B1", "0X1", "y", "Y", "n", "N",
@@ -35,20 +35,20 @@ _OTHERS_TO_KUBECTL = (
 @pytest.mark.parametrize("text", _TEXTS)
 def test_dumped_text_is_read_back_unchanged(text: str) -> None:
     for data in ({"key": text}, {text: [1, {text: text}]}, {"a": {"b": [text, {"c": text}]}}):
-        written = kubeyaml.dump(data)
-        assert kubeyaml.load(written) == yaml.safe_load(written) == data
+        yaml_text = kubeyaml.dump(data)
+        assert kubeyaml.load(yaml_text) == yaml.safe_load(yaml_text) == data
 
 
 @pytest.mark.parametrize("text", _OTHERS_TO_KUBECTL)
 def test_dumped_text_is_a_string_for_kubectl(text: str, tmp_path: Path) -> None:
     data = {"name": text, "labels": {text: [text, 1.5, 10**400, 1e300, True]}}
-    for written in (kubeyaml.dump(data), kubeyaml.dump({"key": data | {"long": "word " * 40}})):
-        assert written.count(f"'{text}'") == 3
+    for yaml_text in (kubeyaml.dump(data), kubeyaml.dump({"key": data | {"long": "word " * 40}})):
+        assert yaml_text.count(f"'{text}'") == 3
     (tmp_path / "file.yaml").write_text(kubeyaml.dump(data))
     assert read_yaml(tmp_path / "file.yaml") == data
 
 
-# Of what can be a name or a text, with all that YAML has a meaning for.
+# Characters of names and texts, with those that are special in YAML.
 _PARTS = strategies.sampled_from([*_TEXTS[:75], *_OTHERS_TO_KUBECTL, *"01-+_.:eExoyn #\"'\\\t"])
 _ANY_TEXT = strategies.lists(_PARTS, max_size=8).map("".join) | strategies.text(
     strategies.characters(exclude_categories=["Cs"]), max_size=130

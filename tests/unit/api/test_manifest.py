@@ -51,26 +51,28 @@ status:
 """
 
 
-# Seven lines that are two million values once the aliases are followed.
+# Seven lines expand to two million values once aliases are followed.
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]\n" for before, name in zip("abcdef", "bcdefg", strict=True)
 )
 
 
 def problems(text: str) -> list[str]:
-    found = parse_documents(text, "f.yaml")
-    assert all(isinstance(problem, ManifestProblem) for problem in found), found
-    return [str(problem) for problem in found]
+    documents = parse_documents(text, "f.yaml")
+    assert all(isinstance(problem, ManifestProblem) for problem in documents), documents
+    return [str(problem) for problem in documents]
 
 
 def test_good_documents_with_their_lines() -> None:
-    found = parse_documents(f"# a comment\n\n{SCORER}---\n{CONFIG}---\n# another\n{CLUSTER}", "f.yaml")
-    assert [(type(document.object), document.line) for document in found if isinstance(document, ParsedDocument)] == [
+    documents = parse_documents(f"# a comment\n\n{SCORER}---\n{CONFIG}---\n# another\n{CLUSTER}", "f.yaml")
+    assert [
+        (type(document.object), document.line) for document in documents if isinstance(document, ParsedDocument)
+    ] == [
         (DynamicScorer, 3),
         (DynamicScoringConfig, 12),
         (ManagedCluster, 22),
     ]
-    assert {document.source for document in found} == {"f.yaml"}
+    assert {document.source for document in documents} == {"f.yaml"}
 
 
 def only(text: str) -> DynamicScorer | DynamicScoringConfig | ManagedCluster:
@@ -81,10 +83,10 @@ def only(text: str) -> DynamicScorer | DynamicScoringConfig | ManagedCluster:
 
 @pytest.mark.parametrize("is_json", [False, True])
 def test_kubectl_list_is_parsed_item_by_item(is_json: bool) -> None:
-    stored = {"uid": "1", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    server_fields = {"uid": "1", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z"}
     items = [yaml.safe_load(text) for text in (SCORER, CONFIG)]
     for item in items:
-        item["metadata"] |= {**stored, "namespace": "hub"}
+        item["metadata"] |= {**server_fields, "namespace": "hub"}
     items[0]["status"] = {"healthStatus": "Active"}
     items += [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}]
     items += [{**items[0], "spec": {}}, {"apiVersion": "v1", "kind": "List", "items": items[:1]}]
@@ -98,7 +100,7 @@ def test_kubectl_list_is_parsed_item_by_item(is_json: bool) -> None:
     assert isinstance(secret, ManifestProblem)
     assert isinstance(nested, ManifestProblem)
     assert (secret.severity, nested.severity) == ("note", "note")
-    fields = {found.field for found in mistakes if isinstance(found, ManifestProblem)}
+    fields = {mistake.field for mistake in mistakes if isinstance(mistake, ManifestProblem)}
     assert {"spec.configURL", "spec.configSyncMode"} <= fields
     assert parse_documents("kind: List\nitems: 7", "f") == []
 
@@ -112,15 +114,15 @@ def test_managed_cluster_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "instead"),
+    ("accepted", "instead"),
     [
         ("hubAcceptsClient: true", "hubAcceptsClient: false"),
         ("hubAcceptsClient: true", "leaseDuration: 1"),
         ("  name: worker01", "  name: worker01\n  deletionTimestamp: 2026-01-01T00:00:00Z"),
     ],
 )
-def test_cluster_without_acceptance_is_not_served(written: str, instead: str) -> None:
-    cluster = only(CLUSTER.replace(written, instead))
+def test_cluster_without_acceptance_is_not_served(accepted: str, instead: str) -> None:
+    cluster = only(CLUSTER.replace(accepted, instead))
     assert isinstance(cluster, ManagedCluster)
     assert not cluster.is_served
 
@@ -202,8 +204,8 @@ def test_mistakes_in_a_list() -> None:
 
 
 def test_bad_document_stops_no_other() -> None:
-    found = parse_documents(f"{SCORER}---\nspec: [unclosed\n---\nkind: 5\n---\n{CLUSTER}", "f.yaml")
-    assert [str(item) if isinstance(item, ManifestProblem) else type(item.object).__name__ for item in found] == [
+    documents = parse_documents(f"{SCORER}---\nspec: [unclosed\n---\nkind: 5\n---\n{CLUSTER}", "f.yaml")
+    assert [str(item) if isinstance(item, ManifestProblem) else type(item.object).__name__ for item in documents] == [
         "DynamicScorer",
         "f.yaml:10: is not YAML: did not find expected ',' or ']'",
         f"f.yaml:12: kind: is required; kinds that are read are {', '.join(KINDS)}",
@@ -318,13 +320,13 @@ LINES = st.lists(st.sampled_from(f"{SCORER}{CONFIG}{CLUSTER}{ODD_LINES}\t".split
 
 @given(st.text(alphabet=st.characters()) | st.text(alphabet="-:?[]{}&*!|>%@`\"'#, \n\tabn~<") | LINES)
 def test_parser_never_raises_and_reports_lines_of_the_text(text: str) -> None:
-    for found in parse_documents(text, "f.yaml"):
+    for document in parse_documents(text, "f.yaml"):
         # YAML 1.1 has five line breaks.
-        assert 1 <= found.line <= len(re.findall("[\r\n\x85\u2028\u2029]", text)) + 1
+        assert 1 <= document.line <= len(re.findall("[\r\n\x85\u2028\u2029]", text)) + 1
 
 
 def test_list_of_a_whole_fleet_is_parsed() -> None:
-    """As `kubectl get managedclusters -o yaml` writes it: one document without aliases."""
+    """A list as `kubectl get managedclusters -o yaml` writes it: one document without aliases."""
     labels = {f"label-{number}": f"value-{number}" for number in range(120)}
     clusters = [
         {

@@ -25,7 +25,7 @@ def test_new_condition_is_appended() -> None:
     assert set_condition([other], condition()) == [other, condition()]
 
 
-def test_the_same_status_keeps_its_transition_time() -> None:
+def test_unchanged_status_keeps_its_transition_time() -> None:
     assert set_condition([condition()], condition(message="new", at=LATE)) == [condition(message="new")]
 
 

@@ -1,4 +1,4 @@
-"""Who holds a name: in every order of creation, claim, change, deletion and re-creation."""
+"""Holders of names after every order of creation, claim, change, deletion and re-creation."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def holders(*wishes: Wish, before: dict[str, tuple[NameClaim, ...]] | None = Non
         (Wish("team/a", "x", NEW), Wish("other/b", "x", OLD), "other/b"),
     ],
 )
-def test_the_first_claims_of_all(first: Wish, second: Wish, winner: str) -> None:
+def test_first_claims_are_settled_by_namespace_and_age(first: Wish, second: Wish, winner: str) -> None:
     assert holders(first, second) == holders(second, first) == {"x": winner}
 
 
 @pytest.mark.parametrize("attacker", ["hub/attacker", "team/attacker"])
-@pytest.mark.parametrize("known", ["y", None, ""], ids=["of-another-name", "unresolved", "without-a-name"])
-def test_an_older_scorer_takes_no_name_that_another_one_holds(attacker: str, known: str | None) -> None:
+@pytest.mark.parametrize("former_name", ["y", None, ""], ids=["of-another-name", "unresolved", "without-a-name"])
+def test_older_scorer_does_not_take_over_a_claimed_name(attacker: str, former_name: str | None) -> None:
     victim = Wish("hub/victim", "x", NEW)
-    before = settle({}, [victim, Wish(attacker, known, OLD)], AT, HOME)
+    before = settle({}, [victim, Wish(attacker, former_name, OLD)], AT, HOME)
     changed = [victim, Wish(attacker, "x", OLD)]
     after = settle(before, changed, AT + 10, HOME)
     assert after["x"] == (NameClaim("hub/victim", AT), NameClaim(attacker, AT + 10))
-    # Nor while the holder cannot be resolved, which its own author does by a mistake.
+    # An unresolvable holder keeps its name too: its author may have made a mistake.
     after = settle(after, [Wish("hub/victim", None, NEW), Wish(attacker, "x", OLD)], AT + 20, HOME)
     assert after["x"][0] == NameClaim("hub/victim", AT)
 
@@ -68,7 +68,7 @@ def test_deleted_holder_regains_its_name_within_the_retention(attacker: str) -> 
     assert deleted["x"] == (NameClaim("hub/victim", AT, AT + 10), NameClaim(attacker, AT + 1))
     for seconds in (0, 1, KEPT - 1):
         later = settle(deleted, [waits], AT + 10 + seconds, HOME)
-        # Not resolved yet, as in mode Full before its first /config.
+        # An unresolved scorer, as in mode Full before its first /config.
         later = settle(later, [Wish("hub/victim", None, None), waits], AT + 10 + seconds, HOME)
         later = settle(later, [Wish("hub/victim", "x", None), waits], AT + 2 * KEPT, HOME)
         assert later["x"][0] == NameClaim("hub/victim", AT)
@@ -89,7 +89,7 @@ def test_rename_takes_over_the_name_before_older_scorers(seconds: int) -> None:
     queues = settle(queues, [attacker, stranger, renamed], AT + 40, HOME)
     assert queues["x"][0].renamed_from == "hub/victim"
     assert [claim.owner for claim in queues["x"]] == ["hub/renamed", "hub/attacker", "team/stranger"]
-    # The old one, re-created: its name has been taken over.
+    # The old scorer is re-created after its name was taken over.
     queues = settle(queues, [attacker, renamed, Wish("hub/victim", "x", NEW)], AT + 50, HOME)
     assert queues["x"][0].owner == "hub/renamed"
 
@@ -103,7 +103,7 @@ def test_released_name_goes_to_the_longest_waiting_scorer() -> None:
     everyone[0] = Wish("hub/a", "y", NEW)
     queues = settle(queues, everyone, AT + 9, HOME)
     assert [claim.owner for claim in queues["x"]] == ["hub/d", "hub/c", "team/b"]
-    # Back again: it is the last of its namespace.
+    # A scorer that returns is the last of its namespace.
     everyone[0] = Wish("hub/a", "x", NEW)
     queues = settle(queues, everyone, AT + 10, HOME)
     assert [claim.owner for claim in queues["x"]] == ["hub/d", "hub/c", "hub/a", "team/b"]
@@ -117,16 +117,16 @@ def test_two_scorers_swap_their_names() -> None:
 
 def test_clock_that_was_ahead_does_not_extend_a_retention() -> None:
     before = {"x": (NameClaim("hub/a", AT, AT + 10_000), NameClaim("hub/b", AT))}
-    kept = settle(before, [Wish("hub/b", "x", OLD)], AT, HOME)
-    assert kept["x"][0] == NameClaim("hub/a", AT, AT)
-    assert settle(kept, [Wish("hub/b", "x", OLD)], AT + KEPT, HOME)["x"] == (NameClaim("hub/b", AT),)
+    claims_after = settle(before, [Wish("hub/b", "x", OLD)], AT, HOME)
+    assert claims_after["x"][0] == NameClaim("hub/a", AT, AT)
+    assert settle(claims_after, [Wish("hub/b", "x", OLD)], AT + KEPT, HOME)["x"] == (NameClaim("hub/b", AT),)
 
 
 @pytest.mark.parametrize("greedy", ["team", HOME])
 def test_names_of_one_namespace_leave_room_for_those_of_others(greedy: str) -> None:
     many = [Wish(f"{greedy}/{number}", f"{number:0>250}", OLD) for number in range(3000)]
-    others = [Wish("other/a", "x", NEW), Wish("third/a", "y", NEW)]
-    queues = settle({}, [*many, *others], AT, HOME)
+    other_wishes = [Wish("other/a", "x", NEW), Wish("third/a", "y", NEW)]
+    queues = settle({}, [*many, *other_wishes], AT, HOME)
     assert queues["x"] == (NameClaim("other/a", AT),)
     claims = NameClaims(scores=queues)
     assert ROOM_OF_NAMESPACE / 2 < len(claims.dump(greedy)) < ROOM_OF_NAMESPACE + 100
@@ -135,18 +135,18 @@ def test_names_of_one_namespace_leave_room_for_those_of_others(greedy: str) -> N
     assert refusal("score name", (), left_out.owner) == (
         f"score name cannot be claimed: namespace {greedy} has too many scorers, or too long names"
     )
-    # Holders keep their names, and a later scorer of another namespace gets one.
-    after = settle(queues, [*many, *others, Wish("fourth/a", "z", NEW)], AT + 1, HOME)
+    # Holders keep their names, and a later scorer of another namespace gets a name.
+    after = settle(queues, [*many, *other_wishes, Wish("fourth/a", "z", NEW)], AT + 1, HOME)
     assert after == queues | {"z": (NameClaim("fourth/a", AT + 1),)}
-    # Deleted scorers' names are room of their namespace, too.
+    # Names of deleted scorers count for their namespace, too.
     churned = [Wish(f"{greedy}/new-{number}", f"new{number:0>250}", NEW) for number in range(3000)]
     former = former_owners(queues, {}, churned, AT + 2)
-    claims = NameClaims(scores=settle(queues, [*churned, *others], AT + 2, HOME, former), former=former)
+    claims = NameClaims(scores=settle(queues, [*churned, *other_wishes], AT + 2, HOME, former), former=former)
     assert len(claims.dump(greedy)) < 2 * ROOM_OF_NAMESPACE
 
 
 def settled(claims: NameClaims, wishes: list[Wish], now: int) -> NameClaims:
-    """The score claims after `claims`, as the hub stores them."""
+    """Settle score claims after `claims`, as the hub stores them."""
     former = former_owners(claims.scores, claims.former, wishes, now)
     after = NameClaims(scores=settle(claims.scores, wishes, now, HOME, former), former=former)
     namespaces = {wish.owner.partition("/")[0] for wish in wishes} | {"hub"}
@@ -182,7 +182,7 @@ def test_scores_stay_where_they_are_in_every_order_of_recreation(step: int, is_y
         running = {name: queue[0].owner for name, queue in claims.scores.items()}
         assert running == {"x": "hub/a", "y": "hub/d"}
         now += 100
-        # Deleted at once, or one after another in some other order.
+        # The scorers are deleted together, or one by one in another order.
         for owner in [] if position % 2 else Random(position).sample(owners, len(owners)):
             del wishes[owner]
             claims = settled(claims, [*wishes.values()], now)
@@ -284,7 +284,7 @@ WISHES = st.lists(
 
 
 @given(WISHES, WISHES, st.randoms())
-def test_the_order_of_the_wishes_does_not_matter(before: list[Wish], after: list[Wish], random: Random) -> None:
+def test_claims_do_not_depend_on_the_order_of_wishes(before: list[Wish], after: list[Wish], random: Random) -> None:
     queues = settle({}, before, AT, HOME)
     shuffled = list(after)
     random.shuffle(shuffled)
@@ -292,14 +292,14 @@ def test_the_order_of_the_wishes_does_not_matter(before: list[Wish], after: list
 
 
 class Names(RuleBasedStateMachine):
-    """Any history: a holder changes only if it gave the name up."""
+    """In any history, a holder changes only if it gave the name up."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = AT
         self.wishes: dict[str, Wish] = {}
         self.queues: dict[str, tuple[NameClaim, ...]] = {}
-        # None is the newest.
+        # A scorer without creation time counts as the newest.
         self.ages = itertools.cycle([OLD, NEW, None])
 
     def settle(self) -> None:
@@ -325,8 +325,8 @@ class Names(RuleBasedStateMachine):
         name=st.sampled_from(["x", "y", None, ""]),
     )
     def create_or_change(self, owner: str, name: str | None) -> None:
-        known = self.wishes.get(owner)
-        self.wishes[owner] = Wish(owner, name, known.created if known else next(self.ages))
+        earlier_wish = self.wishes.get(owner)
+        self.wishes[owner] = Wish(owner, name, earlier_wish.created if earlier_wish else next(self.ages))
         self.settle()
 
     @precondition(lambda self: self.wishes)

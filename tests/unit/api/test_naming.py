@@ -13,7 +13,7 @@ from tests.cases import load
 NAMES = st.text() | st.text(alphabet="aZ9.-_/ é", max_size=600)
 
 
-# The name "..." has nothing left of it, so that it gets a hash like any other such name.
+# The name "..." has no usable characters, so it gets a hash like any other such name.
 @pytest.mark.parametrize("case", load("resource_names"))
 def test_sanitize(case: dict[str, Any]) -> None:
     assert sanitize_resource_name(case["name"]) == case["expected"]
@@ -57,9 +57,9 @@ def test_label_value_keeps_short_names() -> None:
 
 
 def test_label_value_keeps_long_names_apart() -> None:
-    one, other = label_value("x" * 64), label_value("x" * 64 + "y")
-    assert one != other
-    assert all(re.fullmatch("[a-z0-9]([-a-z0-9_.]*[a-z0-9])?", value) and len(value) <= 63 for value in (one, other))
+    first, second = label_value("x" * 64), label_value("x" * 64 + "y")
+    assert first != second
+    assert all(re.fullmatch("[a-z0-9]([-a-z0-9_.]*[a-z0-9])?", value) and len(value) <= 63 for value in (first, second))
 
 
 @given(st.from_regex(r"[a-z0-9][-a-z0-9.]{0,251}[a-z0-9]", fullmatch=True))

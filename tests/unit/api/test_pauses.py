@@ -1,4 +1,4 @@
-"""The end of a pause: one bound, wherever it is written."""
+"""The bound for the end of a pause is the same in manifests, commands and Redis."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def from_annotation(text: str) -> float | None:
 
 
 def from_store(text: str) -> float | None:
-    stored = parsed(
+    entry = parsed(
         ScheduleOverride, "c1/s", f'{{"paused": true, "paused_until": {datetime.fromisoformat(text).timestamp()}}}'
     )
-    return stored.paused_until if stored is not None else None
+    return entry.paused_until if entry is not None else None
 
 
 @pytest.mark.parametrize("read_end", [from_annotation, read_until, moment, from_store])

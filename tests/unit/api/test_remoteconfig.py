@@ -24,7 +24,7 @@ def test_complete_config_is_parsed() -> None:
 
 
 @pytest.mark.parametrize("document", [{}, {"detail": "Not Found"}, {"error": {"name": "x"}, "status": 404}])
-def test_an_answer_without_any_of_its_fields_is_no_configuration(document: dict[str, object]) -> None:
+def test_response_without_known_fields_is_no_configuration(document: dict[str, object]) -> None:
     with pytest.raises(RemoteConfigError, match="is no configuration: it has none of name, description, source, so"):
         parse_remote_config(json.dumps(document).encode())
 
@@ -39,7 +39,7 @@ def test_byte_order_mark_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("type_text", "expected"),
     [
         ("Prometheus", SourceType.Prometheus),
         ("prometheus", SourceType.Prometheus),
@@ -49,8 +49,8 @@ def test_byte_order_mark_is_accepted() -> None:
         (None, None),
     ],
 )
-def test_the_source_type_in_any_letter_case(written: str | None, expected: SourceType | None) -> None:
-    assert parse({"source": {"type": written}}).source.type is expected
+def test_source_type_ignores_letter_case(type_text: str | None, expected: SourceType | None) -> None:
+    assert parse({"source": {"type": type_text}}).source.type is expected
 
 
 def test_unknown_keys_are_ignored() -> None:

@@ -1,4 +1,4 @@
-"""What a summary says of sources that are no Prometheus."""
+"""Summaries of sources other than Prometheus."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def summary(**source: Any) -> ScorerSummary:
     [(None, "http://otel:8889/metrics"), ("/v1/metrics", "http://otel:8889/v1/metrics")],
 )
 def test_opentelemetry_has_a_path_of_its_own(path: str | None, endpoint: str) -> None:
-    more = {"path": path} if path else {}
-    found = summary(
-        type="OpenTelemetry", host="http://otel:8889", params={"query": "up", "range": 60, "step": 10}, **more
+    path_field = {"path": path} if path else {}
+    scorer_summary = summary(
+        type="OpenTelemetry", host="http://otel:8889", params={"query": "up", "range": 60, "step": 10}, **path_field
     )
-    assert found.source_endpoint == endpoint
-    assert (found.source_query, found.source_range, found.source_step) == ("up", 60, 10)
+    assert scorer_summary.source_endpoint == endpoint
+    assert (scorer_summary.source_query, scorer_summary.source_range, scorer_summary.source_step) == ("up", 60, 10)
 
 
 def test_kubernetes_needs_no_address_and_no_token() -> None:
     secret = {"tokenSecretRef": {"name": "s", "key": "k"}}
-    found = summary(
+    scorer_summary = summary(
         type="Kubernetes", host="http://ignored", auth=secret, params={"query": "q", "range": 60, "step": 10}
     )
-    assert (found.source_endpoint, found.source_endpoint_auth_name) == ("", "")
-    assert (found.source_query, found.source_range, found.source_step) == ("q", 60, 10)
+    assert (scorer_summary.source_endpoint, scorer_summary.source_endpoint_auth_name) == ("", "")
+    assert (scorer_summary.source_query, scorer_summary.source_range, scorer_summary.source_step) == ("q", 60, 10)
     assert summary(type="Kubernetes").source_query == ""

@@ -17,15 +17,15 @@ PAUSED_UNTIL = "dynamic-scoring.open-cluster-management.io/paused-until"
 
 
 def changed(spec: dict[str, Any], synced: dict[str, Any] | None, mode: str = "Full") -> DynamicScorer:
-    """The usual scorer with changes by dotted path to its spec and its synced config."""
+    """Return a default scorer with changes by dotted path to its spec and its synced config."""
     return scorer(
         merged({**SPEC, "configSyncMode": mode}, spec), merged(SYNCED, synced) if synced is not None else None
     )
 
 
-def refusal(found: DynamicScorer) -> tuple[str, str]:
+def refusal(dynamic_scorer: DynamicScorer) -> tuple[str, str]:
     with pytest.raises(ResolutionError) as raised:
-        resolve(found)
+        resolve(dynamic_scorer)
     return raised.value.reason, str(raised.value)
 
 
@@ -75,16 +75,16 @@ def test_token_goes_to_the_server_of_the_spec(case: dict[str, Any]) -> None:
 
 def test_token_may_go_to_a_host_listed_by_the_hub_administrator() -> None:
     auth = {"source.auth": {"tokenSecretRef": {"name": "prom", "key": "token"}}, "source.host": ""}
-    found = changed(auth, {"source.host": "http://thanos.example:9091"})
+    dynamic_scorer = changed(auth, {"source.host": "http://thanos.example:9091"})
     with pytest.raises(ResolutionError, match=r"hubSetting\.tokenHosts"):
-        resolve(found, TokenHosts(["other.example"]))
-    summary = resolve(found, TokenHosts(["thanos.example:9091"])).summary
+        resolve(dynamic_scorer, TokenHosts(["other.example"]))
+    summary = resolve(dynamic_scorer, TokenHosts(["thanos.example:9091"])).summary
     assert summary.source_endpoint.startswith("http://thanos.example:9091/")
     assert summary.source_endpoint_auth_name == "prom"
 
 
 @pytest.mark.parametrize("stage", ["source", "scoring"])
-def test_the_agents_own_secret_is_no_token(stage: str) -> None:
+def test_credentials_secret_of_the_agents_is_refused_as_token(stage: str) -> None:
     auth = {f"{stage}.auth": {"tokenSecretRef": {"name": "dynamic-scoring-agent-credentials", "key": "signing-key"}}}
     reason, message = refusal(changed(auth, {}))
     assert reason == "InvalidTokenSecretRef"
@@ -109,8 +109,8 @@ def test_without_a_pause() -> None:
 
 
 def test_paused_until() -> None:
-    found = scorer(synced=SYNCED, annotations={PAUSED_UNTIL: "2026-11-21T12:00:00+02:00"})
-    assert resolve(found).paused_until == datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp()
+    dynamic_scorer = scorer(synced=SYNCED, annotations={PAUSED_UNTIL: "2026-11-21T12:00:00+02:00"})
+    assert resolve(dynamic_scorer).paused_until == datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "2026-11-21T12:00:00", "2026-11-21"])
@@ -122,11 +122,11 @@ def test_invalid_pause_annotation_refuses_the_scorer(text: str) -> None:
 
 
 def test_resolved_scorer_is_hashable_and_immutable() -> None:
-    one, same = resolve(scorer(synced=SYNCED)), resolve(scorer(synced=SYNCED))
-    assert one == same
-    assert hash(one) == hash(same)
+    first, second = resolve(scorer(synced=SYNCED)), resolve(scorer(synced=SYNCED))
+    assert first == second
+    assert hash(first) == hash(second)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.paused_until = 1.0  # type: ignore[misc]
+        first.paused_until = 1.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_every_reason_can_be_the_reason_of_a_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("single", "several", "first", "more"),
+    ("single", "several", "first", "further"),
     [
         ("", [], "${scoreName}", None),
         ("${node}", [], "${node}", None),
@@ -153,8 +153,8 @@ def test_every_reason_can_be_the_reason_of_a_condition() -> None:
         ("${node}", ["${pod}", "${node}", "all"], "${node}", ("${pod}", "all")),
     ],
 )
-def test_the_single_format_is_the_first_and_each_counts_once(
-    single: str, several: list[str], first: str, more: tuple[str, ...] | None
+def test_single_format_precedes_the_list_and_duplicates_are_removed(
+    single: str, several: list[str], first: str, further: tuple[str, ...] | None
 ) -> None:
-    found = resolve(scorer({"scoreDimensionFormat": single, "scoreDimensionFormats": several}, SYNCED)).summary
-    assert (found.score_dimension_format, found.more_dimension_formats) == (first, more)
+    summary = resolve(scorer({"scoreDimensionFormat": single, "scoreDimensionFormats": several}, SYNCED)).summary
+    assert (summary.score_dimension_format, summary.more_dimension_formats) == (first, further)

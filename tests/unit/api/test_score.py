@@ -89,9 +89,9 @@ def test_too_many_items_for_one_object() -> None:
     )
 
 
-def test_the_size_counts_bytes_and_what_is_escaped_and_the_owner_of_each_item() -> None:
+def test_object_size_counts_bytes_escapes_and_managed_fields() -> None:
     plain = object_bytes(["abc"]) - object_bytes([])
-    # Once as `{"name":"abc","value":-100},` and once in managedFields.
+    # Each item counts as `{"name":"abc","value":-100},` and once more in managedFields.
     assert plain >= len('{"name":"abc","value":-100},') + len(
         r'"k:{\"name\":\"abc\"}":{".":{},"f:name":{},"f:value":{}},'
     )
@@ -100,7 +100,7 @@ def test_the_size_counts_bytes_and_what_is_escaped_and_the_owner_of_each_item() 
     assert object_bytes([f"pod-{n}" for n in range(4000)]) < MAX_OBJECT_BYTES < object_bytes(["x" * 100] * 4000)
 
 
-def test_the_object_without_its_status() -> None:
+def test_score_body_has_labels_and_owner() -> None:
     assert score_body("cluster1", "sample-scorer", "My Score", owner_uid="u-1") == {
         "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
         "kind": "AddOnPlacementScore",
@@ -124,7 +124,7 @@ def test_the_object_without_its_status() -> None:
     assert "ownerReferences" not in score_body("cluster1", "sample-scorer", "My Score")["metadata"]
 
 
-def test_the_status_has_items_expiry_and_a_condition() -> None:
+def test_score_status_has_items_expiry_and_condition() -> None:
     items = [("a", 1), ("b", -100)]
     until = NOW + timedelta(seconds=300.5)
     assert score_status(items, valid_until=until, now=NOW) == {
@@ -148,9 +148,9 @@ def test_several_formats_make_an_item_of_each_result_for_each() -> None:
         ScoringResult({"node": "n1", "pod": "b"}, 20),
         ScoringResult({"node": "b"}, 30),
     ]
-    found = build_items(results, "${node}", "c", "s", more=("${pod}", "all"))
-    # n1: the later result. b: the earlier format, in which a node has the name that a pod has in the next one.
-    assert found.items == (("n1", 20), ("b", 30), ("a", 10), ("all", 30))
-    assert (found.duplicates, sum(found.refused.values())) == (4, 0)
+    built_items = build_items(results, "${node}", "c", "s", more=("${pod}", "all"))
+    # n1 has the later result. b has the earlier format: a node there has the name of a pod in the next format.
+    assert built_items.items == (("n1", 20), ("b", 30), ("a", 10), ("all", 30))
+    assert (built_items.duplicates, sum(built_items.refused.values())) == (4, 0)
     assert build_items([ScoringResult({}, 1)], "${node}", "c", "s", more=("${pod}",)).refused == {"empty_dimension": 1}
     assert build_items([ScoringResult({"pod": "p"}, 1)], "${node}", "c", "s", more=("${pod}",)).items == (("p", 1),)

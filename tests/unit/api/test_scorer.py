@@ -13,8 +13,7 @@ from tests.cases import load
 from tests.unit.api.factories import SYNCED, manifest, scorer
 
 
-# That OpenTelemetry and Kubernetes are good source types, and that location and scoreDestination have defaults, is
-# this project's own.
+# This project adds the source types OpenTelemetry and Kubernetes, and defaults of location and scoreDestination.
 @pytest.mark.parametrize("case", load("scorer_specs"))
 def test_spec(case: dict[str, Any]) -> None:
     document = manifest(case["spec"])
@@ -45,7 +44,7 @@ def test_new_scorer_has_unknown_health() -> None:
     assert status == DynamicScorerStatus(health_status=HealthStatus.Unknown)
 
 
-def test_an_empty_health_status_is_refused() -> None:
+def test_empty_health_status_is_refused() -> None:
     document = manifest(status={"healthStatus": ""})
     with pytest.raises(ValidationError) as raised:
         DynamicScorer.from_manifest(document)
@@ -78,9 +77,9 @@ def test_status_is_written_as_a_manifest() -> None:
 
 
 def test_scorer_manifest_round_trip_is_lossless() -> None:
-    found = scorer(synced=SYNCED, generation=2, creationTimestamp="2026-01-01T00:00:00Z")
-    assert DynamicScorer.from_manifest(found.to_manifest()) == found
-    assert found.key == "open-cluster-management/sample-scorer"
+    dynamic_scorer = scorer(synced=SYNCED, generation=2, creationTimestamp="2026-01-01T00:00:00Z")
+    assert DynamicScorer.from_manifest(dynamic_scorer.to_manifest()) == dynamic_scorer
+    assert dynamic_scorer.key == "open-cluster-management/sample-scorer"
 
 
 def test_spec_is_immutable() -> None:

@@ -37,7 +37,7 @@ def test_bad_answer(case: dict[str, Any]) -> None:
     assert raised.value.reason == "bad_answer"
 
 
-def test_an_answer_that_is_not_utf8() -> None:
+def test_response_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(ScoringResponseError) as raised:
         parse_response(b"\xff{}")
     assert str(raised.value) == (
@@ -87,7 +87,7 @@ def test_every_result_is_either_good_or_counted_and_only_finite_scores_come_out(
         assert all(value.encode().decode() == value for value in labels.values())
 
 
-def test_an_answer_of_very_many_values_is_refused_before_it_is_parsed() -> None:
+def test_response_with_too_many_values_is_refused_before_parsing() -> None:
     with pytest.raises(ScoringResponseError, match="more than 500000 values"):
         parse_response(b'{"x":[' + b"[]," * 300_000 + b'[]],"results":[]}')
 

@@ -17,6 +17,6 @@ def config(spec: dict[str, Any]) -> DynamicScoringConfig:
 
 
 def test_config_without_masks_has_an_empty_list() -> None:
-    found = config({"masks": None})
-    assert found.spec.all_masks == []
-    assert found.key == "hub/dynamic-scoring-config"
+    scoring_config = config({"masks": None})
+    assert scoring_config.spec.all_masks == []
+    assert scoring_config.key == "hub/dynamic-scoring-config"

@@ -1,4 +1,4 @@
-"""Which clusters a selector of labels selects."""
+"""Selection of clusters by labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsf.api.selector import ClusterSelector
     ("requirement", "selected"),
     [
         ({"operator": "In", "values": ["eu", "us"]}, ["eu"]),
-        # As in Kubernetes, also clusters without the label.
+        # Selects clusters without the label too, as in Kubernetes.
         ({"operator": "NotIn", "values": ["eu", "us"]}, ["asia", "none"]),
         ({"operator": "Exists"}, ["eu", "asia"]),
         ({"operator": "DoesNotExist"}, ["none"]),

@@ -47,7 +47,7 @@ SUMMARIES = st.builds(
 )
 
 
-def test_the_16_keys_come_first_and_in_order_even_when_empty() -> None:
+def test_former_16_keys_come_first_and_in_order_even_if_empty() -> None:
     (element,) = json.loads(dump_summaries([ScorerSummary(name="scorer-a", score_name="latency")]))
     assert list(element) == [*UPSTREAM_KEYS, "timeoutSeconds", "maxRetries", "validitySeconds"]
     assert [element[key] for key in UPSTREAM_KEYS] == [

@@ -1,4 +1,4 @@
-"""Values of clusters in queries, URLs and headers: escaped for where they stand, and named when they are missing."""
+"""Values of clusters in queries, URLs and headers: escaping, and errors for missing values."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ FILL = Renderer(ClusterFacts("c1", LABELS, {"id.k8s.io": "0f-1", "dots": "..", "
         ('up{a="${label:quote}"}', r'up{a="x\"} or vector(1) or {a=\""}'),
         ("up{a='${label:single}'}", r"up{a='it\'s'}"),
         ("up{a=`${label:region}`}", "up{a=`eu-west.1`}"),
-        # A comment is no part of what stands before a string.
+        # A comment is not part of the text before a string.
         ('up{r=~ # =\n # b\n "${label:region}"}', 'up{r=~ # =\n # b\n "eu-west\\\\.1"}'),
         ('up{r= # =~\n "${label:region}"}', 'up{r= # =~\n "eu-west.1"}'),
         ("up{r=~`${label:region}`}", r"up{r=~`eu-west\.1`}"),
-        # What the backslashes escape is each other.
+        # The backslashes escape each other.
         (r'up{a="\\${label:quote}"}', r'up{a="\\x\"} or vector(1) or {a=\""}'),
         (r'up{a=~"\\\\${label:region}"}', r'up{a=~"\\\\eu-west\\.1"}'),
         (r"up{a=`\${label:region}`}", r"up{a=`\eu-west.1`}"),
@@ -76,7 +76,7 @@ def test_paths_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "text", "reason", "said"),
+    ("how", "text", "reason", "problem"),
     [
         ("query", 'up{a="${label:none}"}', "MissingClusterValue", "q: ManagedCluster 'c1' has no label 'none'"),
         ("query", 'up{a="${claim:none}"}', "MissingClusterValue", "q: ManagedCluster 'c1' has no ClusterClaim 'none'"),
@@ -97,11 +97,11 @@ def test_paths_and_values() -> None:
         ("value", "${claim:lines}", "UnsafeClusterValue", "is not printable ASCII on one line"),
     ],
 )
-def test_unresolvable_template_is_refused(how: str, text: str, reason: str, said: str) -> None:
+def test_unresolvable_template_is_refused(how: str, text: str, reason: str, problem: str) -> None:
     with pytest.raises(ResolutionError) as caught:
         getattr(FILL, how)(text, "q")
     assert caught.value.reason == reason
-    assert said in str(caught.value)
+    assert problem in str(caught.value)
 
 
 @given(st.text(max_size=30), st.sampled_from(['"', "'", "`"]), st.booleans(), st.integers(0, 5))

@@ -1,4 +1,4 @@
-"""Lists of the servers that a token may be sent to."""
+"""Lists of servers that may receive a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a side of `dsf compare` is: a scorer's name, a manifest or a recording."""
+"""The sides of `dsf compare`: a scorer's name, a manifest or a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dsf compare` prints of a Placement."""
+"""The output of `dsf compare` for a Placement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
     ("moments", "flaps"),
     [
         (289, "flaps 8 -> 86 a day"),
-        # Two recordings of a day that were made minutes apart have less in common.
+        # Two one-day recordings that were made minutes apart overlap less.
         (288, "flaps 8.03 -> 86.3 a day"),
         (145, "flaps 8 -> 86"),
         (577, "flaps 4 -> 43 a day"),

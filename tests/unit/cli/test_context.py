@@ -1,4 +1,4 @@
-"""The file by which commands find a running demo."""
+"""The context file by which commands find a running demo."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ URL = "redis://:sesame@127.0.0.1:7777/0"
 
 @pytest.fixture(autouse=True)
 def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of the test's own, and no DSF_ variables."""
+    """Use a separate state folder and no DSF_ variables."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for name in [name for name in os.environ if name.startswith("DSF_")]:
         monkeypatch.delenv(name)
@@ -40,7 +40,7 @@ def test_published_context_is_loaded(tmp_path: Path) -> None:
     assert loaded.out_dir == str(Path("relative").resolve())
 
 
-def test_the_file_is_for_its_owner_only() -> None:
+def test_context_file_is_readable_only_by_its_owner() -> None:
     with context.published(redis_url=URL) as file:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert list(file.parent.iterdir()) == [file]
@@ -79,13 +79,13 @@ def test_context_of_a_killed_process_is_ignored_and_later_removed() -> None:
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        left = Path(process.stdout.readline().strip())
+        context_file = Path(process.stdout.readline().strip())
         assert context.choose() is not None
         process.kill()
-    assert left.exists()
+    assert context_file.exists()
     assert context.choose() is None
     with context.published(redis_url=URL):
-        assert not left.exists()
+        assert not context_file.exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"redis_url": 1}'])
@@ -102,8 +102,8 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
 
 
 @pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two demos, `other` and `mine`; each on a folder below `tmp_path`."""
+def two_demos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Publish two demos, `other` and `mine`; each with a folder below `tmp_path`."""
     with ExitStack() as stack:
         for name in ("other", "mine"):
             folder = tmp_path / name
@@ -117,7 +117,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_ambiguous_context_of_two_demos_is_refused(two: None, tmp_path: Path) -> None:
+def test_ambiguous_context_of_two_demos_is_refused(two_demos: None, tmp_path: Path) -> None:
     with pytest.raises(ContextError) as raised:
         context.choose()
     assert str(raised.value) == (
@@ -126,36 +126,36 @@ def test_ambiguous_context_of_two_demos_is_refused(two: None, tmp_path: Path) ->
     )
 
 
-@pytest.mark.parametrize("wanted", ["other", "{}/other", "{}/other/sub", "{}/started-other"])
-def test_demo_is_chosen_by_name_and_by_folder(two: None, tmp_path: Path, wanted: str) -> None:
-    chosen = context.choose(wanted.format(tmp_path))
-    assert chosen is not None
-    assert chosen.name == "other"
+@pytest.mark.parametrize("selector", ["other", "{}/other", "{}/other/sub", "{}/started-other"])
+def test_demo_is_selected_by_name_and_by_folder(two_demos: None, tmp_path: Path, selector: str) -> None:
+    selected_demo = context.choose(selector.format(tmp_path))
+    assert selected_demo is not None
+    assert selected_demo.name == "other"
 
 
 @pytest.mark.parametrize(("folder", "name"), [("other", "other"), ("other/sub", "other"), ("started-mine", "mine")])
-def test_demo_of_the_current_folder_is_chosen(
-    two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+def test_demo_of_the_current_folder_is_selected(
+    two_demos: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path / folder)
-    chosen = context.choose()
-    assert chosen is not None
-    assert chosen.name == name
+    selected_demo = context.choose()
+    assert selected_demo is not None
+    assert selected_demo.name == name
 
 
-def test_unknown_context_name_is_refused(two: None) -> None:
+def test_unknown_context_name_is_refused(two_demos: None) -> None:
     with pytest.raises(ContextError, match=r"no demo 'third' runs; running: mine \(.*, other \("):
         context.choose("third")
 
 
-def test_two_of_one_name_are_told_apart_by_folder(two: None, tmp_path: Path) -> None:
+def test_demos_of_one_name_are_distinguished_by_folder(two_demos: None, tmp_path: Path) -> None:
     with context.published(redis_url=URL, name="other", manifests=tmp_path / "third"):
         with pytest.raises(ContextError, match="3 demos run"):
             context.choose("other")
-        chosen = context.choose(str(tmp_path / "third"))
-    assert chosen is not None
-    assert chosen.redis_url == URL
-    # The end of one leaves the others.
+        selected_demo = context.choose(str(tmp_path / "third"))
+    assert selected_demo is not None
+    assert selected_demo.redis_url == URL
+    # The other demos remain after one ends.
     assert [demo.name for demo in context.running()] == ["mine", "other"]
 
 
@@ -177,15 +177,15 @@ def test_redis_url_of_the_environment_overrides_the_whole_context(
     assert settings.out_dir is None
 
 
-def test_the_demo_whose_redis_the_environment_names_is_that_demo(
-    two: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_demo_whose_redis_the_environment_names_is_selected(
+    two_demos: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A terminal that has sourced the demo's environment gets its folders as well."""
+    """Terminals that have sourced the demo's environment get its folders as well."""
     monkeypatch.setenv("DSF_REDIS_URL", "redis://:other@127.0.0.1:7777/0")
     assert command_settings().manifests == tmp_path / "other"
 
 
-def test_the_hint_names_the_variable_and_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_hint_names_the_variable_and_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_REDIS_URL", "redis://user:sesame@away:6400/1")
     hint = redis_hint(ConnectionError("Connection refused."))
     assert hint == "cannot use Redis at redis://away:6400/1 (Connection refused): check DSF_REDIS_URL"
@@ -193,7 +193,7 @@ def test_the_hint_names_the_variable_and_hides_the_password(monkeypatch: pytest.
     assert "sesame" not in redis_hint(ConnectionError("Connection refused."))
 
 
-def test_the_hint_says_that_no_demo_runs() -> None:
+def test_redis_hint_says_that_no_demo_runs() -> None:
     assert "no demo runs here and DSF_REDIS_URL is not set" in redis_hint(ConnectionError("refused"))
     with context.published(redis_url=URL):
         hint = redis_hint(ConnectionError("refused"))

@@ -1,4 +1,4 @@
-"""Times as people type them."""
+"""Durations and moments as people type them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_iso_8601_with_a_zone() -> None:
     assert moment("2024-01-01T13:00+01:00", NOW) == expected
 
 
-def test_without_a_zone_it_is_local_time() -> None:
+def test_moment_without_a_zone_is_local_time() -> None:
     assert moment("2024-01-01T12:00", NOW) == datetime(2024, 1, 1, 12).astimezone().timestamp()
 
 
 @pytest.mark.parametrize("text", ["0", "2020-01-01T00:00Z"])
-def test_the_past_is_refused(text: str) -> None:
+def test_moment_in_the_past_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is in the past"):
         moment(text, NOW)
 

@@ -1,4 +1,4 @@
-"""Commands of other distributions."""
+"""Commands that other distributions add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dsf migrate --check`: what of an upstream installation is reported, and the exit code."""
+"""`dsf migrate --check`: the report on an upstream installation, and the exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN = {"auth": {"tokenSecretRef": {"name": "thanos-token", "key": "token"}}}
 
 
 def scorer(name: str = "s", namespace: str = HOME, *, synced: Any = CONFIG, **spec: Any) -> dict[str, Any]:
-    """A scorer as upstream's manager leaves it."""
+    """Return a scorer as upstream's manager writes it."""
     whole = {"description": "d", "configURL": "http://s.test:8000/config", "configSyncMode": "Full", **spec}
     status = {"healthStatus": "Active", **({"lastSyncedConfig": synced} if synced else {})}
     return {
@@ -90,8 +90,8 @@ def test_sound_installation_has_no_findings() -> None:
 def test_blocking_finding_is_reported_with_its_remedy(manifest: dict[str, Any], words: str) -> None:
     report = checked(manifest)
     assert report.stops
-    found = [line for line in lines(report) if line.startswith("stops: ")]
-    assert any(words in line for line in found), lines(report)
+    blocking_lines = [line for line in lines(report) if line.startswith("stops: ")]
+    assert any(words in line for line in blocking_lines), lines(report)
     assert all(finding.remedy for finding in report.findings)
     assert "canary" not in str(lines(report))
 
@@ -110,7 +110,7 @@ def test_values_release_tokens_and_accept_namespaces() -> None:
         manifest, hubSetting={"scorerNamespaces": ["team"]}, spokeSetting={"agent": {"tokenSecrets": released}}
     )
     assert lines(report) == []
-    # A plain name lets the agent read it, and send it nowhere.
+    # A plain name lets the agent read the Secret but send it to no server.
     plain = checked(
         manifest, hubSetting={"scorerNamespaces": ["team"]}, spokeSetting={"agent": {"tokenSecrets": ["thanos-token"]}}
     )
@@ -145,10 +145,10 @@ def test_old_scores_that_nothing_renews_are_listed_with_the_command_to_remove_th
 
 
 def test_scores_of_other_controllers_are_left_alone_but_for_a_name_that_a_scorer_wants() -> None:
-    usage, wanted, upstreams = score("resource-usage-score"), score("cpu"), score("old")
-    for each, manager in ((usage, "collector"), (wanted, "collector"), (upstreams, "dynamic-scoring-addon")):
+    usage, claimed, upstreams = score("resource-usage-score"), score("cpu"), score("old")
+    for each, manager in ((usage, "collector"), (claimed, "collector"), (upstreams, "dynamic-scoring-addon")):
         each["metadata"]["managedFields"] = [{"manager": manager}]
-    report = checked(scorer(), usage, wanted, upstreams)
+    report = checked(scorer(), usage, claimed, upstreams)
     assert [(each.object, each.severity) for each in report.findings] == [
         ("AddOnPlacementScore c1/cpu", "stops"),
         ("AddOnPlacementScore c1/old", "change"),
@@ -168,13 +168,13 @@ def test_images_of_upstream_in_the_values_are_reported() -> None:
 
 
 def test_command_reads_lists_and_values_and_ends_with_1_if_anything_stops(tmp_path: Path) -> None:
-    listed = {"apiVersion": "v1", "kind": "List", "items": [scorer("a"), scorer("b", namespace="team")]}
+    manifest_list = {"apiVersion": "v1", "kind": "List", "items": [scorer("a"), scorer("b", namespace="team")]}
     manifests, values = tmp_path / "scorers.yaml", tmp_path / "values.yaml"
-    manifests.write_text(yaml.safe_dump(listed) + "---\n" + yaml.safe_dump(config(HOME)))
+    manifests.write_text(yaml.safe_dump(manifest_list) + "---\n" + yaml.safe_dump(config(HOME)))
     values.write_text(yaml.safe_dump({"hubSetting": {"namespace": HOME}}))
-    done = dsf("migrate", "--check", str(manifests), str(values))
-    assert done.exit_code == 1
-    assert "stops: DynamicScorer team/b: is in namespace team" in done.stdout
+    result = dsf("migrate", "--check", str(manifests), str(values))
+    assert result.exit_code == 1
+    assert "stops: DynamicScorer team/b: is in namespace team" in result.stdout
     report = json.loads(dsf("migrate", "--check", str(manifests), "-o", "json").stdout)
     assert (report["stops"], report["scorers"]) == (True, 2)
     assert report["findings"][0].keys() == {"severity", "object", "message", "remedy"}
@@ -191,5 +191,5 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
 def test_file_that_is_no_manifest_ends_with_2_and_its_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
-    done = dsf("migrate", "--check", str(file))
-    assert (done.exit_code, str(file) in done.stderr) == (2, True)
+    result = dsf("migrate", "--check", str(file))
+    assert (result.exit_code, str(file) in result.stderr) == (2, True)

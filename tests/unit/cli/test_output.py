@@ -1,4 +1,4 @@
-"""How data is printed."""
+"""Printed tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_numbers_have_no_digits_that_nobody_reads() -> None:
     assert number(-100) == "-100"
 
 
-def test_characters_that_steer_a_terminal_are_shown_not_sent() -> None:
+def test_control_characters_are_escaped() -> None:
     assert clean("a\x1b[31mb\x07\r") == r"a\x1b[31mb\x07\r"
     assert clean("two\nlines, ümlaut") == "two\nlines, ümlaut"
     assert clean("\u202e\ud800") == r"\u202e\ud800"
 
 
-def test_text_of_others_is_not_read_as_markup() -> None:
+def test_external_text_is_not_interpreted_as_markup() -> None:
     console = Console(file=io.StringIO(), width=80)
     console.print(table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right=("VALUE",)))
     assert isinstance(console.file, io.StringIO)
@@ -58,9 +58,9 @@ def test_exactly_fitting_table_looks_like_a_foldable_one(
     monkeypatch.setenv("COLUMNS", width)
     rows = [("点", ("1", "red"), ""), ("a longer name", "22", "x"), ("", "-3.5", "")]
     output.console().print(table(("NAME", "VALUE", "?"), rows, right=("VALUE",)))
-    shown = capsys.readouterr().out
-    assert re.search(r"\x1b\[31m *1 *\x1b", shown)
-    assert [Text.from_ansi(line).plain.rstrip() for line in shown.splitlines()] == [
+    terminal_text = capsys.readouterr().out
+    assert re.search(r"\x1b\[31m *1 *\x1b", terminal_text)
+    assert [Text.from_ansi(line).plain.rstrip() for line in terminal_text.splitlines()] == [
         "NAME           VALUE  ?",
         "点                 1",
         "a longer name     22  x",
@@ -68,19 +68,19 @@ def test_exactly_fitting_table_looks_like_a_foldable_one(
     ]
 
 
-class _Said(BaseModel):
+class _Message(BaseModel):
     message: str
 
 
 @pytest.mark.parametrize("form", [output.Format.JSON, output.Format.YAML])
-def test_no_form_steers_a_terminal_and_programs_read_what_was_said(
+def test_output_has_no_control_characters_and_parses_back(
     form: output.Format, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = _Said(message="a\x9b31m \u202eb \x1b é 点")
-    output.emit(said, form, lambda: "")
+    printed_model = _Message(message="a\x9b31m \u202eb \x1b é 点")
+    output.emit(printed_model, form, lambda: "")
     text = capsys.readouterr().out
     assert text.replace("\n", "").isprintable()
-    assert yaml.safe_load(text) == said.model_dump()
+    assert yaml.safe_load(text) == printed_model.model_dump()
 
 
 def test_cell_keeps_its_style() -> None:

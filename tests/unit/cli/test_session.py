@@ -1,4 +1,4 @@
-"""Which kubeconfig a command takes."""
+"""The kubeconfig that a command uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsf.settings import Settings
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with kubectl's default kubeconfig, outside of a pod."""
+    """Create a home with kubectl's default kubeconfig, outside of a pod."""
     for name in ("KUBECONFIG", "DSF_KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -24,10 +24,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_commands_take_all_files_of_kubeconfig(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     default = home / ".kube" / "config"
     assert hub_settings(Settings.load()).kubeconfig == default
-    # Not the default, which may be another cluster's: the error names the missing files.
-    for listed in (f"{default}:/nowhere/b", "/nowhere/a:/nowhere/b"):
-        monkeypatch.setenv("KUBECONFIG", listed)
-        assert str(hub_settings(Settings.load()).kubeconfig) == listed
+    # The default is not used, since it may belong to another cluster: the error names the missing files.
+    for paths in (f"{default}:/nowhere/b", "/nowhere/a:/nowhere/b"):
+        monkeypatch.setenv("KUBECONFIG", paths)
+        assert str(hub_settings(Settings.load()).kubeconfig) == paths
     monkeypatch.setenv("KUBECONFIG", "")
     assert hub_settings(Settings.load()).kubeconfig == default
     default.unlink()

@@ -1,4 +1,4 @@
-"""`dsf status` names the cause first."""
+"""`dsf status` reports the cause first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dsf.fleet.outfolder import UnmetCondition
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def shown(report: StatusReport, named: str | None = None) -> str:
+def rendered(report: StatusReport, scorer_name: str | None = None) -> str:
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(_render(report, named))
+        console.print(_render(report, scorer_name))
     return capture.get()
 
 
@@ -26,7 +26,7 @@ def test_scorers_that_cannot_run_yet_are_named() -> None:
         for name in ("cpu", "mem")
         for kind in ("Healthy", "ConfigSynced")
     ]
-    text = shown(StatusReport(at=AT, ok=False, scorers=[], conditions=conditions))
+    text = rendered(StatusReport(at=AT, ok=False, scorers=[], conditions=conditions))
     assert "None of 2 DynamicScorers can run yet: cpu, mem" in text
     assert "No scorer is registered" not in text
-    assert "No scorer is registered" in shown(StatusReport(at=AT, ok=False, scorers=[]))
+    assert "No scorer is registered" in rendered(StatusReport(at=AT, ok=False, scorers=[]))

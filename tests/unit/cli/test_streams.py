@@ -1,4 +1,4 @@
-"""Standard output of commands that run within another program."""
+"""Standard output of commands that run inside another program."""
 
 from __future__ import annotations
 

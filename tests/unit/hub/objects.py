@@ -11,7 +11,7 @@ from dsf.redisacl.keyids import KeyIds
 
 
 class Objects:
-    """What a backend keeps. Nobody is told of changes."""
+    """Objects of a backend, in memory. Changes notify no watcher."""
 
     def __init__(self, *manifests: Manifest) -> None:
         self.objects: dict[ObjectKey, Manifest] = {}

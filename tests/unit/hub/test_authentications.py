@@ -1,4 +1,4 @@
-"""ScoringAuthentications: what clusters are told of scorers that name one, and why they are told nothing."""
+"""ScoringAuthentications: how scorers' summaries use them, and when a scorer is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
 
 
 def authentication(**spec: Any) -> ScoringAuthentication:
-    """One for thanos.example and what is below it."""
+    """Return a ScoringAuthentication for thanos.example and the paths below it."""
     whole = {"allowedHosts": ["https://thanos.example", "eu.thanos.example"], **TOKEN, **spec}
     metadata = {"name": "thanos", "namespace": "hub"}
     return ScoringAuthentication.from_manifest(
@@ -32,10 +32,10 @@ def authentication(**spec: Any) -> ScoringAuthentication:
 
 
 def plan(*authentications: ScoringAuthentication, clusters: Any = None, **source: Any) -> FleetPlan:
-    """One scorer on clusters a and b."""
-    known = clusters or [cluster("a"), cluster("b", labels={"region": "eu", CLUSTER_SET_LABEL: "europe"})]
-    found = scorer("s", source={**SOURCE, **source})
-    return make_plan([found], config(), known, NOW, authentications=authentications)
+    """Return a plan with one scorer on clusters a and b."""
+    fleet = clusters or [cluster("a"), cluster("b", labels={"region": "eu", CLUSTER_SET_LABEL: "europe"})]
+    thanos_scorer = scorer("s", source={**SOURCE, **source})
+    return make_plan([thanos_scorer], config(), fleet, NOW, authentications=authentications)
 
 
 def test_summary_carries_source_access_of_its_authentication() -> None:
@@ -45,7 +45,7 @@ def test_summary_carries_source_access_of_its_authentication() -> None:
     assert access.methods.token_secret_ref is not None
     assert (access.authentication, access.allowed_hosts) == ("thanos", ("https://thanos.example", "eu.thanos.example"))
     assert access.tls is not None
-    # An agent of another time, which does not know the binding, is told of no token.
+    # Agents that do not know the binding get no token.
     assert summary.source_endpoint_auth_name == ""
 
 
@@ -69,9 +69,11 @@ def test_identity_of_the_agents_is_for_the_hubs_own_namespace(method: dict[str, 
         bound = ScoringAuthentication.from_manifest(
             {"apiVersion": GROUP, "kind": "ScoringAuthentication", "metadata": metadata, "spec": whole}
         )
-        one = scorer("s", source=SOURCE, metadata={"namespace": namespace})
-        made = make_plan([one], config(), [cluster("a")], NOW, authentications=[bound], names=NameRules(home="hub"))
-        reason, message = refusal(made, f"{namespace}/s")
+        foreign_scorer = scorer("s", source=SOURCE, metadata={"namespace": namespace})
+        fleet_plan = make_plan(
+            [foreign_scorer], config(), [cluster("a")], NOW, authentications=[bound], names=NameRules(home="hub")
+        )
+        reason, message = refusal(fleet_plan, f"{namespace}/s")
         if namespace == "hub":
             assert reason == ""
             continue
@@ -108,18 +110,18 @@ def test_missing_authentication_refuses_the_scorer() -> None:
 
 
 def test_unreadable_authentication_refuses_only_its_scorers() -> None:
-    found = make_plan(
+    fleet_plan = make_plan(
         [scorer("s", source=SOURCE), scorer("other")],
         config(),
         [cluster("a")],
         NOW,
         mistaken={"hub/thanos": "spec: bad"},
     )
-    reason, message = refusal(found, "hub/s")
+    reason, message = refusal(fleet_plan, "hub/s")
     assert reason == "InvalidAuthentication"
     assert message.endswith("ScoringAuthentication 'thanos' has mistakes: spec: bad")
-    # Nobody else is concerned.
-    assert [one.name for one in found.running("a")] == ["other"]
+    # The other scorer still runs.
+    assert [running_scorer.name for running_scorer in fleet_plan.running("a")] == ["other"]
 
 
 def test_authentication_refuses_hosts_outside_its_allowed_list() -> None:
@@ -127,18 +129,18 @@ def test_authentication_refuses_hosts_outside_its_allowed_list() -> None:
     assert (reason, "is not for https://thief.example" in message) == ("HostNotAllowed", True)
 
 
-def test_no_stand_in_of_a_template_is_looked_for_among_the_servers() -> None:
+def test_placeholder_of_a_host_template_is_not_checked_against_allowed_hosts() -> None:
     manifest = {"source": {**SOURCE, "host": "https://${cluster}.thanos.example"}}
     nobody = {"clusterSelector": {"matchLabels": {"region": "mars"}}}
     anywhere = scorer("s", **manifest, **nobody)
-    found = make_plan([anywhere], config(), [cluster("a")], NOW, authentications=[authentication()])
-    assert refusal(found, "hub/s") == ("", "")
-    # Where it runs, it counts.
-    found = make_plan([scorer("s", **manifest)], config(), [cluster("a")], NOW, authentications=[authentication()])
-    assert "is not for https://a.thanos.example" in refusal(found, "hub/s")[1]
+    fleet_plan = make_plan([anywhere], config(), [cluster("a")], NOW, authentications=[authentication()])
+    assert refusal(fleet_plan, "hub/s") == ("", "")
+    # The host of a cluster that runs the scorer is checked.
+    fleet_plan = make_plan([scorer("s", **manifest)], config(), [cluster("a")], NOW, authentications=[authentication()])
+    assert "is not for https://a.thanos.example" in refusal(fleet_plan, "hub/s")[1]
 
 
-def test_the_scorers_own_tls_does_not_go_with_it() -> None:
+def test_authentication_with_tls_of_its_scorer_is_refused() -> None:
     reason, message = refusal(plan(authentication(), tls={"insecureSkipVerify": True}), "hub/s")
     assert (reason, message.startswith("spec.source.tls")) == ("InvalidAuthentication", True)
 
@@ -150,37 +152,37 @@ def test_overrides_by_name_set_and_label() -> None:
         {"clusterSelector": {"matchLabels": {"region": "eu"}}},
     ):
         other = {**where, "host": "http://eu.thanos.example:1", "basic": _basic("eu"), "tls": {"serverName": "eu"}}
-        found = plan(authentication(overrides=[other, {"clusters": ["b"], "host": "http://eu.thanos.example:2"}]))
-        (on_a,), (on_b,) = summaries(found, "a"), summaries(found, "b")
+        fleet_plan = plan(authentication(overrides=[other, {"clusters": ["b"], "host": "http://eu.thanos.example:2"}]))
+        (on_a,), (on_b,) = summaries(fleet_plan, "a"), summaries(fleet_plan, "b")
         assert on_a.source_endpoint == "https://thanos.example/api/v1/query_range"
         assert on_b.source_endpoint == "http://eu.thanos.example:1/api/v1/query_range"
         assert {reference.name for reference in on_a.references} == {"thanos"}
         assert {reference.name for reference in on_b.references} == {"eu"}
 
 
-def test_an_override_that_says_little_leaves_the_rest() -> None:
-    found = plan(authentication(overrides=[{"clusters": ["b"], "tls": {"insecureSkipVerify": True}}]))
-    (on_b,) = summaries(found, "b")
+def test_override_keeps_fields_that_it_does_not_set() -> None:
+    fleet_plan = plan(authentication(overrides=[{"clusters": ["b"], "tls": {"insecureSkipVerify": True}}]))
+    (on_b,) = summaries(fleet_plan, "b")
     assert {reference.name for reference in on_b.references} == {"thanos"}
-    (one,) = found.scorers.values()
-    said = tls_verified(one, one.scorer.status)
-    assert said is not None
-    assert (said.status, said.reason) == ("False", "InsecureSkipVerify")
+    (scorer_plan,) = fleet_plan.scorers.values()
+    condition = tls_verified(scorer_plan, scorer_plan.scorer.status)
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "InsecureSkipVerify")
 
 
-def test_an_override_of_a_server_that_is_not_allowed_stops_that_cluster_alone() -> None:
-    found = plan(authentication(overrides=[{"clusters": ["b"], "host": "https://thief.example"}]))
-    (one,) = found.scorers.values()
-    assert (found.clusters_of(one), summaries(found, "b")) == (["a"], [])
-    assert [(name, why.reason) for name, why in one.obstacles.items()] == [("b", "HostNotAllowed")]
+def test_override_with_a_forbidden_host_excludes_only_its_cluster() -> None:
+    fleet_plan = plan(authentication(overrides=[{"clusters": ["b"], "host": "https://thief.example"}]))
+    (scorer_plan,) = fleet_plan.scorers.values()
+    assert (fleet_plan.clusters_of(scorer_plan), summaries(fleet_plan, "b")) == (["a"], [])
+    assert [(name, why.reason) for name, why in scorer_plan.obstacles.items()] == [("b", "HostNotAllowed")]
 
 
-def test_an_override_whose_host_has_a_query_stops_that_cluster_alone() -> None:
-    found = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example/?a=b"}]))
-    (one,) = found.scorers.values()
-    assert found.clusters_of(one) == ["a"]
-    assert one.obstacles["b"].reason == "InvalidURL"
-    assert one.obstacles["b"].message.startswith("an override of ScoringAuthentication 'thanos': ")
+def test_override_with_a_query_in_its_host_excludes_only_its_cluster() -> None:
+    fleet_plan = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example/?a=b"}]))
+    (scorer_plan,) = fleet_plan.scorers.values()
+    assert fleet_plan.clusters_of(scorer_plan) == ["a"]
+    assert scorer_plan.obstacles["b"].reason == "InvalidURL"
+    assert scorer_plan.obstacles["b"].message.startswith("an override of ScoringAuthentication 'thanos': ")
 
 
 def test_authentication_change_affects_its_clusters() -> None:
@@ -201,8 +203,10 @@ def _basic(name: str) -> dict[str, Any]:
 
 
 def test_authentication_that_is_being_deleted_is_not_called_missing() -> None:
-    kept = authentication()
-    gone = kept.metadata.model_copy(update={"deletion_timestamp": NOW, "finalizers": ["example.com/guard"]})
-    reason, message = refusal(plan(kept.model_copy(update={"metadata": gone})), "hub/s")
+    present_authentication = authentication()
+    deleted_metadata = present_authentication.metadata.model_copy(
+        update={"deletion_timestamp": NOW, "finalizers": ["example.com/guard"]}
+    )
+    reason, message = refusal(plan(present_authentication.model_copy(update={"metadata": deleted_metadata})), "hub/s")
     assert reason == "InvalidAuthentication"
     assert "it is being deleted" in message

@@ -1,4 +1,4 @@
-"""What a cluster's ManifestWork holds, and who is left out."""
+"""The size limit of a cluster's ManifestWork, and the scorers that it excludes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def load(key: str, kib: float, year: int = 2026, secrets: Mapping[str, int] | No
         ([load("hub/a", 50), load("a/b", 50)], ""),
         ([load("a/old", 90, 2020), load("hub/new", 20)], "a/old"),
         ([load("hub/new", 60, 2026), load("hub/old", 60, 2020)], "hub/new"),
-        # A small one fits where a larger, older one does not.
+        # A small scorer fits where a larger, older one does not.
         ([load("hub/a", 60, 2020), load("hub/b", 60, 2021), load("hub/c", 40, 2022)], "hub/b"),
-        # Equal shares, and what one does not need the others get.
+        # Namespaces get equal shares; unused bytes go to the others.
         ([*(load(f"a/{n}", 20, 2020) for n in range(5)), load("b/x", 50)], "a/2 a/3 a/4"),
         ([*(load(f"a/{n}", 20, 2020) for n in range(5)), load("b/x", 20)], "a/4"),
         ([load("hub/x", 40), *(load(f"{n}/{m}", 10, 2020) for n in "abc" for m in range(3))], "a/2 b/2 c/2"),
@@ -42,44 +42,44 @@ def load(key: str, kib: float, year: int = 2026, secrets: Mapping[str, int] | No
     ],
 )
 def test_full_manifestwork_excludes_newest_scorers_over_their_share(loads: list[Load], excluded: str) -> None:
-    found = dict(left_out(loads, "hub", LIMIT))
-    assert " ".join(sorted(found)) == excluded
-    assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in found.values())
-    # In every order in which they are listed.
-    assert dict(left_out(reversed(loads), "hub", LIMIT)) == found
+    reasons = dict(left_out(loads, "hub", LIMIT))
+    assert " ".join(sorted(reasons)) == excluded
+    assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in reasons.values())
+    # The order of the list does not matter.
+    assert dict(left_out(reversed(loads), "hub", LIMIT)) == reasons
     assert not excluded or not fit(loads, LIMIT)
 
 
 def test_tenant_adding_scorers_displaces_no_other_namespace() -> None:
     other = [load(f"other/{number}", 10, 2026) for number in range(4)]
     for number in (1, 10, 1000):
-        found = dict(left_out([*(load(f"tenant/{n}", 10, 2020) for n in range(number)), *other], "hub", LIMIT))
-        assert not [key for key in found if key.startswith("other/")]
+        reasons = dict(left_out([*(load(f"tenant/{n}", 10, 2020) for n in range(number)), *other], "hub", LIMIT))
+        assert not [key for key in reasons if key.startswith("other/")]
 
 
 @pytest.mark.parametrize("query", ['up{a="b\\\\d"} > 0 and x < 1 & y', "é€😀", "x" * 5000])
 def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
     source = {**SOURCE, "params": {"query": query, "range": 60, "step": 15}}
 
-    def made(*names: str) -> FleetPlan:
+    def plan_of(*names: str) -> FleetPlan:
         scorers = [scorer(name, source=source) for name in names]
         return make_plan(scorers, config(), [cluster("c")], NOW, authentications=[authentication()])
 
-    def written(plan: FleetPlan) -> int:
-        parts = [one.part_on("c") for one in plan.running("c")]
+    def workload_size(plan: FleetPlan) -> int:
+        parts = [scorer_plan.part_on("c") for scorer_plan in plan.running("c")]
         work = manifest_work("c", "agents", parts, secrets=[copy_for("agents", secret())])
         text = json.dumps(work["spec"]["workload"]["manifests"], separators=(",", ":"), ensure_ascii=False)
-        # As Go writes it.
+        # Go escapes these characters.
         for character in "<>&":
             text = text.replace(character, f"\\u{ord(character):04x}")
         return len(text.encode())
 
-    planned = sum(one.load_on("c").size for one in made("a", "b").scorers.values())
+    planned = sum(scorer_plan.load_on("c").size for scorer_plan in plan_of("a", "b").scorers.values())
     of_secret = size_of(copy_for("agents", secret()))
-    frame = written(made("a", "b")) - planned - of_secret
-    # What all scorers share has a size of its own, and not one for each of them.
+    frame = workload_size(plan_of("a", "b")) - planned - of_secret
+    # Objects that all scorers share count once, not once per scorer.
     assert 0 < frame < 2 * KIB
-    assert written(made("a", "b", "c", "d")) - written(made("a", "b")) <= planned
+    assert workload_size(plan_of("a", "b", "c", "d")) - workload_size(plan_of("a", "b")) <= planned
 
 
 @pytest.mark.parametrize(

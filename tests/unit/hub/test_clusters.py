@@ -28,7 +28,7 @@ from tests.unit.hub.objects import Objects
 
 
 class Place:
-    """A registrar with these entries."""
+    """A registrar that returns these entries."""
 
     def __init__(self, *entries: Entry) -> None:
         self.entries = {entry.scorer: entry for entry in entries}
@@ -49,17 +49,17 @@ def _reconciler(place: Place) -> ClusterReconciler:
     )
 
 
-def test_an_entry_that_waits_runs_for_no_override() -> None:
+def test_waiting_entry_ignores_an_override_that_resumes_it() -> None:
     entry = Entry(cluster="c", scorer="s", score_name="s", interval=30)
     place = Place(entry.stopped())
-    wanted = {"s": entry}
-    assert _reconciler(place)._hold("c", wanted, has_arrived=False)
-    assert effective(wanted["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused
-    # The next look does not take it for one that runs already.
-    place.entries = wanted
+    waiting_entries = {"s": entry}
+    assert _reconciler(place)._hold("c", waiting_entries, has_arrived=False)
+    assert effective(waiting_entries["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused
+    # The next reconciliation does not treat it as a running entry.
+    place.entries = waiting_entries
     again = {"s": entry}
     assert _reconciler(place)._hold("c", again, has_arrived=False)
-    assert again == wanted
+    assert again == waiting_entries
     assert _reconciler(place)._hold("c", arrived := {"s": entry}, has_arrived=True) is None
     assert arrived == {"s": entry}
 
@@ -71,7 +71,7 @@ def _departed() -> DepartedClusters:
 
 
 def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
-    """One whose credentials are always in place."""
+    """Return a reconciler whose credentials always exist."""
     desired = Mock(spec=DesiredState)
     desired.plan = plan
     desired.lower_limit.return_value = False
@@ -86,7 +86,7 @@ def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[froz
 
 
 @pytest.mark.parametrize("trouble", [None, redis.ConnectionError("away")])
-def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: Exception | None) -> None:
+def test_undeliverable_agent_still_gets_pauses_and_longer_intervals(trouble: Exception | None) -> None:
     scorers = [
         scorer("same", interval=30),
         scorer("slower", interval=60),
@@ -107,9 +107,9 @@ def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: 
     with pytest.raises(ForbiddenError):
         reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
     assert reconcile.problem(["c"]) == ("c: denied", True)
-    [(name, written)] = [call.args for call in registrar.put_entries.call_args_list]
+    [(name, put_entries)] = [call.args for call in registrar.put_entries.call_args_list]
     assert name == "c"
-    assert {found.scorer: (found.interval, found.suspended) for found in written.values()} == {
+    assert {entry.scorer: (entry.interval, entry.suspended) for entry in put_entries.values()} == {
         "slower": (60, False),
         "pausing": (30, True),
     }
@@ -122,17 +122,20 @@ class Api(Objects):
     refusals = 0
 
     def apply(self, manifest: Manifest) -> None:
-        size = sum(len(json.dumps(one, separators=(",", ":"))) for one in manifest["spec"]["workload"]["manifests"])
+        size = sum(
+            len(json.dumps(item_manifest, separators=(",", ":")))
+            for item_manifest in manifest["spec"]["workload"]["manifests"]
+        )
         if size > self.limit:
             self.refusals += 1
             raise ForbiddenError(f"the size of manifests is {size} bytes which exceeds the {self.limit} limit", 403)
         self.put(manifest)
 
     def scorers(self) -> list[str]:
-        """Names of the scorers that the agent is told of."""
+        """Return the names of the scorers in the agent's summaries."""
         [work] = self.list(Kind.WORK)
         config_map = work["spec"]["workload"]["manifests"][0]
-        return [one["name"] for one in json.loads(config_map["data"]["summaries"])]
+        return [summary["name"] for summary in json.loads(config_map["data"]["summaries"])]
 
 
 def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
@@ -143,9 +146,9 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
         scorer(f"large-{number:03}", metadata={"namespace": "tenant"}, created="2025-01-01T00:00:00Z", source=query)
         for number in range(110)
     ]
-    others = [scorer("of-hub"), scorer("of-other", metadata={"namespace": "other"})]
-    objects = (cluster("c"), config(), *tenant, *others)
-    api = Api(*(one.to_manifest() for one in objects))
+    other_scorers = [scorer("of-hub"), scorer("of-other", metadata={"namespace": "other"})]
+    objects = (cluster("c"), config(), *tenant, *other_scorers)
+    api = Api(*(custom_object.to_manifest() for custom_object in objects))
     settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"])
     desired = DesiredState(api.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
     registrar = Mock(spec=Registrar, notices=Mock())
@@ -161,17 +164,17 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
     key = ObjectKey(Kind.CLUSTER, "", "c")
     desired.update()
     reconcile(key)
-    # The limit is learned once, and what is left out is the tenant's.
+    # The hub learns the limit once; only scorers of the tenant are excluded.
     assert api.refusals == 1
     first = api.scorers()
     assert first[-2:] == ["of-hub", "of-other"]
     assert len(first) == 2 + 33
     left_out = desired.plan.without_room()
-    assert [one.name for one in left_out] == [f"large-{number:03}" for number in range(33, 110)]
+    assert [excluded.name for excluded in left_out] == [f"large-{number:03}" for number in range(33, 110)]
     assert left_out[0].obstacles["c"].message.startswith("no room: a cluster's ManifestWork holds 500 KiB for all")
     assert reconcile.problem(["c"]) == ("", False)
 
-    # A removal makes room, and a new scorer of others gets it.
+    # A new scorer of another namespace gets the room that a removal frees.
     api.delete(Kind.SCORER, "tenant", "large-000")
     api.put(scorer("late").to_manifest())
     desired.update()
@@ -183,7 +186,7 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
 
 
 def test_missing_work_that_cannot_be_written_counts_as_not_delivered() -> None:
-    """As in a namespace that is being deleted: the ManifestWork is gone and none is accepted."""
+    """Behave like a namespace that is being deleted: the ManifestWork is gone and creations fail."""
     plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
     registrar = Mock(spec=Registrar, notices=Mock())
     registrar.present.return_value = {}

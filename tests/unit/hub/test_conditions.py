@@ -1,4 +1,4 @@
-"""What statuses say."""
+"""Conditions of scorers and configurations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERYWHERE = DeliveryCounts(clusters=2, desired=2, distributed=2, config="hub/dy
 
 
 def status(
-    found: DynamicScorer | None = None,
+    dynamic_scorer: DynamicScorer | None = None,
     health: Health = ACTIVE,
     spread: DeliveryCounts = EVERYWHERE,
     cycles: CycleOutcomes | None = CycleOutcomes(),  # noqa: B008 (frozen)
@@ -35,7 +35,7 @@ def status(
     previous: DynamicScorerStatus | None = None,
     seconds: int = 0,
 ) -> DynamicScorerStatus:
-    present = found or scorer()
+    present = dynamic_scorer or scorer()
     plan = make_plan([present], config(), [cluster("a"), cluster("b")], NOW)
     return scorer_status(
         plan.scorers[present.key],
@@ -48,12 +48,14 @@ def status(
     )
 
 
-def said(found: DynamicScorerStatus, kind: str) -> tuple[str, str]:
-    return next((one.status, one.reason) for one in found.conditions if one.type == kind)
+def status_and_reason(scorer_status: DynamicScorerStatus, kind: str) -> tuple[str, str]:
+    return next(
+        (condition.status, condition.reason) for condition in scorer_status.conditions if condition.type == kind
+    )
 
 
-def message(found: DynamicScorerStatus, kind: str = "Scoring") -> str:
-    return next(one.message for one in found.conditions if one.type == kind)
+def message(scorer_status: DynamicScorerStatus, kind: str = "Scoring") -> str:
+    return next(condition.message for condition in scorer_status.conditions if condition.type == kind)
 
 
 def state(name: str, **fields: str) -> PairState:
@@ -64,9 +66,12 @@ def failure(message: str, at: float) -> str:
     return PairFailure(run="r", stage="fetch", reason="timeout", message=message, at=at).model_dump_json()
 
 
-def test_an_earlier_verdict_stands_until_the_first_check() -> None:
+def test_earlier_healthy_condition_stays_until_the_first_check() -> None:
     before = status()
-    assert said(status(health=Health(HealthStatus.Active), previous=before), "Healthy") == ("True", "HealthCheckPassed")
+    assert status_and_reason(status(health=Health(HealthStatus.Active), previous=before), "Healthy") == (
+        "True",
+        "HealthCheckPassed",
+    )
 
 
 def test_unreadable_configuration_is_not_reported_as_missing() -> None:
@@ -79,11 +84,11 @@ def test_unreadable_configuration_is_not_reported_as_missing() -> None:
 def test_config_synced_says_first_what_keeps_it_from_running() -> None:
     full = scorer(mode="Full", scoring={})
     fresh = Health()
-    assert said(status(full, fresh), "ConfigSynced") == ("Unknown", "NotCheckedYet")
-    assert said(status(full, fresh), "Distributed") == ("Unknown", "NotCheckedYet")
+    assert status_and_reason(status(full, fresh), "ConfigSynced") == ("Unknown", "NotCheckedYet")
+    assert status_and_reason(status(full, fresh), "Distributed") == ("Unknown", "NotCheckedYet")
     unread = Health(HealthStatus.Inactive, failure=DOWN, config_failure=Obstacle("ConfigInvalid", "x"), is_checked=True)
-    assert said(status(full, unread), "ConfigSynced") == ("False", "ConfigInvalid")
-    assert said(status(scorer(scoring={})), "ConfigSynced") == ("False", "MissingScoreName")
+    assert status_and_reason(status(full, unread), "ConfigSynced") == ("False", "ConfigInvalid")
+    assert status_and_reason(status(scorer(scoring={})), "ConfigSynced") == ("False", "MissingScoreName")
 
 
 def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
@@ -91,20 +96,20 @@ def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
     states += [state(f"bad-{n:02}", failing="1", failure=failure(f"m{n}", 100.0 + n)) for n in range(12)]
     cycles = CycleOutcomes.of(states, 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 12)
-    assert [found.message for found in cycles.failures] == [f"m{n}" for n in range(11, 1, -1)]
-    found = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
-    assert said(found, "Scoring") == ("False", "SomeClustersFail")
-    assert found.clusters.model_dump() == {"desired": 14, "succeeding": 1, "empty": 0, "failing": 12}
+    assert [failed_cycle.message for failed_cycle in cycles.failures] == [f"m{n}" for n in range(11, 1, -1)]
+    scorer_status = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
+    assert status_and_reason(scorer_status, "Scoring") == ("False", "SomeClustersFail")
+    assert scorer_status.clusters.model_dump() == {"desired": 14, "succeeding": 1, "empty": 0, "failing": 12}
 
 
 def test_scoring_says_why_it_runs_nowhere() -> None:
     nowhere = replace(EVERYWHERE, desired=0, distributed=0)
-    assert said(status(spread=nowhere), "Scoring") == ("False", "Masked")
-    # All three say the same, so kubectl's column does.
-    found = status(scorer(scoring={}), spread=nowhere)
+    assert status_and_reason(status(spread=nowhere), "Scoring") == ("False", "Masked")
+    # All three have the same message, so kubectl's column does too.
+    scorer_status = status(scorer(scoring={}), spread=nowhere)
     kinds = ("ConfigSynced", "Distributed", "Scoring")
-    assert {said(found, kind) for kind in kinds} == {("False", "MissingScoreName")}
-    assert len({one.message for one in found.conditions if one.type in kinds}) == 1
+    assert {status_and_reason(scorer_status, kind) for kind in kinds} == {("False", "MissingScoreName")}
+    assert len({condition.message for condition in scorer_status.conditions if condition.type in kinds}) == 1
 
 
 def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
@@ -112,11 +117,11 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
     many = state("many", last_success="1", valid_until="9", expired="3", expired_run="r", expired_at="5")
     cycles = CycleOutcomes.of([few, many], 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 1)
-    (found,) = cycles.failures
-    assert (found.cluster, found.stage, found.reason) == ("many", "", "expired")
-    shown = status(cycles=cycles)
-    assert said(shown, "Scoring") == ("False", "SomeClustersFail")
-    assert "many, expired: its cycles wait in the queue of many" in message(shown)
+    (failed_cycle,) = cycles.failures
+    assert (failed_cycle.cluster, failed_cycle.stage, failed_cycle.reason) == ("many", "", "expired")
+    scorer_status = status(cycles=cycles)
+    assert status_and_reason(scorer_status, "Scoring") == ("False", "SomeClustersFail")
+    assert "many, expired: its cycles wait in the queue of many" in message(scorer_status)
 
 
 def _unwritten(message: str) -> Unwritten:
@@ -129,9 +134,9 @@ def test_scores_that_cannot_be_written_are_reported() -> None:
         for name, cause in (("a", _unwritten("403: no")), ("b", _unwritten("403: other")))
     ]
     cycles = CycleOutcomes.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
-    found = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
-    assert said(found, "Scoring") == ("False", "ScoresNotWritten")
-    assert message(found) == "2 of 3 scores cannot be written; a: 403: no"
+    scorer_status = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
+    assert status_and_reason(scorer_status, "Scoring") == ("False", "ScoresNotWritten")
+    assert message(scorer_status) == "2 of 3 scores cannot be written; a: 403: no"
 
 
 def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
@@ -139,28 +144,28 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
     empty = [state(name, last_success="1", valid_until="9", items="0") for name in "ab"]
     cycles = CycleOutcomes.of(empty, 1.0)
     assert (cycles.succeeding, cycles.empty) == (0, 2)
-    found = status(cycles=cycles)
-    assert said(found, "Scoring") == ("False", "NoItems")
-    assert (found.clusters.succeeding, found.clusters.empty) == (0, 2)
-    assert message(found).startswith(
+    scorer_status = status(cycles=cycles)
+    assert status_and_reason(scorer_status, "Scoring") == ("False", "NoItems")
+    assert (scorer_status.clusters.succeeding, scorer_status.clusters.empty) == (0, 2)
+    assert message(scorer_status).startswith(
         "no cluster has a score: the scoring API answers without usable results on 2 of 2 clusters"
     )
     cycles = CycleOutcomes.of([good, empty[0]], 1.0)
-    found = status(cycles=cycles)
-    assert said(found, "Scoring") == ("True", "CyclesSucceed")
-    assert message(found) == (
+    scorer_status = status(cycles=cycles)
+    assert status_and_reason(scorer_status, "Scoring") == ("True", "CyclesSucceed")
+    assert message(scorer_status) == (
         "1 of 2 clusters have a score; the scoring API answers without usable results on 1 of 2 clusters"
     )
-    # A score without a noted number of items is one of an earlier version.
+    # Earlier versions did not record the number of items.
     assert CycleOutcomes.of([state("old", last_success="1", valid_until="9")], 1.0).succeeding == 1
-    assert said(status(cycles=CycleOutcomes.of([good], 9.0)), "Scoring") == ("False", "ScoresExpired")
+    assert status_and_reason(status(cycles=CycleOutcomes.of([good], 9.0)), "Scoring") == ("False", "ScoresExpired")
 
 
 def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
     return replace(state(name, **fields), skips=Skips(name, reason, ticks, since, since + 9))
 
 
-def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
+def test_clusters_without_score_and_ticks_are_reported() -> None:
     limited = scorer(execution={"rateLimit": "2/m"})
     states = [
         state("good", last_success="1", valid_until="200"),
@@ -172,24 +177,27 @@ def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
     ]
     cycles = CycleOutcomes.of(states, 100.0)
     assert (cycles.idle, cycles.succeeding, cycles.expired, cycles.failing) == (3, 2, 1, 0)
-    found = status(limited, spread=replace(EVERYWHERE, desired=6), cycles=cycles)
-    assert said(found, "Scoring") == ("False", "TicksSkipped")
+    scorer_status = status(limited, spread=replace(EVERYWHERE, desired=6), cycles=cycles)
+    assert status_and_reason(scorer_status, "Scoring") == ("False", "TicksSkipped")
     words = "3 of 6 clusters have no score, for they are sent no ticks; longest: new, rate_limit: "
-    assert message(found).startswith(words)
-    assert "2/m, is for all clusters together" in message(found)
-    # What fails is worse.
+    assert message(scorer_status).startswith(words)
+    assert "2/m, is for all clusters together" in message(scorer_status)
+    # Failures take precedence.
     failing = CycleOutcomes.of([*states, state("bad", failing="1")], 100.0)
-    assert said(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
+    assert status_and_reason(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
 
 
 def test_undeliverable_cluster_is_named_in_the_condition() -> None:
     waiting = replace(EVERYWHERE, distributed=1, problem="b: 404: no namespace")
-    found = status(spread=waiting)
-    assert said(found, "Distributed") == ("False", "Distributing")
-    assert message(found, "Distributed") == "1 of 2 clusters have it; b: 404: no namespace"
-    refused = replace(waiting, is_refused=True)
-    assert said(status(spread=refused), "Distributed") == ("False", "DistributionRefused")
-    assert said(status(spread=replace(refused, distributed=2)), "Distributed") == ("True", "Distributed")
+    scorer_status = status(spread=waiting)
+    assert status_and_reason(scorer_status, "Distributed") == ("False", "Distributing")
+    assert message(scorer_status, "Distributed") == "1 of 2 clusters have it; b: 404: no namespace"
+    refused_delivery = replace(waiting, is_refused=True)
+    assert status_and_reason(status(spread=refused_delivery), "Distributed") == ("False", "DistributionRefused")
+    assert status_and_reason(status(spread=replace(refused_delivery, distributed=2)), "Distributed") == (
+        "True",
+        "Distributed",
+    )
 
 
 def test_status_keeps_cycle_counts_while_they_are_unreadable() -> None:
@@ -199,7 +207,7 @@ def test_status_keeps_cycle_counts_while_they_are_unreadable() -> None:
     assert after == before
 
 
-def test_the_time_of_a_condition_moves_only_when_its_status_flips() -> None:
+def test_condition_transition_time_changes_only_with_its_status() -> None:
     first = status()
     assert status(previous=first, seconds=60) == first
     second = status(health=replace(ACTIVE, failures=1, failure=DOWN), previous=first, seconds=60)
@@ -207,15 +215,16 @@ def test_the_time_of_a_condition_moves_only_when_its_status_flips() -> None:
         health=Health(HealthStatus.Inactive, failures=3, failure=DOWN, is_checked=True), previous=second, seconds=120
     )
     times = [
-        next(one.last_transition_time for one in found.conditions if one.type == "Healthy") for found in (second, third)
+        next(condition.last_transition_time for condition in scorer_status.conditions if condition.type == "Healthy")
+        for scorer_status in (second, third)
     ]
     assert times == [NOW, NOW + timedelta(seconds=120)]
 
 
 def test_configurations() -> None:
-    found = config_status(config(), clusters=3, distributed=2, scorers=1, masked=4, now=NOW)
-    assert (found.clusters, found.scorers, found.masked) == (3, 1, 4)
-    assert [(one.type, one.status, one.reason) for one in found.conditions] == [
+    full_status = config_status(config(), clusters=3, distributed=2, scorers=1, masked=4, now=NOW)
+    assert (full_status.clusters, full_status.scorers, full_status.masked) == (3, 1, 4)
+    assert [(condition.type, condition.status, condition.reason) for condition in full_status.conditions] == [
         ("Distributed", "False", "Distributing"),
         ("Ready", "Unknown", "Distributing"),
     ]
@@ -233,7 +242,7 @@ def test_configurations() -> None:
     assert full.conditions[0].message.startswith("2 scorers have no room in the ManifestWork of some clusters")
     assert "team/a says what to do" in full.conditions[0].message
     other = ignored_config_status(config(name="mine"), "hub", now=NOW)
-    assert [(one.type, one.status, one.reason) for one in other.conditions] == [
+    assert [(condition.type, condition.status, condition.reason) for condition in other.conditions] == [
         ("Ignored", "True", "OtherName"),
         ("Ready", "False", "OtherName"),
     ]
@@ -245,19 +254,19 @@ def test_distributed_condition_stands_until_all_clusters_are_checked_after_a_sta
     starting = replace(EVERYWHERE, distributed=0, is_counted=False)
     after = status(spread=starting, previous=before, seconds=5)
     assert after.conditions == before.conditions
-    assert said(status(spread=starting), "Distributed") == ("Unknown", "NotCheckedYet")
+    assert status_and_reason(status(spread=starting), "Distributed") == ("Unknown", "NotCheckedYet")
     looked = status(spread=replace(starting, is_counted=True), previous=after, seconds=6)
-    assert said(looked, "Distributed") == ("False", "Distributing")
+    assert status_and_reason(looked, "Distributed") == ("False", "Distributing")
 
 
-def test_the_resolved_name_and_interval_are_shown() -> None:
-    found = status(scorer(score="Score One", interval=7))
-    assert (found.score_name, found.interval) == ("Score One", 7)
+def test_status_shows_the_resolved_name_and_interval() -> None:
+    scorer_status = status(scorer(score="Score One", interval=7))
+    assert (scorer_status.score_name, scorer_status.interval) == ("Score One", 7)
     unresolved = status(scorer(scoring={}))
     assert (unresolved.score_name, unresolved.interval) == ("", 0)
 
 
-def test_the_interval_in_force_stays_known_while_redis_cannot_be_read() -> None:
+def test_effective_interval_is_kept_while_redis_is_unreadable() -> None:
     before = status(pace=Pace(5, 1))
     assert (before.interval, before.declared_interval, before.clusters_with_other_interval) == (5, 30, 1)
     after = status(cycles=None, previous=before)
@@ -268,18 +277,22 @@ def test_the_interval_in_force_stays_known_while_redis_cannot_be_read() -> None:
 
 def test_manual_pause_is_reported_beside_failures_and_as_reason_if_all_pause() -> None:
     override = ScheduleOverride(paused=True, paused_until=1_900_000_000.0, note="release", by="ann")
-    some, every = (Pauses(number, "a", override, 1_900_000_000.0) for number in (1, 2))
+    partly_paused, fully_paused = (Pauses(number, "a", override, 1_900_000_000.0) for number in (1, 2))
     text = "paused by ann until 2030-03-17T17:46:40Z: release"
 
-    def told(pauses: Pauses, cycles: CycleOutcomes, **more: Any) -> tuple[str, str, str]:
-        found = status(scorer(**more), cycles=cycles, pace=Pace(30, 0, pauses))
-        return next((one.status, one.reason, one.message) for one in found.conditions if one.type == "Scoring")
+    def scoring_condition(pauses: Pauses, cycles: CycleOutcomes, **spec: Any) -> tuple[str, str, str]:
+        scorer_status = status(scorer(**spec), cycles=cycles, pace=Pace(30, 0, pauses))
+        return next(
+            (condition.status, condition.reason, condition.message)
+            for condition in scorer_status.conditions
+            if condition.type == "Scoring"
+        )
 
-    failing = told(some, CycleOutcomes(failing=1))
+    failing = scoring_condition(partly_paused, CycleOutcomes(failing=1))
     assert failing[:2] == ("False", "SomeClustersFail")
     assert failing[2].endswith(f"; 1 of 2 clusters are paused, a: {text}")
-    assert told(every, CycleOutcomes(succeeding=2)) == ("False", "Paused", text)
-    assert told(every, CycleOutcomes(), execution={"suspend": True})[1] == "Suspended"
+    assert scoring_condition(fully_paused, CycleOutcomes(succeeding=2)) == ("False", "Paused", text)
+    assert scoring_condition(fully_paused, CycleOutcomes(), execution={"suspend": True})[1] == "Suspended"
 
 
 WORKING = CycleOutcomes(succeeding=2)
@@ -297,7 +310,7 @@ def test_missing_configuration_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "status_", "reason", "ready"),
+    ("arguments", "kind", "status_", "reason", "ready"),
     [
         ({}, "Healthy", "True", "HealthCheckPassed", "True"),
         ({"health": Health()}, "Healthy", "Unknown", "NotCheckedYet", "Unknown"),
@@ -311,8 +324,8 @@ def test_missing_configuration_is_named() -> None:
         ({"spread": DISABLED}, "Distributed", "False", "NoScoringConfig", "Unknown"),
         ({"spread": replace(DISABLED, config_mistake="x")}, "Distributed", "False", "NoScoringConfig", "False"),
         ({"spread": REFUSED}, "Distributed", "False", "DistributionRefused", "False"),
-        ({"found": scorer(scoring={})}, "ConfigSynced", "False", "MissingScoreName", "False"),
-        ({"found": scorer(execution={"suspend": True})}, "Scoring", "False", "Suspended", "False"),
+        ({"dynamic_scorer": scorer(scoring={})}, "ConfigSynced", "False", "MissingScoreName", "False"),
+        ({"dynamic_scorer": scorer(execution={"suspend": True})}, "Scoring", "False", "Suspended", "False"),
         ({"cycles": CycleOutcomes()}, "Scoring", "Unknown", "NoCyclesYet", "Unknown"),
         ({}, "Scoring", "True", "CyclesSucceed", "True"),
         ({"cycles": CycleOutcomes(failing=2)}, "Scoring", "False", "AllClustersFail", "Unknown"),
@@ -322,45 +335,51 @@ def test_missing_configuration_is_named() -> None:
     ],
 )
 def test_each_condition_and_ready_which_is_false_for_what_needs_a_person_and_unknown_for_what_passes(
-    given: dict[str, Any], kind: str, status_: str, reason: str, ready: str
+    arguments: dict[str, Any], kind: str, status_: str, reason: str, ready: str
 ) -> None:
-    found = status(**{"cycles": WORKING, **given})
-    assert said(found, kind) == (status_, reason)
-    assert said(found, "Ready") == (ready, "CyclesSucceed" if ready == "True" else reason)
+    scorer_status = status(**{"cycles": WORKING, **arguments})
+    assert status_and_reason(scorer_status, kind) == (status_, reason)
+    assert status_and_reason(scorer_status, "Ready") == (ready, "CyclesSucceed" if ready == "True" else reason)
 
 
 def test_failed_config_read_is_unknown_while_the_last_config_applies() -> None:
     config_read = {"name": "s", "scoring": {"params": {"name": "a", "interval": 30}}}
     full = scorer(mode="Full", status={"lastSyncedConfig": config_read})
     health = replace(ACTIVE, config=full.status.last_synced_config, config_failure=DOWN)
-    found = status(full, health, cycles=WORKING)
-    assert said(found, "ConfigSynced") == ("False", "Timeout")
-    assert said(found, "Ready") == ("Unknown", "Timeout")
+    scorer_status = status(full, health, cycles=WORKING)
+    assert status_and_reason(scorer_status, "ConfigSynced") == ("False", "Timeout")
+    assert status_and_reason(scorer_status, "Ready") == ("Unknown", "Timeout")
 
 
 def test_failing_cycles_are_a_failure_once_the_score_of_an_earlier_one_has_expired() -> None:
     states = [state("a", last_success="1", valid_until="9", failing="1", failure=failure("m", 5.0))]
     spread = replace(EVERYWHERE, clusters=1, desired=1, distributed=1)
     before, after = (status(spread=spread, cycles=CycleOutcomes.of(states, now)) for now in (8.0, 9.0))
-    assert [said(one, "Scoring") for one in (before, after)] == [("False", "AllClustersFail")] * 2
-    assert [said(one, "Ready")[0] for one in (before, after)] == ["Unknown", "False"]
+    assert [status_and_reason(scorer_status, "Scoring") for scorer_status in (before, after)] == [
+        ("False", "AllClustersFail")
+    ] * 2
+    assert [status_and_reason(scorer_status, "Ready")[0] for scorer_status in (before, after)] == ["Unknown", "False"]
 
 
 def test_ready_does_not_waver_when_the_hub_starts_anew() -> None:
     bad = Health(HealthStatus.Inactive, failures=3, failure=DOWN, is_checked=True)
     before = status(health=bad, cycles=WORKING)
     again = status(health=replace(bad, failures=1), cycles=WORKING, previous=before)
-    assert said(again, "Ready") == ("False", "Timeout")
+    assert status_and_reason(again, "Ready") == ("False", "Timeout")
 
 
 def test_ready_of_a_configuration_sums_up_what_else_is_said() -> None:
-    def told(**given: Any) -> tuple[str, str]:
-        numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **given}
-        found = config_status(config(), now=NOW, **numbers)
-        return next((one.status, one.reason) for one in found.conditions if one.type == "Ready")
+    def ready_condition(**changed_numbers: Any) -> tuple[str, str]:
+        numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **changed_numbers}
+        configuration_status = config_status(config(), now=NOW, **numbers)
+        return next(
+            (condition.status, condition.reason)
+            for condition in configuration_status.conditions
+            if condition.type == "Ready"
+        )
 
-    assert told() == ("True", "Distributed")
-    assert told(distributed=1) == ("Unknown", "Distributing")
-    assert told(clusters=0, distributed=0) == ("Unknown", "NoClusters")
-    assert told(without_room=["a/b"]) == ("False", "NoRoom")
-    assert told(agents={"a": "too old"}) == ("False", "AgentVersionNotSupported")
+    assert ready_condition() == ("True", "Distributed")
+    assert ready_condition(distributed=1) == ("Unknown", "Distributing")
+    assert ready_condition(clusters=0, distributed=0) == ("Unknown", "NoClusters")
+    assert ready_condition(without_room=["a/b"]) == ("False", "NoRoom")
+    assert ready_condition(agents={"a": "too old"}) == ("False", "AgentVersionNotSupported")

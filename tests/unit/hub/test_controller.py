@@ -1,4 +1,4 @@
-"""The loop that works on keys."""
+"""The loop that reconciles keys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run() -> Iterator[Run]:
 @pytest.mark.parametrize(
     "error", [BackendError("full"), redis.ResponseError("no"), redis.ConnectionError("x"), KeyError("x")]
 )
-def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) -> None:
+def test_failed_key_is_retried_and_delays_no_other(run: Run, error: Exception) -> None:
     calls: list[str] = []
 
     def reconcile(key: ObjectKey) -> float | None:
@@ -55,15 +55,15 @@ def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) 
         controller.queue.add(OTHER)
         wait_for(lambda: calls.count("a") == 4 and "b" in calls)
         wait_for(lambda: controller.results == {"error": 3, "done": 2})
-    # Its next failure counts as the first.
+    # A success resets the number of failures.
     assert controller.queue.retry(KEY) <= 0.005
-    # Redis being away is said once, whatever the number of keys and attempts.
+    # An unavailable Redis is logged once, whatever the number of keys and attempts.
     expected = 1 if isinstance(error, redis.ConnectionError) else 3
     assert sum(line["log_level"] in ("warning", "error") for line in lines) == expected
 
 
 @pytest.mark.parametrize(
-    ("error", "least", "most"),
+    ("error", "min_delay", "max_delay"),
     [
         (ApiServerError("busy", 429, 30.0), 30, 36),
         (ApiServerError("busy", 429), 1, 1.2),
@@ -73,13 +73,13 @@ def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) 
     ],
 )
 def test_failed_key_is_requeued_after_the_delay_of_its_error(
-    run: Run, error: ApiServerError, least: float, most: float
+    run: Run, error: ApiServerError, min_delay: float, max_delay: float
 ) -> None:
-    failed: list[str] = []
+    failed_names: list[str] = []
 
     def reconcile(key: ObjectKey) -> float | None:
-        if key.name not in failed:
-            failed.append(key.name)
+        if key.name not in failed_names:
+            failed_names.append(key.name)
             raise error
         return None
 
@@ -87,7 +87,7 @@ def test_failed_key_is_requeued_after_the_delay_of_its_error(
         controller = run(reconcile)
         controller.queue.add(KEY)
         wait_for(lambda: lines)
-    assert least <= lines[0]["after"] <= most
+    assert min_delay <= lines[0]["after"] <= max_delay
 
 
 def test_reconcile_can_requeue_its_key(run: Run) -> None:
@@ -102,7 +102,7 @@ def test_reconcile_can_requeue_its_key(run: Run) -> None:
     wait_for(lambda: controller.results == {"requeued": 2, "done": 1})
 
 
-def test_an_outage_is_said_once_and_so_is_its_end() -> None:
+def test_outage_and_its_end_are_each_logged_once() -> None:
     outage = Outage("Redis")
     with structlog.testing.capture_logs() as lines:
         assert outage.end() is False
@@ -123,21 +123,21 @@ def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
             gate.wait(60)
         return None
 
-    made = Controller("test", reconcile, workers=1, outage=Outage("Redis"))
-    made.start()
+    controller = Controller("test", reconcile, workers=1, outage=Outage("Redis"))
+    controller.start()
     try:
-        assert made.is_progressing()
+        assert controller.is_progressing()
         monkeypatch.setattr("dsf.hub.controller.STUCK", 0.2)
-        made.queue.add(KEY)
-        wait_for(lambda: len(made.queue) == 0)
-        # It works, and nothing waits.
-        assert made.is_progressing()
+        controller.queue.add(KEY)
+        wait_for(lambda: len(controller.queue) == 0)
+        # A worker is busy and the queue is empty.
+        assert controller.is_progressing()
         time.sleep(0.3)
-        assert made.is_progressing()
-        made.queue.add(OTHER)
-        wait_for(lambda: not made.is_progressing(), 30, "the hanging worker to be found")
+        assert controller.is_progressing()
+        controller.queue.add(OTHER)
+        wait_for(lambda: not controller.is_progressing(), 30, "the hanging worker to be found")
         gate.set()
-        wait_for(made.is_progressing, 30, "it to be well again")
+        wait_for(controller.is_progressing, 30, "it to be well again")
     finally:
         gate.set()
-        made.stop()
+        controller.stop()

@@ -1,4 +1,4 @@
-"""Credentials of clusters where Redis cannot have users for them."""
+"""Credentials of clusters if Redis cannot have users for them."""
 
 from __future__ import annotations
 

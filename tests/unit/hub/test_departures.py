@@ -1,4 +1,4 @@
-"""Clusters, add-ons and configurations that are gone for a moment lose nothing."""
+"""Clusters, add-ons and configurations that are deleted briefly lose no state."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ GRACE = 300.0
 ADDON: Manifest = {"kind": "ManagedClusterAddOn", "metadata": {"name": ADDON_NAME, "namespace": "c"}}
 
 
-class World:
-    """One cluster with a scorer that has run, and the hub's part that serves it."""
+class HubFixture:
+    """A cluster with a scorer that has run, and the parts of the hub that serve it."""
 
     def __init__(self, settings: Settings) -> None:
         self.client = memory_client()
@@ -57,7 +57,7 @@ class World:
         self.client.hset(keys.KEYS_USED, "c", 1)
 
     def start(self) -> None:
-        """Also anew."""
+        """Start the hub's parts, or restart them without their memory."""
         backend = self.api.backend
         self.checked: list[tuple[str, str]] = []
         self.registrar = Registrar(self.client, Outage("redis"), self.checked.extend)
@@ -76,14 +76,14 @@ class World:
         )
 
     def look(self) -> float | None:
-        """As after an event; with entries that wait for no delivery."""
+        """Reconcile the cluster as after an event, without waiting for the delivery."""
         self.registrar.sync_scorers(self.desired.update())
         again = self.clusters(KEY)
         self.clusters._held["c"] = 0.0
         return self.clusters(KEY) if again is not None and again <= 2.0 else again
 
     def runs(self) -> bool | None:
-        """Whether the pair gets ticks; None if it is forgotten."""
+        """True if the pair gets ticks; None if it is forgotten."""
         entry = self.schedule.entry("c/cpu")
         return entry.runnable if entry is not None else None
 
@@ -94,81 +94,81 @@ class World:
     def cycles(self) -> str | None:
         return cast("str | None", self.client.hget(PAIR, "n:ok"))
 
-    def told(self) -> bool:
+    def has_work(self) -> bool:
         return self.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is not None
 
 
 @pytest.fixture
-def world(settings_factory: Callable[..., Settings]) -> World:
+def world(settings_factory: Callable[..., Settings]) -> HubFixture:
     settings = settings_factory(role="hub", namespace="hub", addon_mode=True, redis_manage_users=False)
-    made = World(settings)
-    assert (made.runs(), made.key_ids(), made.told()) == (True, (1,), True)
-    return made
+    fixture = HubFixture(settings)
+    assert (fixture.runs(), fixture.key_ids(), fixture.has_work()) == (True, (1,), True)
+    return fixture
 
 
 GONE = pytest.mark.parametrize("kind", [Kind.ADDON, Kind.CLUSTER, Kind.CONFIG])
 
 
 @GONE
-def test_briefly_deleted_objects_lose_no_state(world: World, kind: Kind) -> None:
-    taken = world.api.take(kind)
+def test_briefly_deleted_objects_lose_no_state(world: HubFixture, kind: Kind) -> None:
+    removed_manifest = world.api.take(kind)
     again = world.look()
-    assert (world.runs(), world.told(), world.cycles(), world.key_ids()) == (False, False, "7", (1,))
+    assert (world.runs(), world.has_work(), world.cycles(), world.key_ids()) == (False, False, "7", (1,))
     assert again is not None
     assert 0 < again <= GRACE
-    # Not shorter by other looks, and a restart does not end it.
+    # Other reconciliations do not shorten the grace period, and a restart does not end it.
     world.now += GRACE - 1
     world.look()
     world.start()
     world.look()
     assert (world.runs(), world.cycles(), world.key_ids()) == (False, "7", (1,))
-    world.api.put(taken)
+    world.api.put(removed_manifest)
     world.look()
-    assert (world.runs(), world.told(), world.cycles(), world.key_ids()) == (True, True, "7", (1,))
+    assert (world.runs(), world.has_work(), world.cycles(), world.key_ids()) == (True, True, "7", (1,))
 
 
 @GONE
-def test_deleted_objects_are_forgotten_after_the_grace_period(world: World, kind: Kind) -> None:
+def test_deleted_objects_are_forgotten_after_the_grace_period(world: HubFixture, kind: Kind) -> None:
     world.api.take(kind)
     world.look()
     world.now += GRACE
     assert world.look() is None
-    assert (world.runs(), world.told(), world.cycles()) == (None, False, None)
+    assert (world.runs(), world.has_work(), world.cycles()) == (None, False, None)
     assert world.key_ids() == ((1,) if kind is Kind.CONFIG else ())
     assert (world.api.ids is None) == (kind is not Kind.CONFIG)
 
 
-def test_unaccepted_cluster_loses_all_state_at_once(world: World) -> None:
+def test_unaccepted_cluster_loses_all_state_at_once(world: HubFixture) -> None:
     world.api.take(Kind.CLUSTER)
     world.api.put(cluster("c", accepted=False).to_manifest())
     assert world.look() is None
-    assert (world.runs(), world.told(), world.cycles(), world.key_ids()) == (None, False, None, ())
+    assert (world.runs(), world.has_work(), world.cycles(), world.key_ids()) == (None, False, None, ())
     assert world.api.ids is None
-    # Accepted again, it begins anew.
+    # A cluster that is accepted again starts without state.
     world.api.take(Kind.CLUSTER)
     world.api.put(cluster("c").to_manifest())
     world.look()
-    assert (world.runs(), world.told(), world.cycles()) == (True, True, None)
+    assert (world.runs(), world.has_work(), world.cycles()) == (True, True, None)
     assert world.api.ids is not None
 
 
 @GONE
-def test_key_revocation_applies_during_the_grace_period(world: World, kind: Kind) -> None:
-    taken = world.api.take(kind)
+def test_key_revocation_applies_during_the_grace_period(world: HubFixture, kind: Kind) -> None:
+    removed_manifest = world.api.take(kind)
     world.look()
     AgentKeys(world.client).ask("c", "revoke")
     world.credentials.read_requests()
     world.look()
     assert world.key_ids() == (2,)
     assert not world.client.hgetall(keys.KEY_REQUESTS)
-    world.api.put(taken)
+    world.api.put(removed_manifest)
     world.look()
     assert world.key_ids() == (2,)
     assert world.api.ids is not None
     assert world.api.ids.valid == (2,)
 
 
-def test_recreated_cluster_gets_new_keys_that_overlap_with_the_old(world: World) -> None:
+def test_recreated_cluster_gets_new_keys_that_overlap_with_the_old(world: HubFixture) -> None:
     world.api.take(Kind.CLUSTER)
     world.look()
     world.api.put(cluster("c", uid="another").to_manifest())
@@ -177,7 +177,7 @@ def test_recreated_cluster_gets_new_keys_that_overlap_with_the_old(world: World)
     assert world.registry.clusters()["c"].uid == "another"
 
 
-def test_scorer_deleted_during_the_grace_period_is_removed_at_once(world: World) -> None:
+def test_scorer_deleted_during_the_grace_period_is_removed_at_once(world: HubFixture) -> None:
     world.schedule.set_override("c/cpu", interval=7)
     world.api.take(Kind.ADDON)
     world.look()
@@ -189,11 +189,11 @@ def test_scorer_deleted_during_the_grace_period_is_removed_at_once(world: World)
 
 
 def _broken(manifest: Manifest) -> Manifest:
-    # What a newer CRD allows, or an API server that had none.
+    # A newer CRD may allow this value, and an API server without CRD allows any.
     return {**manifest, "spec": {**manifest["spec"], "description": 7}}
 
 
-def test_unreadable_scorer_keeps_its_state(world: World) -> None:
+def test_unreadable_scorer_keeps_its_state(world: HubFixture) -> None:
     world.schedule.set_override("c/cpu", interval=7)
     readable = world.api.take(Kind.SCORER)
     world.api.put(_broken(readable))
@@ -203,7 +203,7 @@ def test_unreadable_scorer_keeps_its_state(world: World) -> None:
         record = world.registry.scorers()["cpu"]
         assert (record.suspended, record.health) == (True, "Unknown")
         assert record.problem == "Invalid: spec.description: 7 is not text"
-        # Also a hub that has never seen it readable.
+        # A restarted hub, which never read the valid scorer, keeps the state too.
         world.now += 10 * GRACE
         world.start()
     world.api.put(readable)
@@ -212,7 +212,7 @@ def test_unreadable_scorer_keeps_its_state(world: World) -> None:
 
 
 @pytest.mark.parametrize("then", ["delete", "mask", "leave"])
-def test_unreadable_scorer_is_removed_like_any_other(world: World, then: str) -> None:
+def test_unreadable_scorer_is_removed_like_any_other(world: HubFixture, then: str) -> None:
     world.api.put(_broken(world.api.take(Kind.SCORER)))
     world.look()
     match then:
@@ -229,19 +229,19 @@ def test_unreadable_scorer_is_removed_like_any_other(world: World, then: str) ->
     assert (world.runs(), world.cycles()) == (None, None)
 
 
-def test_unreadable_configuration_suspends_without_losing_state(world: World) -> None:
+def test_unreadable_configuration_suspends_without_losing_state(world: HubFixture) -> None:
     readable = world.api.take(Kind.CONFIG)
     world.api.put({**readable, "spec": {"masks": 7}})
     for _ in range(2):
         world.look()
-        assert (world.runs(), world.told(), world.cycles()) == (False, False, "7")
-        # Scores stay until they expire.
+        assert (world.runs(), world.has_work(), world.cycles()) == (False, False, "7")
+        # Published scores remain until they expire.
         assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
         world.now += 10 * GRACE
     world.api.put(readable)
     world.look()
-    assert (world.runs(), world.told(), world.cycles()) == (True, True, "7")
-    # Deleted, it is gone as any other.
+    assert (world.runs(), world.has_work(), world.cycles()) == (True, True, "7")
+    # A deleted cluster loses its state like any other.
     world.api.put({**world.api.take(Kind.CONFIG), "spec": {"masks": 7}})
     world.look()
     world.api.take(Kind.CONFIG)
@@ -252,13 +252,13 @@ def test_unreadable_configuration_suspends_without_losing_state(world: World) ->
     assert (world.runs(), world.cycles()) == (None, None)
 
 
-def test_unreadable_configuration_under_deletion_counts_as_deleted(world: World) -> None:
-    """As one is that somebody else keeps with a finalizer."""
+def test_unreadable_configuration_under_deletion_counts_as_deleted(world: HubFixture) -> None:
+    """Return the manifest with a deletion time and a foreign finalizer."""
     manifest = world.api.take(Kind.CONFIG)
     leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.api.put({**manifest, "spec": {"masks": 7}, "metadata": leaving})
     world.look()
-    assert (world.runs(), world.told()) == (False, False)
+    assert (world.runs(), world.has_work()) == (False, False)
     reports: list[None] = []
     reconcile = ConfigReconciler(
         world.api.backend, world.registrar, world.desired, world.clusters, on_no_config=lambda: reports.append(None)
@@ -270,14 +270,14 @@ def test_unreadable_configuration_under_deletion_counts_as_deleted(world: World)
     assert (world.runs(), world.cycles()) == (None, None)
 
 
-def _config_reconciler(world: World) -> ConfigReconciler:
+def _config_reconciler(world: HubFixture) -> ConfigReconciler:
     return ConfigReconciler(
         world.api.backend, world.registrar, world.desired, world.clusters, on_no_config=lambda: None
     )
 
 
-def _give_finalizers(world: World, *finalizers: str, deleted: bool, namespace: str = "") -> ObjectKey:
-    """The key of the configuration with these finalizers."""
+def _give_finalizers(world: HubFixture, *finalizers: str, deleted: bool, namespace: str = "") -> ObjectKey:
+    """Store the configuration with these finalizers and return its key."""
     manifest = config().to_manifest() if namespace else world.api.take(Kind.CONFIG)
     metadata = {**manifest["metadata"], "uid": "u", "finalizers": list(finalizers)}
     metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
@@ -285,9 +285,9 @@ def _give_finalizers(world: World, *finalizers: str, deleted: bool, namespace: s
     return world.api.put({**manifest, "metadata": metadata})
 
 
-def test_upstreams_finalizer_is_removed_after_its_works(world: World) -> None:
+def test_upstreams_finalizer_is_removed_after_its_works(world: HubFixture) -> None:
     key = _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True)
-    # Without the hub's label, as upstream's manager makes it.
+    # The upstream manager creates it without the hub's label.
     world.api.put({"kind": "ManifestWork", "metadata": {"namespace": "c", "name": MANIFESTWORK_NAME}})
     reconcile = _config_reconciler(world)
     assert reconcile(key) is None
@@ -295,12 +295,12 @@ def test_upstreams_finalizer_is_removed_after_its_works(world: World) -> None:
     assert world.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is None
 
 
-def test_obsolete_finalizers_of_a_living_configuration_are_removed_once(world: World) -> None:
+def test_obsolete_finalizers_of_a_living_configuration_are_removed_once(world: HubFixture) -> None:
     key = _give_finalizers(world, *OBSOLETE_FINALIZERS, "a.example.com/b", deleted=False)
     reconcile = _config_reconciler(world)
     reconcile(key)
     assert world.api.objects[key]["metadata"]["finalizers"] == ["a.example.com/b"]
-    # A manager of upstream that still runs puts its own on again: no fight over it.
+    # A running upstream manager restores its finalizer; the hub does not remove it again.
     _give_finalizers(world, UPSTREAM_FINALIZER, deleted=False)
     reconcile(key)
     assert world.api.objects[key]["metadata"]["finalizers"] == [UPSTREAM_FINALIZER]
@@ -309,7 +309,7 @@ def test_obsolete_finalizers_of_a_living_configuration_are_removed_once(world: W
     assert world.api.get(*key) is None
 
 
-def test_deletion_of_an_ignored_configuration_removes_no_work(world: World) -> None:
+def test_deletion_of_an_ignored_configuration_removes_no_work(world: HubFixture) -> None:
     key = _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True, namespace="elsewhere")
     world.api.put({"kind": "ManifestWork", "metadata": {"namespace": "c", "name": MANIFESTWORK_NAME}})
     _config_reconciler(world)(key)
@@ -317,7 +317,7 @@ def test_deletion_of_an_ignored_configuration_removes_no_work(world: World) -> N
     assert world.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is not None
 
 
-def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating(world: World) -> None:
+def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating(world: HubFixture) -> None:
     key = _give_finalizers(world, UPSTREAM_FINALIZER, "a.example.com/b", deleted=True)
     world.look()
     _config_reconciler(world)(key)
@@ -334,48 +334,50 @@ def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating
     assert "(a.example.com/b)" in world.desired.config_terminating
 
 
-def test_scores_of_a_returning_cluster_are_checked(world: World) -> None:
-    taken = world.api.take(Kind.CLUSTER)
+def test_scores_of_a_returning_cluster_are_checked(world: HubFixture) -> None:
+    removed_manifest = world.api.take(Kind.CLUSTER)
     world.look()
     world.checked.clear()
-    world.api.put(taken)
+    world.api.put(removed_manifest)
     world.look()
     assert ("c", "cpu") in world.checked
 
 
-def test_without_a_configuration_no_score_is_published(world: World) -> None:
-    taken = world.api.take(Kind.CONFIG)
+def test_without_a_configuration_no_score_is_published(world: HubFixture) -> None:
+    removed_manifest = world.api.take(Kind.CONFIG)
     world.look()
     assert world.registry.scorers()["cpu"].destination == "None"
     assert world.runs() is False
-    world.api.put(taken)
+    world.api.put(removed_manifest)
     world.look()
     assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
 
 
-def test_people_are_told_what_is_gone_and_why_results_are_refused(world: World) -> None:
+def test_people_are_told_what_is_gone_and_why_results_are_refused(world: HubFixture) -> None:
     fleet = FleetModel(world.client)
     assert (fleet.cluster("c").problem, fleet.pair("c", "cpu").cluster_problem) == ("", "")
-    taken = world.api.take(Kind.ADDON)
+    removed_manifest = world.api.take(Kind.ADDON)
     world.look()
-    said = fleet.pair("c", "cpu").cluster_problem
-    assert said.startswith(f"its ManagedClusterAddOn {ADDON_NAME} is gone, so nothing runs there; its scores, history")
-    assert fleet.cluster("c").problem == said
-    world.api.put(taken)
+    problem = fleet.pair("c", "cpu").cluster_problem
+    assert problem.startswith(
+        f"its ManagedClusterAddOn {ADDON_NAME} is gone, so nothing runs there; its scores, history"
+    )
+    assert fleet.cluster("c").problem == problem
+    world.api.put(removed_manifest)
     world.look()
     assert fleet.pair("c", "cpu").cluster_problem == ""
     AgentKeys(world.client).ask("c", "revoke")
     world.credentials.read_requests()
     world.look()
-    said = fleet.pair("c", "cpu").cluster_problem
-    assert "last seen with the credentials 1, which are withdrawn" in said
-    assert CREDENTIALS_WORK_NAME in said
-    assert Agents(world.client).problems(world.registry.clusters().values()) == {"c": said}
+    problem = fleet.pair("c", "cpu").cluster_problem
+    assert "last seen with the credentials 1, which are withdrawn" in problem
+    assert CREDENTIALS_WORK_NAME in problem
+    assert Agents(world.client).problems(world.registry.clusters().values()) == {"c": problem}
     world.client.hset(keys.KEYS_USED, "c", 2)
     assert fleet.pair("c", "cpu").cluster_problem == ""
 
 
-def test_unknown_cluster_gets_no_entry_and_no_notice(world: World) -> None:
+def test_unknown_cluster_gets_no_entry_and_no_notice(world: HubFixture) -> None:
     world.api.take(Kind.CLUSTER)
     world.clusters(ObjectKey(Kind.CLUSTER, "", "stranger"))
     assert "stranger" not in world.registry.clusters()

@@ -1,4 +1,4 @@
-"""What the hub reads of objects that a newer CRD let pass."""
+"""Objects with fields of a newer CRD, and plans after single changes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _desired(place: Objects, settings_factory: Callable[..., Settings], *, addon
     return DesiredState(place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
 
 
-def _spec(manifest: Manifest, **more: Any) -> Manifest:
-    return {**manifest, "spec": {**manifest["spec"], **more}}
+def _spec(manifest: Manifest, **fields: Any) -> Manifest:
+    return {**manifest, "spec": {**manifest["spec"], **fields}}
 
 
 def test_fields_of_a_newer_crd_are_ignored_and_told_once(settings_factory: Callable[..., Settings]) -> None:
@@ -102,7 +102,7 @@ def test_object_unread_after_an_internal_error_is_read_again(
     assert desired.update().entries("a", {}).keys() == {"s"}
 
 
-def test_an_authentication_with_an_unknown_field_is_not_used(settings_factory: Callable[..., Settings]) -> None:
+def test_authentication_with_an_unknown_field_is_ignored(settings_factory: Callable[..., Settings]) -> None:
     place = Objects()
     place.put(
         {
@@ -138,47 +138,49 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
     def counted(module: Any, name: str, label: Callable[[Any], str]) -> None:
         true = getattr(module, name)
 
-        def called(first: Any, *arguments: Any, **named: Any) -> Any:
+        def called(first: Any, *arguments: Any, **keywords: Any) -> Any:
             worked.append(f"{name} {label(first)}")
-            return true(first, *arguments, **named)
+            return true(first, *arguments, **keywords)
 
         monkeypatch.setattr(module, name, called)
 
-    counted(summaries, "resolve_everywhere", lambda one: str(one.metadata.name))
-    counted(summaries, "part_of", lambda one: str(one.name))
+    counted(summaries, "resolve_everywhere", lambda dynamic_scorer: str(dynamic_scorer.metadata.name))
+    counted(summaries, "part_of", lambda summary: str(summary.name))
     fleet = Objects()
-    known: dict[ObjectKey, Health] = {}
+    health_by_key: dict[ObjectKey, Health] = {}
     settings = settings_factory(namespace="hub", addon_mode=False)
     affected: list[Differences] = []
-    desired = DesiredState(fleet.backend, settings, Outage("Redis"), known.get, lambda news, _: affected.append(news))
+    desired = DesiredState(
+        fleet.backend, settings, Outage("Redis"), health_by_key.get, lambda news, _: affected.append(news)
+    )
     fleet.put(cluster("a").to_manifest())
     fleet.put(config().to_manifest())
-    made = {f"s{number}": scorer(f"s{number}").to_manifest() for number in range(20)}
-    keys = {name: fleet.put(manifest) for name, manifest in made.items()}
+    manifests = {f"s{number}": scorer(f"s{number}").to_manifest() for number in range(20)}
+    keys = {name: fleet.put(manifest) for name, manifest in manifests.items()}
     desired.update()
     assert len(worked) == 40
 
     def changed(name: str) -> list[str]:
-        """What is worked out after a change of this one, beyond its own."""
+        """Return the computations that a change of the named scorer causes."""
         worked.clear()
         affected.clear()
         plan = desired.update()
-        # As if it was made from nothing.
+        # The result equals that of a new DesiredState.
         count = worked.copy()
-        anew = DesiredState(fleet.backend, settings, Outage("Redis"), known.get, lambda *_: None).update()
+        anew = DesiredState(fleet.backend, settings, Outage("Redis"), health_by_key.get, lambda *_: None).update()
         assert plan == anew
         assert affected[0].scorers <= {f"hub/{name}"}
         return count
 
-    # The hub writes its status: nothing of the plan comes from it but the health.
+    # The plan uses only the health of a status, which the hub writes itself.
     status = {"conditions": [], "failures": [], "interval": 30, "healthStatus": "Active"}
-    fleet.put({**made["s3"], "status": status})
+    fleet.put({**manifests["s3"], "status": status})
     assert changed("s3") == []
-    known[keys["s4"]] = Health(status=HealthStatus.Inactive, is_checked=True)
+    health_by_key[keys["s4"]] = Health(status=HealthStatus.Inactive, is_checked=True)
     assert changed("s4") == ["resolve_everywhere s4", "part_of s4"]
-    known[keys["s4"]] = Health(status=HealthStatus.Active, is_checked=True)
+    health_by_key[keys["s4"]] = Health(status=HealthStatus.Active, is_checked=True)
     assert changed("s4") == ["resolve_everywhere s4", "part_of s4"]
-    edited = _spec(made["s5"], execution={"maxRetries": 7})
+    edited = _spec(manifests["s5"], execution={"maxRetries": 7})
     fleet.put({**edited, "metadata": {**edited["metadata"], "generation": 2}})
     assert changed("s5") == ["resolve_everywhere s5", "part_of s5"]
     fleet.put(scorer("s20").to_manifest())
@@ -186,8 +188,8 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
     del fleet.objects[keys["s6"]]
     assert changed("s6") == []
     assert changed("none") == []
-    # One that cannot be read keeps its schedule, until it is deleted.
-    fleet.put(_spec(made["s7"], description=7))
+    # An unreadable scorer keeps its schedule until it is deleted.
+    fleet.put(_spec(manifests["s7"], description=7))
     for _ in range(2):
         assert changed("s7") == []
         assert affected[0] == Differences(frozenset({"hub/s7"}), frozenset({"a"}))
@@ -195,19 +197,23 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
 
 
 def test_keys_queued_before_the_first_plan_are_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
-    place, told = Objects(), list[set[ObjectKey]]()
+    place, changed_keys = Objects(), list[set[ObjectKey]]()
     settings = settings_factory(namespace="hub")
     desired = DesiredState(
-        place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: told.append({*changed})
+        place.backend,
+        settings,
+        Outage("Redis"),
+        lambda key: None,
+        lambda news, changed: changed_keys.append({*changed}),
     )
     score, work = ObjectKey(Kind.SCORE, "c", "s"), ObjectKey(Kind.CLUSTER, "", "gone")
     assert desired.waits(score)
     assert desired.waits(work)
     desired.update()
-    assert told == [{score, work}]
+    assert changed_keys == [{score, work}]
     assert not desired.waits(score)
     desired.update()
-    assert told[1:] == [set()]
+    assert changed_keys[1:] == [set()]
 
 
 def test_configuration_beside_scorers_of_another_namespace_stops_them(
@@ -230,7 +236,7 @@ def test_configuration_beside_scorers_of_another_namespace_stops_them(
         CONFIG_MISPLACED,
         True,
     )
-    # One of another name was never obeyed.
+    # A configuration of another name never applies.
     del place.objects[key]
     place.put({**misplaced, "metadata": {"namespace": "team", "name": "another"}})
     assert desired.update().entries("a", {}).keys() == everywhere

@@ -1,4 +1,4 @@
-"""Authors of scorers in other namespaces see of servers' answers only status and kind, and may name only some."""
+"""Scorers of other namespaces see only status and kind of responses, and may use only allowed hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 CANARY = "internal-page-of-the-bank"
 
 
-def asked(server: ScriptedServer, *, shows_answers: bool, refusal: str = "") -> Check:
+def check_server(server: ScriptedServer, *, shows_answers: bool, refusal: str = "") -> Check:
     target = HealthTarget(f"{server.url}/config", ConfigSyncMode.Full, shows_answers=shows_answers, refusal=refusal)
     return check(target, timeout=PATIENCE)
 
@@ -44,9 +44,13 @@ def test_status_hides_server_pages_from_other_namespaces(healthz: Handler, confi
     texts = {}
     for shows_answers in (True, False):
         with ScriptedServer(healthz=healthz, config=config_answer) as server:
-            found = asked(server, shows_answers=shows_answers)
-        failures = [one for one in (found.health_failure, found.config_failure) if one is not None]
-        texts[shows_answers] = " ".join(one.message for one in failures)
+            result = check_server(server, shows_answers=shows_answers)
+        failures = [
+            failed_request
+            for failed_request in (result.health_failure, result.config_failure)
+            if failed_request is not None
+        ]
+        texts[shows_answers] = " ".join(failed_request.message for failed_request in failures)
         assert failures
     assert CANARY not in texts[False]
     assert kind in texts[False]
@@ -54,9 +58,9 @@ def test_status_hides_server_pages_from_other_namespaces(healthz: Handler, confi
 
 def test_forbidden_server_gets_no_request() -> None:
     with ScriptedServer(answer({})) as server:
-        found = asked(server, shows_answers=False, refusal="not that one")
-    assert found.health_failure is not None
-    assert (found.health_failure.reason, found.health_failure.message) == ("HostNotAllowed", "not that one")
+        result = check_server(server, shows_answers=False, refusal="not that one")
+    assert result.health_failure is not None
+    assert (result.health_failure.reason, result.health_failure.message) == ("HostNotAllowed", "not that one")
     assert server.requests == []
 
 
@@ -64,21 +68,21 @@ def test_failures_of_cycles_show_kind_and_status() -> None:
     def failure(reason: str, message: str) -> FailedCycle:
         return FailedCycle(cluster="c", stage="fetch", reason=reason, message=message, time=datetime.now(UTC))
 
-    found = without_answers(
+    redacted_failures = without_answers(
         [
             failure("http_error", f"GET http://x/y: status 503: {CANARY}"),
             failure("bad_answer", f"the answer is not JSON; it starts with '{CANARY} status 7777'"),
         ]
     )
-    assert [one.message for one in found] == ["http error, status 503", "bad answer"]
-    assert [one.reason for one in found] == ["http_error", "bad_answer"]
+    assert [failed_cycle.message for failed_cycle in redacted_failures] == ["http error, status 503", "bad answer"]
+    assert [failed_cycle.reason for failed_cycle in redacted_failures] == ["http_error", "bad_answer"]
 
 
 def planned(hosts: list[str], *, namespace: str = "team", **spec: Any) -> FleetPlan:
-    one = scorer("s", metadata={"namespace": namespace}, **spec)
+    dynamic_scorer = scorer("s", metadata={"namespace": namespace}, **spec)
     allowed = TokenHosts(hosts)
     clusters = [cluster("a"), cluster("b")]
-    return make_plan([one], config(), clusters, NOW, names=NameRules(home="hub"), scorer_hosts=allowed)
+    return make_plan([dynamic_scorer], config(), clusters, NOW, names=NameRules(home="hub"), scorer_hosts=allowed)
 
 
 QUERY = {"params": {"query": "up", "range": 60, "step": 5}}
@@ -96,9 +100,9 @@ QUERY = {"params": {"query": "up", "range": 60, "step": 5}}
     ],
 )
 def test_scorers_of_other_namespaces_name_only_listed_servers(spec: dict[str, Any], wrong: bool) -> None:
-    listed = ["scorer.test", "prometheus.test"]
-    assert refusal(planned(listed, **spec), "team/s")[0] == ("HostNotAllowed" if wrong else "")
-    assert refusal(planned(listed, namespace="hub", **spec), "hub/s") == ("", "")
+    allowed_hosts = ["scorer.test", "prometheus.test"]
+    assert refusal(planned(allowed_hosts, **spec), "team/s")[0] == ("HostNotAllowed" if wrong else "")
+    assert refusal(planned(allowed_hosts, namespace="hub", **spec), "hub/s") == ("", "")
     assert refusal(planned([], **spec), "team/s") == ("", "")
 
 
@@ -110,7 +114,7 @@ OAUTH2 = {"clientID": {"value": "c"}, "clientSecret": KEY}
 
 
 @pytest.mark.parametrize(
-    ("methods", "named"),
+    ("methods", "token_server"),
     [
         ({"oauth2": {**OAUTH2, "tokenURL": "http://inside.test/t"}}, "http://inside.test/t"),
         ({"aws": {**AWS_ROLE, "stsURL": "http://inside.test"}}, "http://inside.test"),
@@ -118,29 +122,29 @@ OAUTH2 = {"clientID": {"value": "c"}, "clientSecret": KEY}
         ({"gcp": {"audience": AUDIENCE, "tokenURL": "http://inside.test/t"}}, "http://inside.test/t"),
         ({"gcp": {"audience": AUDIENCE, "credentialsURL": "http://inside.test"}}, "http://inside.test"),
         ({"gcp": {"key": KEY, "tokenURL": "http://inside.test/t"}}, "http://inside.test/t"),
-        # The clouds' own servers, which no author chose.
+        # Servers of the clouds are not chosen by the author.
         ({"aws": AWS_ROLE}, None),
         ({"azure": ENTRA}, None),
         ({"gcp": {"audience": AUDIENCE}}, None),
         ({"gcp": {"key": KEY}}, None),
     ],
 )
-def test_token_servers_obey_the_list(methods: dict[str, Any], named: str | None) -> None:
+def test_token_servers_obey_the_list(methods: dict[str, Any], token_server: str | None) -> None:
     values = {"name": "s", "scoreName": "s", "scoringEndpoint": "http://scorer.test/scoring"}
-    told = ScorerSummary.model_validate(values | {"scoringAccess": {"methods": methods}})
-    assert told.scoring_access is not None
-    assert told.scoring_access.problem == ""
-    assert servers_of(told) == ["http://scorer.test/scoring", *([named] if named else [])]
-    assert bool(server_refusal(TokenHosts(["scorer.test"]), servers_of(told))) == (named is not None)
+    summary = ScorerSummary.model_validate(values | {"scoringAccess": {"methods": methods}})
+    assert summary.scoring_access is not None
+    assert summary.scoring_access.problem == ""
+    assert servers_of(summary) == ["http://scorer.test/scoring", *([token_server] if token_server else [])]
+    assert bool(server_refusal(TokenHosts(["scorer.test"]), servers_of(summary))) == (token_server is not None)
 
 
 def test_host_template_is_checked_per_cluster() -> None:
     host = "http://${cluster}.test"
     plan = planned(["scorer.test", "a.test"], source={"host": host, **QUERY})
-    [one] = plan.scorers.values()
-    assert plan.clusters_of(one) == ["a"]
-    assert one.obstacles["b"].reason == "HostNotAllowed"
-    assert "http://b.test" in one.obstacles["b"].message
+    [scorer_plan] = plan.scorers.values()
+    assert plan.clusters_of(scorer_plan) == ["a"]
+    assert scorer_plan.obstacles["b"].reason == "HostNotAllowed"
+    assert "http://b.test" in scorer_plan.obstacles["b"].message
 
 
 def test_without_a_list_every_server_may_be_named() -> None:

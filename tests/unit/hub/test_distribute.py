@@ -1,4 +1,4 @@
-"""The ManifestWork."""
+"""The ManifestWork that delivers scorers to an agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.hub.distribute import ScorerPart, is_applied, manifest_work, part_of
 
 
-def test_an_empty_list_is_distributed_too() -> None:
+def test_empty_list_of_summaries_is_distributed() -> None:
     work = manifest_work("c", "agents", [])
     assert work["apiVersion"] == "work.open-cluster-management.io/v1"
     assert work["metadata"]["name"] == "dynamic-scoring-config-manifestwork"
@@ -24,9 +24,9 @@ def test_summaries_are_complete() -> None:
     assert config_map["data"]["summaries"] == dump_summaries(summaries)
 
 
-def test_the_agent_may_read_what_its_scorers_name_and_no_more() -> None:
-    named = [Reference(CaKind.Secret, "b"), Reference(CaKind.Secret, "a"), Reference(CaKind.ConfigMap, "ca")]
-    part = ScorerPart("{}", frozenset(named), uses_account=True, size=0)
+def test_agent_may_read_only_objects_that_its_scorers_reference() -> None:
+    references = [Reference(CaKind.Secret, "b"), Reference(CaKind.Secret, "a"), Reference(CaKind.ConfigMap, "ca")]
+    part = ScorerPart("{}", frozenset(references), uses_account=True, size=0)
     _, account, role, binding = manifest_work("c", "agents", [part])["spec"]["workload"]["manifests"]
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
         (["secrets"], ["a", "b"], ["get", "list", "watch"]),

@@ -1,4 +1,4 @@
-"""What is known of a scoring API after each check."""
+"""The health of a scoring API after each check."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ ODD = Check(None, None, BAD)
 
 def statuses(*checks: Check, start: Health | None = None) -> list[str]:
     health = start or Health()
-    found = []
+    values = []
     for result in checks:
         health = health.after(result)
-        found.append(health.status.value)
-    return found
+        values.append(health.status.value)
+    return values
 
 
-def test_the_first_check_decides() -> None:
+def test_first_check_decides_the_status() -> None:
     assert statuses(FINE) == ["Active"]
     assert statuses(SICK) == ["Inactive"]
     assert statuses(ODD) == ["Inactive"]
@@ -107,10 +107,10 @@ def test_elsewhere_all_stays_until_the_first_check_which_decides() -> None:
 
 
 def test_health_of_an_earlier_hub_is_respected() -> None:
-    known = Health(HealthStatus.Active, GOOD, is_proven=True)
-    assert statuses(SICK, start=known) == ["Active"]
+    earlier_health = Health(HealthStatus.Active, GOOD, is_proven=True)
+    assert statuses(SICK, start=earlier_health) == ["Active"]
     assert statuses(SICK, start=Health(HealthStatus.Active, GOOD)) == ["Inactive"]
-    assert known.after(SICK).config == GOOD
+    assert earlier_health.after(SICK).config == GOOD
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_health_of_an_earlier_hub_is_respected() -> None:
 def test_check_sets_status_and_failure_reason(mode: str, healthz: Handler, config: Handler, reason: str) -> None:
     with ScriptedServer(healthz=healthz, config=config) as server:
         target = HealthTarget(f"{server.url}/config", ConfigSyncMode(mode))
-        found = Health().after(check(target, timeout=0.5 if reason == "Timeout" else 30))
-    assert (found.status.value, found.failure.reason if found.failure else "") == (
+        result = Health().after(check(target, timeout=0.5 if reason == "Timeout" else 30))
+    assert (result.status.value, result.failure.reason if result.failure else "") == (
         ("Inactive" if reason else "Active"),
         reason,
     )
@@ -153,10 +153,10 @@ def test_check_sets_status_and_failure_reason(mode: str, healthz: Handler, confi
     ],
 )
 def test_where_nothing_can_be_asked(url: str, reason: str, message: str) -> None:
-    found = check(HealthTarget(f"{url}/config", ConfigSyncMode.Full), timeout=30).health_failure
-    assert found is not None
-    assert found.reason == reason
-    assert message in found.message
+    failed_request = check(HealthTarget(f"{url}/config", ConfigSyncMode.Full), timeout=30).health_failure
+    assert failed_request is not None
+    assert failed_request.reason == reason
+    assert message in failed_request.message
 
 
 def test_healthz_url_ignores_the_path_of_config_url() -> None:
@@ -173,10 +173,10 @@ def test_host_name_with_any_link_local_address_is_refused(monkeypatch: pytest.Mo
         rows = [(2, 1, 6, "", (address, server.port)) for address in ("127.0.0.1", "169.254.0.1")]
         monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
         target = HealthTarget(f"http://names.test:{server.port}/config", ConfigSyncMode.None_)
-        found = check(target, timeout=60).health_failure
-        assert found is not None
-        assert found.reason == "AddressRefused"
-        assert "names.test stands for 169.254.0.1, a link-local or metadata" in found.message
+        failed_request = check(target, timeout=60).health_failure
+        assert failed_request is not None
+        assert failed_request.reason == "AddressRefused"
+        assert "names.test stands for 169.254.0.1, a link-local or metadata" in failed_request.message
         assert server.requests == []
         addresses.allow_link_local(True)
         try:
@@ -192,12 +192,12 @@ def test_checks_leave_no_threads_or_connections() -> None:
         before = threading.active_count()
         for _ in range(5):
             check(target, timeout=60)
-        # Those of the server end a moment after the connections.
+        # Threads of the server end shortly after their connections.
         wait_for(lambda: threading.active_count() <= before + 1)
 
 
 class _Apis:
-    """Scoring APIs of which those of one namespace hang until they are let go."""
+    """Scoring APIs; those of one namespace hang until the gate opens."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -225,18 +225,18 @@ def test_hanging_scoring_apis_of_a_namespace_delay_no_others(
         monitor.track(key, HealthTarget("http://s.test/config", ConfigSyncMode.Full, uid=namespace), Health())
         return key
 
-    theirs = [track("tenant", number) for number in range(20)]
-    own = [track("hub", 0)]
+    tenant_keys = [track("tenant", number) for number in range(20)]
+    hub_keys = [track("hub", 0)]
     monitor.start()
     try:
-        wait_for(lambda: set(changed) == set(own), 10, "the check behind twenty that hang")
-        own += [track("hub", number) for number in range(1, 20)]
-        wait_for(lambda: set(changed) == set(own), 10, "more of them")
+        wait_for(lambda: set(changed) == set(hub_keys), 10, "the check behind twenty that hang")
+        hub_keys += [track("hub", number) for number in range(1, 20)]
+        wait_for(lambda: set(changed) == set(hub_keys), 10, "more of them")
         assert apis.begun["tenant"] == 2
-        monitor.forget(theirs[-1])
+        monitor.forget(tenant_keys[-1])
         apis.gate.set()
-        # None is forgotten that had to wait, and each is checked once.
-        wait_for(lambda: set(changed) == {*own, *theirs[:-1]}, 10, "the others")
+        # Every scorer that waited is checked exactly once.
+        wait_for(lambda: set(changed) == {*hub_keys, *tenant_keys[:-1]}, 10, "the others")
         assert apis.begun == {"hub": 20, "tenant": 19}
     finally:
         apis.gate.set()

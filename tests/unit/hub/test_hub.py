@@ -1,4 +1,4 @@
-"""The hub before its first plan, and what it takes for a change."""
+"""The hub before its first plan, and the events that it treats as changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.hub.objects import Objects
 
 @pytest.mark.parametrize("kind", [Kind.CLUSTER, Kind.SCORE, Kind.SCORER])
 def test_before_the_first_plan_nothing_is_gone(kind: Kind) -> None:
-    """A backend tells of what is there when it starts: nothing of it is read or removed until there is a plan."""
+    """Return a hub whose backend reports existing objects at its start, before there is a plan."""
     backend = Mock(spec=Backend)
     hub = Hub(Settings(backend="dir"), backend)
     assert hub._reconcile(ObjectKey(kind, "some", "name")) is None
@@ -49,11 +49,11 @@ def test_cluster_with_a_failed_run_is_reconciled_in_the_next_round(monkeypatch: 
     monkeypatch.setattr(hub, "_registrar", Mock(**{"refresh.side_effect": redis.ResponseError}))
     with pytest.raises(BackendError):
         hub._reconcile(key)
-    for found in (1, 0):
+    for expected_keys in (1, 0):
         with pytest.raises(redis.ResponseError):
             hub._look_around(0.0, everything=False)
-        assert len(hub._clusters.queue) == found
-        if found:
+        assert len(hub._clusters.queue) == expected_keys
+        if expected_keys:
             assert hub._clusters.queue.get() == key
             hub._reconcile(key)
             hub._clusters.queue.done(key)
@@ -80,7 +80,7 @@ def _scorer(version: int, generation: int, health: str) -> Manifest:
     return {"metadata": metadata, "spec": {"description": str(generation)}, "status": {"healthStatus": health}}
 
 
-def test_an_edit_counts_although_a_write_of_the_status_brings_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edit_is_a_change_even_if_a_status_write_returned_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(backend="kube")
     backend = KubeBackend(Mock(spec=Session), settings)
     hub = Hub(settings, backend)
@@ -89,21 +89,25 @@ def test_an_edit_counts_although_a_write_of_the_status_brings_it_first(monkeypat
     backend._on_change = hub._on_change
     reflector = backend._reflectors[Kind.SCORER, ""]
 
-    def told(version: int, generation: int, health: str) -> int:
+    def changes_after_event(version: int, generation: int, health: str) -> int:
         changed.reset_mock()
         reflector._take("MODIFIED", _scorer(version, generation, health))
         return changed.call_count
 
-    assert told(100, 1, "Active") == 1
-    # The health of the same object.
+    assert changes_after_event(100, 1, "Active") == 1
+    # A change of the health of the same object.
     hub._health._on_change(ObjectKey(Kind.SCORER, "n", "s"))
     assert changed.call_count == 2
     reflector.observe(_scorer(102, 2, "Inactive"))
-    # The edit; the status alone.
-    assert [told(101, 2, "Active"), told(102, 2, "Inactive"), told(103, 2, "Active")] == [1, 0, 0]
-    # The write of a status that was there already.
+    # The edit counts once; changes of the status alone do not count.
+    assert [
+        changes_after_event(101, 2, "Active"),
+        changes_after_event(102, 2, "Inactive"),
+        changes_after_event(103, 2, "Active"),
+    ] == [1, 0, 0]
+    # The observed status write has already happened.
     reflector.observe(_scorer(104, 3, "Active"))
-    assert told(104, 3, "Active") == 1
+    assert changes_after_event(104, 3, "Active") == 1
     changed.reset_mock()
     reflector._take("DELETED", _scorer(105, 3, "Active"))
     assert changed.call_count == 1

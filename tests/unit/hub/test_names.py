@@ -1,4 +1,4 @@
-"""What becomes of scorers whose names others hold, and of what is stored under such a name."""
+"""Scorers whose names are claimed by others, and the state stored under such a name."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.unit.hub.objects import Objects
 OLDER = "2025-01-01T00:00:00Z"
 
 
-def team(name: str, **more: Any) -> DynamicScorer:
-    return scorer(name, metadata={"namespace": "team"}, created=OLDER, **more)
+def team(name: str, **spec: Any) -> DynamicScorer:
+    return scorer(name, metadata={"namespace": "team"}, created=OLDER, **spec)
 
 
 def planned(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: float = 0, **rules: Any) -> FleetPlan:
@@ -42,22 +42,24 @@ def planned(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: fl
     return make_plan(scorers, config(), [cluster("c")], moment, names=NameRules(home="hub", **rules))
 
 
-@pytest.mark.parametrize("attacker", [scorer("attacker", created=OLDER), team("attacker")], ids=lambda one: one.key)
-@pytest.mark.parametrize("wanted", ["cpu", "CPU", "-cpu-"])
-def test_an_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer, wanted: str) -> None:
+@pytest.mark.parametrize(
+    "attacker", [scorer("attacker", created=OLDER), team("attacker")], ids=lambda dynamic_scorer: dynamic_scorer.key
+)
+@pytest.mark.parametrize("score", ["cpu", "CPU", "-cpu-"])
+def test_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer, score: str) -> None:
     victim = scorer("victim", score="cpu")
     before = planned(victim, attacker)
-    synced = attacker.model_copy(update={"spec": scorer(score=wanted).spec})
+    synced = attacker.model_copy(update={"spec": scorer(score=score).spec})
     plan = planned(victim, synced, after=before, seconds=10)
-    assert [one.name for one in plan.running("c")] == ["victim"]
+    assert [running_scorer.name for running_scorer in plan.running("c")] == ["victim"]
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     assert plan.entries("c", before.entries("c", {})).keys() == {"victim"}
-    # The holder edits its manifest into one that cannot run: its name stays its own.
+    # A holder whose edited manifest cannot run keeps its name.
     broken = scorer("victim", score="cpu", source={"type": "Prometheus"})
     plan = planned(broken, synced, after=plan, seconds=20)
     assert plan.running("c") == []
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
-    # An unreadable one as well.
+    # An unreadable holder keeps its name too.
     plan = planned(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
     assert plan.running("c") == []
 
@@ -71,11 +73,11 @@ def test_scorer_named_by_its_config_is_not_treated_as_renamed() -> None:
     plan = planned(other, after=planned(after=before, seconds=1), seconds=2)
     assert refusal(plan, "hub/other")[0] == "ScoreNameConflict"
     plan = planned(other, victim, after=plan, seconds=4)
-    assert [one.name for one in plan.running("c")] == ["victim"]
-    # The same scoring API under another name of the object.
+    assert [running_scorer.name for running_scorer in plan.running("c")] == ["victim"]
+    # The same scoring API under another object name.
     before = planned(scorer("old", score="mem", mode="Full", status=synced))
     plan = planned(other, after=planned(after=before, seconds=1), seconds=2)
-    assert [one.name for one in plan.running("c")] == ["other"]
+    assert [running_scorer.name for running_scorer in plan.running("c")] == ["other"]
 
 
 def test_score_names_of_other_namespaces_must_be_allowed() -> None:
@@ -87,31 +89,31 @@ def test_score_names_of_other_namespaces_must_be_allowed() -> None:
         assert refusal(plan, "team/s")[0] == reason
         assert bool(plan.running("c")) != bool(reason)
     assert refusal(planned(scorer("s", score="cpu"), allowed=allowed), "hub/s")[0] == ""
-    # A list that is new takes the name away at once.
+    # A new list of names withdraws the name immediately.
     before = planned(team("s", score="cpu"), scorer("t", score="mem"))
     plan = planned(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
-    assert [one.name for one in plan.running("c")] == ["t"]
+    assert [running_scorer.name for running_scorer in plan.running("c")] == ["t"]
     assert plan.records(before.records({})).keys() == {"t"}
 
 
 @pytest.mark.parametrize("entry", ["", "a*b", "**"])
 def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settings]) -> None:
     for lists in ({"team": [entry]}, {"other": ["x"]}):
-        chosen = settings_factory(namespace="hub", scorer_namespaces=["team"], score_names=lists)
+        settings = settings_factory(namespace="hub", scorer_namespaces=["team"], score_names=lists)
         with pytest.raises(SettingsError, match=r"DSF_SCORE_NAMES: (team|other): "):
-            DesiredState(Objects().backend, chosen, Outage("Redis"), lambda _: None, lambda *_: None)
+            DesiredState(Objects().backend, settings, Outage("Redis"), lambda _: None, lambda *_: None)
 
 
 def test_name_conflict_refuses_the_second_scorer() -> None:
-    own, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
-    plan = planned(own, foreign)
+    hub_scorer, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
+    plan = planned(hub_scorer, foreign)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
     assert plan.called("cpu") == "hub/cpu"
-    # It does not select the cluster: not to be said of the other.
+    # The refused scorer does not select the cluster, so the cluster gets no notice.
     assert plan.notice("c").absent == {}
-    # An unresolved one has nothing either.
+    # An unresolved scorer holds no name either.
     unresolved = team("cpu", source={"type": "Prometheus"})
-    plan = planned(own, unresolved)
+    plan = planned(hub_scorer, unresolved)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
 
 
@@ -120,33 +122,33 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     registrar = Registrar(client, Outage("Redis"))
 
     def run(plan: FleetPlan) -> None:
-        wanted = plan.entries("c", registrar.present("c"))
-        registrar.remove_other_entries("c", wanted)
+        entries = plan.entries("c", registrar.present("c"))
+        registrar.remove_other_entries("c", entries)
         registrar.sync_scorers(plan)
-        registrar.put_entries("c", wanted)
+        registrar.put_entries("c", entries)
 
     registrar.put_cluster(ClusterRecord(name="c"))
-    own, foreign = scorer("cpu", score="x"), team("cpu", score="y")
-    before = planned(own)
+    hub_scorer, foreign = scorer("cpu", score="x"), team("cpu", score="y")
+    before = planned(hub_scorer)
     run(before)
     schedule = ScheduleStore(client)
     schedule.set_override("*/cpu", paused=True)
     schedule.set_override("c/cpu", interval=7)
     [old] = schedule.entries()
     assert (old.namespace, old.score_name) == ("hub", "x")
-    # Its name is free: in between it is nobody's.
-    gone = planned(foreign, after=before, seconds=1)
-    run(gone)
+    # The name stays unassigned until its claim expires.
+    plan_without_hub_scorer = planned(foreign, after=before, seconds=1)
+    run(plan_without_hub_scorer)
     assert schedule.entries() == []
     assert schedule.overrides() == {}
-    run(planned(foreign, after=gone, seconds=1 + KEPT))
-    assert [(one.namespace, one.score_name) for one in schedule.entries()] == [("team", "y")]
-    # At once, as a hub that was away for long finds it.
+    run(planned(foreign, after=plan_without_hub_scorer, seconds=1 + KEPT))
+    assert [(entry.namespace, entry.score_name) for entry in schedule.entries()] == [("team", "y")]
+    # A hub that was away for long sees both changes in one plan.
     schedule.set_override("*/cpu", paused=True)
-    run(planned(own))
-    assert [(one.namespace, one.score_name) for one in schedule.entries()] == [("hub", "x")]
+    run(planned(hub_scorer))
+    assert [(entry.namespace, entry.score_name) for entry in schedule.entries()] == [("hub", "x")]
     assert schedule.overrides() == {}
-    assert registrar.sync_scorers(planned(own)) == {}
+    assert registrar.sync_scorers(planned(hub_scorer)) == {}
 
 
 def test_redis_refusal_is_logged_once_on_one_line() -> None:
@@ -156,7 +158,7 @@ def test_redis_refusal_is_logged_once_on_one_line() -> None:
     client.set(keys.SCORERS, "spoilt")
     with structlog.testing.capture_logs() as lines:
         problems = registrar.sync_scorers(planned(scorer("cpu")))
-        # Said once.
+        # The second sync logs nothing.
         registrar.sync_scorers(planned(scorer("cpu")))
     assert "WRONGTYPE" in str(problems["cpu"])
     [line] = [line for line in lines if line["log_level"] == "error"]
@@ -164,25 +166,25 @@ def test_redis_refusal_is_logged_once_on_one_line() -> None:
     assert not line.get("exc_info")
 
 
-def stored(*scorers: DynamicScorer) -> Objects:
-    manifests = (one.to_manifest() for one in scorers)
+def objects_with(*scorers: DynamicScorer) -> Objects:
+    manifests = (dynamic_scorer.to_manifest() for dynamic_scorer in scorers)
     return Objects(cluster("c").to_manifest(), config().to_manifest(), *manifests)
 
 
 def desired(store: Objects, settings_factory: Callable[..., Settings]) -> DesiredState:
-    chosen = settings_factory(namespace="hub", addon_mode=False)
-    return DesiredState(store.backend, chosen, Outage("Redis"), lambda key: None, lambda news, changed: None)
+    settings = settings_factory(namespace="hub", addon_mode=False)
+    return DesiredState(store.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
 
 
 def running(state: DesiredState) -> list[str]:
-    return [one.name for one in state.update().running("c")]
+    return [running_scorer.name for running_scorer in state.update().running("c")]
 
 
 def test_claims_outlive_the_hub(settings_factory: Callable[..., Settings]) -> None:
-    store = stored(scorer("victim", score="cpu"))
+    store = objects_with(scorer("victim", score="cpu"))
     assert running(desired(store, settings_factory)) == ["victim"]
     store.put(scorer("attacker", score="cpu", created=OLDER).to_manifest())
-    # A new leader that sees both for the first time.
+    # A new leader sees both for the first time.
     assert running(desired(store, settings_factory)) == ["victim"]
     store.delete(Kind.SCORER, "hub", "victim")
     assert running(desired(store, settings_factory)) == []
@@ -191,13 +193,13 @@ def test_claims_outlive_the_hub(settings_factory: Callable[..., Settings]) -> No
 
 
 def test_name_claim_takes_effect_when_stored(settings_factory: Callable[..., Settings]) -> None:
-    store = stored(scorer("mine", score="cpu"))
+    store = objects_with(scorer("mine", score="cpu"))
     state = desired(store, settings_factory)
     store.failure = BackendError("no space")
     with pytest.raises(BackendError, match="no space"):
         state.update()
     assert state.plan.scorers == {}
-    # Another process was faster.
+    # Another process stores its claim first.
     store.failure = ObjectConflictError("changed")
     claim = ["other", 1, 1, 0, "", ""]
     store.claims["hub"] = json.dumps({"scores": {"cpu": [claim]}, "scorers": {"other": [claim]}})
@@ -209,7 +211,7 @@ def test_name_claim_takes_effect_when_stored(settings_factory: Callable[..., Set
 
 
 def test_claims_that_cannot_be_read_are_made_anew(settings_factory: Callable[..., Settings]) -> None:
-    store = stored(scorer("mine", score="cpu"))
+    store = objects_with(scorer("mine", score="cpu"))
     store.claims["hub"] = "edited"
     assert running(desired(store, settings_factory)) == ["mine"]
     assert '"mine"' in store.claims["hub"]

@@ -1,4 +1,4 @@
-"""When plans are made."""
+"""The times at which plans are made."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Desired(DesiredState):
 
 @pytest.fixture
 def desired(settings_factory: Callable[..., Settings]) -> Iterator[Desired]:
-    made = Desired(settings_factory(namespace="hub"))
-    made.controller.start()
-    yield made
-    made.controller.stop()
+    desired_state = Desired(settings_factory(namespace="hub"))
+    desired_state.controller.start()
+    yield desired_state
+    desired_state.controller.stop()
 
 
 def _scorer(number: int) -> ObjectKey:
@@ -63,10 +63,10 @@ def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
         desired.changed(_scorer(number))
         time.sleep(0.001)
     wait_for(lambda: sum(map(len, desired.plans)) == 300)
-    # A rest after each: at most one plan in three of these times.
+    # A pause of twice its duration follows each plan.
     assert len(desired.plans) < 100
-    for (began, ended), (next_began, _) in zip(desired.times, desired.times[1:], strict=False):
-        assert next_began - ended >= REST * (ended - began) * 0.9
+    for (began, end), (next_began, _) in zip(desired.times, desired.times[1:], strict=False):
+        assert next_began - end >= REST * (end - began) * 0.9
 
 
 def test_single_change_is_planned_at_once(desired: Desired) -> None:

@@ -1,4 +1,4 @@
-"""What the hub remembers of Redis."""
+"""The hub's cache of records in Redis."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.support.memorystore import memory_client
 THREADS = 4
 
 
-def test_threads_that_need_it_at_once_read_redis_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_share_one_read_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = Registrar(memory_client(), Outage("Redis"))
     reads: list[None] = []
-    stored = ScheduleStore.stored
+    read_stored = ScheduleStore.stored
 
     def slow(store: ScheduleStore) -> dict[str, str]:
         reads.append(None)
         time.sleep(0.2)
-        return stored(store)
+        return read_stored(store)
 
     monkeypatch.setattr(ScheduleStore, "stored", slow)
     with ThreadPoolExecutor(THREADS) as pool:
-        assert [found.key_ids for found in pool.map(registrar.cluster, ["c1"] * THREADS)] == [()] * THREADS
+        assert [record.key_ids for record in pool.map(registrar.cluster, ["c1"] * THREADS)] == [()] * THREADS
     assert len(reads) == 1
 
 

@@ -1,4 +1,4 @@
-"""Which scores belong to a scorer of the desired state, and which to nobody."""
+"""Scores that belong to a scorer of the desired state, and orphaned scores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def _plan(*masks: tuple[str, str], **scorers: Any) -> FleetPlan:
-    made = [scorer("one", score="Score One", **scorers)]
-    return make_plan(made, config(*masks), [cluster("a"), cluster("b", accepted=False)], NOW)
+    dynamic_scorers = [scorer("one", score="Score One", **scorers)]
+    return make_plan(dynamic_scorers, config(*masks), [cluster("a"), cluster("b", accepted=False)], NOW)
 
 
 def test_score_belongs_to_its_scorer_by_label_and_by_name() -> None:
@@ -95,7 +95,7 @@ def test_refused_scorer_adopts_the_score_of_the_name_in_its_spec() -> None:
 
 @pytest.mark.parametrize("created", [CREATED - 1, CLAIMED, CLAIMED + 60])
 def test_score_from_outside_of_upstreams_time_is_not_adopted(created: float) -> None:
-    """As that of another controller whose name a new DynamicScorer takes."""
+    """Return a score of another controller whose name a new DynamicScorer uses."""
     assert PlanOwners(_plan()).adoption("a", "score-one", created) is None
 
 

@@ -1,4 +1,4 @@
-"""Secrets of the hub that clusters get: which, where, as what, and why not."""
+"""Delivery of the hub's Secrets to clusters, and the reasons for which one is not delivered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.hub.test_authentications import SOURCE, authentication
 
 
 def secret(name: str = "fleet", size: int = 4, **labels: str) -> dict[str, Any]:
-    """One that clusters may have."""
+    """Return a Secret that may be delivered to clusters."""
     metadata = {
         "name": name,
         "namespace": "hub",
@@ -35,22 +35,22 @@ def secret(name: str = "fleet", size: int = 4, **labels: str) -> dict[str, Any]:
 
 
 def plan(delivery: DeliverableSecrets, name: str = "fleet", masks: Any = ()) -> FleetPlan:
-    """A scorer that wants the Secret on clusters a and b, and one that wants nothing."""
-    found = [scorer("s", source=SOURCE), scorer("other")]
+    """Plan a scorer that needs the Secret on clusters a and b, and one that needs none."""
+    dynamic_scorers = [scorer("s", source=SOURCE), scorer("other")]
     wants = authentication(secretDelivery=[{"name": name}])
     return make_plan(
-        found, config(*masks), [cluster("a"), cluster("b")], NOW, authentications=[wants], delivery=delivery
+        dynamic_scorers, config(*masks), [cluster("a"), cluster("b")], NOW, authentications=[wants], delivery=delivery
     )
 
 
 def test_secret_is_delivered_where_its_scorer_runs() -> None:
-    found = plan(DeliverableSecrets.of("hub", [secret()]), masks=[("b", "s")])
-    assert (found.delivered("a"), found.delivered("b")) == ({"fleet": "fleet"}, {})
-    assert (found.having("fleet"), found.having("other")) == ({"a"}, set())
+    fleet_plan = plan(DeliverableSecrets.of("hub", [secret()]), masks=[("b", "s")])
+    assert (fleet_plan.delivered("a"), fleet_plan.delivered("b")) == ({"fleet": "fleet"}, {})
+    assert (fleet_plan.having("fleet"), fleet_plan.having("other")) == ({"a"}, set())
 
 
 @pytest.mark.parametrize(
-    ("delivery", "said"),
+    ("delivery", "problem"),
     [
         (NO_DELIVERY, "this hub delivers no Secrets"),
         (DeliverableSecrets.of("hub", []), f"is not in namespace hub with the label {DELIVER_LABEL}=true"),
@@ -59,68 +59,80 @@ def test_secret_is_delivered_where_its_scorer_runs() -> None:
         (DeliverableSecrets.of("hub", [secret(size=MAX_SIZE)]), "has more than 32 KiB"),
     ],
 )
-def test_why_not(delivery: DeliverableSecrets, said: str) -> None:
-    found = plan(delivery)
-    reason, message = refusal(found, "hub/s")
+def test_undeliverable_secret_refuses_only_its_scorer(delivery: DeliverableSecrets, problem: str) -> None:
+    fleet_plan = plan(delivery)
+    reason, message = refusal(fleet_plan, "hub/s")
     assert reason == "SecretNotDelivered"
     assert message.startswith("secretDelivery of ScoringAuthentication 'thanos': Secret 'fleet' ")
-    assert said in message
-    # Nobody else is concerned.
-    assert [one.name for one in found.running("a")] == ["other"]
-    assert found.delivered("a") == {}
+    assert problem in message
+    # The other scorer still runs.
+    assert [running_scorer.name for running_scorer in fleet_plan.running("a")] == ["other"]
+    assert fleet_plan.delivered("a") == {}
 
 
-def wanting(name: str, created: str, *secrets: dict[str, str]) -> tuple[Any, Any]:
-    """A scorer and its ScoringAuthentication with these Secrets."""
-    one = authentication(secretDelivery=list(secrets))
-    metadata = one.metadata.model_copy(update={"name": name})
+def scorer_with_secrets(name: str, created: str, *secrets: dict[str, str]) -> tuple[Any, Any]:
+    """Return a scorer and its ScoringAuthentication with these Secrets."""
+    scoring_authentication = authentication(secretDelivery=list(secrets))
+    metadata = scoring_authentication.metadata.model_copy(update={"name": name})
     source = {**SOURCE, "auth": {"authenticationRef": {"name": name}}}
-    return scorer(name, source=source, created=created), one.model_copy(update={"metadata": metadata})
+    return scorer(name, source=source, created=created), scoring_authentication.model_copy(
+        update={"metadata": metadata}
+    )
 
 
 def test_room_is_that_of_each_clusters_own_secret() -> None:
-    one, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    dynamic_scorer, wants = scorer_with_secrets(
+        "s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"}
+    )
     delivery = DeliverableSecrets.of("hub", [secret("thanos-a", 300), secret("thanos-b", 20_000)])
     for names in ("ab", "ba"):
         clusters = [cluster(name) for name in names]
-        made = make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery, limit=20 * 1024)
-        assert made.scorers["hub/s"].obstacles.keys() == {"b"}
+        fleet_plan = make_plan(
+            [dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery, limit=20 * 1024
+        )
+        assert fleet_plan.scorers["hub/s"].obstacles.keys() == {"b"}
 
 
 def test_each_cluster_gets_its_own_under_another_name() -> None:
-    one, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    dynamic_scorer, wants = scorer_with_secrets(
+        "s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"}
+    )
     secrets = [secret("thanos-a"), secret("thanos-b", 20_000), secret("thanos")]
     clusters = [cluster("a"), cluster("b"), cluster("c")]
 
-    def made(*known: Any) -> FleetPlan:
-        delivery = DeliverableSecrets.of("hub", known)
-        return make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery)
+    def plan_with(*secrets_of_hub: Any) -> FleetPlan:
+        delivery = DeliverableSecrets.of("hub", secrets_of_hub)
+        return make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
 
-    found = made(*secrets)
-    assert [found.delivered(name) for name in "abc"] == [{"thanos": "thanos-a"}, {"thanos": "thanos-b"}, {}]
-    assert [found.having(name) for name in ("thanos-a", "thanos-b", "thanos")] == [{"a"}, {"b"}, set()]
-    # The others go on.
-    obstacle = found.scorers["hub/s"].obstacles["c"]
-    assert found.scorers["hub/s"].obstacles.keys() == {"c"}
+    fleet_plan = plan_with(*secrets)
+    assert [fleet_plan.delivered(name) for name in "abc"] == [{"thanos": "thanos-a"}, {"thanos": "thanos-b"}, {}]
+    assert [fleet_plan.having(name) for name in ("thanos-a", "thanos-b", "thanos")] == [{"a"}, {"b"}, set()]
+    # The other clusters are not affected.
+    obstacle = fleet_plan.scorers["hub/s"].obstacles["c"]
+    assert fleet_plan.scorers["hub/s"].obstacles.keys() == {"c"}
     assert obstacle.reason == "SecretNotDelivered"
     assert "Secret 'thanos-c' is not in namespace hub with the label" in obstacle.message
-    assert found.clusters_of(found.scorers["hub/s"]) == ["a", "b"]
-    # What counts against the limit is what is written.
-    for name, known in zip("ab", secrets, strict=False):
-        size = size_of(copy_for("x" * 63, known, "thanos"))
-        assert found.scorers["hub/s"].load_on(name).secrets == {"thanos": size}
-    assert found.scorers["hub/s"].largest.secrets["thanos"] > 20_000
-    assert not made(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles
+    assert fleet_plan.clusters_of(fleet_plan.scorers["hub/s"]) == ["a", "b"]
+    # The planned size covers the manifest that is written.
+    for name, cluster_secret in zip("ab", secrets, strict=False):
+        size = size_of(copy_for("x" * 63, cluster_secret, "thanos"))
+        assert fleet_plan.scorers["hub/s"].load_on(name).secrets == {"thanos": size}
+    assert fleet_plan.scorers["hub/s"].largest.secrets["thanos"] > 20_000
+    assert not plan_with(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles
 
 
 @pytest.mark.parametrize("number", [2, 20])
 def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    dynamic_scorer, wants = scorer_with_secrets(
+        "s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"}
+    )
     clusters = [cluster(f"c{place}") for place in range(number)]
     delivery = DeliverableSecrets.of("hub", [secret(f"thanos-c{place}") for place in range(number)])
     looks: list[str] = []
     names_on = DeliveredSecret.names_on
-    monkeypatch.setattr(DeliveredSecret, "names_on", lambda own, name: looks.append(name) or names_on(own, name))
+    monkeypatch.setattr(
+        DeliveredSecret, "names_on", lambda delivered, name: looks.append(name) or names_on(delivered, name)
+    )
     passes: list[None] = []
 
     class Counted(dict[str, tuple[str, int]]):
@@ -133,30 +145,34 @@ def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, mo
             return super().items()
 
     delivery = replace(delivery, secrets=Counted(delivery.secrets or {}))
-    found = make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery)
-    # However many clusters there are.
+    fleet_plan = make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
+    # The number of look-ups does not depend on the number of clusters.
     assert len(passes) <= 1
     assert max(Counter(looks).values()) <= 3
     looks.clear()
-    assert [found.having(f"thanos-c{place}") for place in range(number)] == [{f"c{place}"} for place in range(number)]
+    assert [fleet_plan.having(f"thanos-c{place}") for place in range(number)] == [
+        {f"c{place}"} for place in range(number)
+    ]
     assert looks == []
 
 
 def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
-    first = wanting("first", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
-    same = wanting("same", "2026-03-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
-    other = wanting("other", "2026-02-01T00:00:00Z", {"name": "other", "targetName": "thanos"})
-    both = wanting("both", "2026-01-01T00:00:00Z", {"name": "other"}, {"name": "thanos-a", "targetName": "other"})
+    first = scorer_with_secrets("first", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    same = scorer_with_secrets("same", "2026-03-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    other = scorer_with_secrets("other", "2026-02-01T00:00:00Z", {"name": "other", "targetName": "thanos"})
+    both = scorer_with_secrets(
+        "both", "2026-01-01T00:00:00Z", {"name": "other"}, {"name": "thanos-a", "targetName": "other"}
+    )
     delivery = DeliverableSecrets.of("hub", [secret("thanos-a"), secret("other")])
     scorers, wants = zip(first, same, other, both, strict=True)
-    found = make_plan(scorers, config(), [cluster("a")], NOW, authentications=wants, delivery=delivery)
-    assert [one.name for one in found.running("a")] == ["first", "same"]
-    assert found.delivered("a") == {"thanos": "thanos-a"}
-    assert found.scorers["hub/other"].obstacles["a"].message == (
+    fleet_plan = make_plan(scorers, config(), [cluster("a")], NOW, authentications=wants, delivery=delivery)
+    assert [running_scorer.name for running_scorer in fleet_plan.running("a")] == ["first", "same"]
+    assert fleet_plan.delivered("a") == {"thanos": "thanos-a"}
+    assert fleet_plan.scorers["hub/other"].obstacles["a"].message == (
         "Secret 'other' would be 'thanos' there, as Secret 'thanos-a' of scorer first is already: set another "
         "targetName in secretDelivery"
     )
-    assert "Secret 'thanos-a' and Secret 'other' would both be 'other' there" in refusal(found, "hub/both")[1]
+    assert "Secret 'thanos-a' and Secret 'other' would both be 'other' there" in refusal(fleet_plan, "hub/both")[1]
 
 
 @pytest.mark.parametrize(
@@ -168,27 +184,27 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
     ],
 )
 def test_invalid_secret_name_on_one_cluster_affects_only_that_cluster(secrets: dict[str, str], name: str) -> None:
-    one, wants = wanting("s", "2026-01-01T00:00:00Z", secrets)
+    dynamic_scorer, wants = scorer_with_secrets("s", "2026-01-01T00:00:00Z", secrets)
     delivery = DeliverableSecrets.of("hub", [secret(secrets["name"].replace("${cluster}", at)) for at in ("a", name)])
     clusters = [cluster("a"), cluster(name)]
-    found = make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery)
-    assert found.scorers["hub/s"].obstacles.keys() == {name}
-    assert f"has no possible name on cluster {name}: " in found.scorers["hub/s"].obstacles[name].message
-    assert len(found.delivered("a")) == 1
+    fleet_plan = make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
+    assert fleet_plan.scorers["hub/s"].obstacles.keys() == {name}
+    assert f"has no possible name on cluster {name}: " in fleet_plan.scorers["hub/s"].obstacles[name].message
+    assert len(fleet_plan.delivered("a")) == 1
 
 
 @pytest.mark.parametrize("target", ["theirs", "${cluster}-theirs"])
 def test_renamed_secret_cannot_be_bound_by_another_namespace(target: str) -> None:
-    known = secret("thanos")
-    known["metadata"]["annotations"] = {}
-    _, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos", "targetName": target})
+    hub_secret = secret("thanos")
+    hub_secret["metadata"]["annotations"] = {}
+    _, wants = scorer_with_secrets("s", "2026-01-01T00:00:00Z", {"name": "thanos", "targetName": target})
     token = {"tokenSecretRef": {"name": target.replace("${cluster}", "a"), "key": "token"}}
     bound = authentication(allowedHosts=["https://thanos.example"], **token)
     bound = bound.model_copy(update={"metadata": bound.metadata.model_copy(update={"namespace": "team"})})
     theirs = scorer("s", metadata={"namespace": "team"}, source=SOURCE)
-    delivery = DeliverableSecrets.of("hub", [known])
-    found = make_plan([theirs], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery)
-    assert refusal(found, "team/s")[0] == "SecretNotDelivered"
+    delivery = DeliverableSecrets.of("hub", [hub_secret])
+    fleet_plan = make_plan([theirs], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery)
+    assert refusal(fleet_plan, "team/s")[0] == "SecretNotDelivered"
 
 
 def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
@@ -196,7 +212,7 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
     secrets = [secret(name, size=24_000) for name in names] + [secret("last", size=24_000)]
     many = authentication(secretDelivery=[{"name": name} for name in names])
     metadata = many.metadata.model_copy(update={"name": "one"})
-    one = authentication(secretDelivery=[{"name": "last"}]).model_copy(update={"metadata": metadata})
+    last_authentication = authentication(secretDelivery=[{"name": "last"}]).model_copy(update={"metadata": metadata})
     other = {**SOURCE, "auth": {"authenticationRef": {"name": "one"}}}
     scorers = [
         scorer("a-new", source=other, created="2026-02-01T00:00:00Z"),
@@ -205,22 +221,28 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
         scorer("plain"),
     ]
 
-    def made(*masks: Any, last: int = 24_000) -> FleetPlan:
+    def masked_plan(*masks: Any, last: int = 24_000) -> FleetPlan:
         delivery = DeliverableSecrets.of("hub", [*secrets[:-1], secret("last", size=last)])
         clusters = [cluster("x"), cluster("y")]
         return make_plan(
-            scorers, config(*masks), clusters, NOW, authentications=[many, one], delivery=delivery, limit=280 * 1024
+            scorers,
+            config(*masks),
+            clusters,
+            NOW,
+            authentications=[many, last_authentication],
+            delivery=delivery,
+            limit=280 * 1024,
         )
 
-    found = made(("y", "b-old"), ("y", "c-new"))
-    # A Secret that is there already needs no more room.
-    assert [one.name for one in found.running("x")] == ["b-old", "c-new", "plain"]
-    assert found.delivered("x").keys() == set(names)
-    assert [one.name for one in found.running("y")] == ["a-new", "plain"]
-    obstacles = found.scorers["hub/a-new"].obstacles
+    fleet_plan = masked_plan(("y", "b-old"), ("y", "c-new"))
+    # A Secret that another scorer already delivers needs no further room.
+    assert [running_scorer.name for running_scorer in fleet_plan.running("x")] == ["b-old", "c-new", "plain"]
+    assert fleet_plan.delivered("x").keys() == set(names)
+    assert [running_scorer.name for running_scorer in fleet_plan.running("y")] == ["a-new", "plain"]
+    obstacles = fleet_plan.scorers["hub/a-new"].obstacles
     assert obstacles["x"].reason == "NoRoom"
     assert obstacles.keys() == {"x"}
-    assert len(made(last=300).running("x")) == 4
+    assert len(masked_plan(last=300).running("x")) == 4
 
 
 @pytest.mark.parametrize(
@@ -233,10 +255,14 @@ def test_reserved_or_invalid_secret_name_is_refused(name: str) -> None:
 
 
 def test_delivered_copy_has_data_and_usable_hosts_only() -> None:
-    made = copy_for("agents", secret())
-    assert made["metadata"] == {"name": "fleet", "namespace": "agents", "annotations": {USABLE_FOR: "thanos.example"}}
-    assert made["data"] == secret()["data"]
-    assert "t0ken" not in str(made)
+    delivered_copy = copy_for("agents", secret())
+    assert delivered_copy["metadata"] == {
+        "name": "fleet",
+        "namespace": "agents",
+        "annotations": {USABLE_FOR: "thanos.example"},
+    }
+    assert delivered_copy["data"] == secret()["data"]
+    assert "t0ken" not in str(delivered_copy)
 
 
 def test_key_removed_on_the_hub_is_a_difference() -> None:
@@ -255,24 +281,24 @@ def test_key_removed_on_the_hub_is_a_difference() -> None:
 def test_delivered_secret_cannot_be_bound_to_the_host_of_another_namespace(
     usable: str, namespace: str, where: str
 ) -> None:
-    known = secret("thanos")
-    known["metadata"]["annotations"] = {USABLE_FOR: usable}
+    hub_secret = secret("thanos")
+    hub_secret["metadata"]["annotations"] = {USABLE_FOR: usable}
     theirs: dict[str, Any] = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
     override = {"clusterSelector": {"matchLabels": {"region": "eu"}}, **theirs}
     spec = theirs if where == "spec" else {"tokenSecretRef": {"name": "own", "key": "token"}, "overrides": [override]}
     bound = authentication(allowedHosts=["https://thanos.example"], **spec)
     metadata = bound.metadata.model_copy(update={"namespace": namespace})
-    one = scorer("s", metadata={"namespace": namespace}, source=SOURCE)
-    found = make_plan(
-        [one],
+    foreign_scorer = scorer("s", metadata={"namespace": namespace}, source=SOURCE)
+    fleet_plan = make_plan(
+        [foreign_scorer],
         config(),
         [cluster("a", labels={"region": "eu"})],
         NOW,
         authentications=[bound.model_copy(update={"metadata": metadata})],
-        delivery=DeliverableSecrets.of("hub", [known]),
+        delivery=DeliverableSecrets.of("hub", [hub_secret]),
     )
-    reason, message = refusal(found, f"{namespace}/s")
-    # Else the agent compares the server with what the Secret says itself.
+    reason, message = refusal(fleet_plan, f"{namespace}/s")
+    # Otherwise the agent checks the server against the Secret's annotation.
     is_refused = not usable and namespace != "hub"
     assert reason == ("SecretNotDelivered" if is_refused else "")
     assert ("'thanos' is delivered for scorers in namespace hub only" in message) is is_refused

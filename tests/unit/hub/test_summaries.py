@@ -59,7 +59,7 @@ def test_without_a_configuration_nothing_runs() -> None:
         assert plan.masked_pairs() == 0
 
 
-def test_the_older_one_keeps_a_name() -> None:
+def test_older_scorer_keeps_a_contested_name() -> None:
     young, old = scorer("a", score="X y"), scorer("b", score="x-y", created="2025-01-01T00:00:00Z")
     plan = make_plan([young, old], config(), [cluster("c")], NOW)
     assert names(plan, "c") == ["b"]
@@ -98,8 +98,8 @@ def test_pauses() -> None:
         [cluster("c")],
         NOW,
     )
-    found = {name: (entry.suspended, entry.suspended_until) for name, entry in plan.entries("c", {}).items()}
-    assert found == {"paused": (True, later.timestamp()), "over": (False, None), "suspended": (True, None)}
+    suspensions = {name: (entry.suspended, entry.suspended_until) for name, entry in plan.entries("c", {}).items()}
+    assert suspensions == {"paused": (True, later.timestamp()), "over": (False, None), "suspended": (True, None)}
 
 
 def test_blocked_scorer_keeps_its_existing_entry() -> None:
@@ -121,13 +121,13 @@ def test_blocked_scorer_keeps_its_existing_entry() -> None:
 def test_missing_cluster_or_config_suspends_entries_until_it_returns() -> None:
     plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
     present = plan.entries("c", {})
-    for left in (replace(plan, clusters={}), replace(plan, is_enabled=False, has_no_config=True)):
-        gone = left.stopped("c", present)
-        assert (gone["s"].runnable, gone["s"].suspended) == (False, True)
-        assert plan.entries("c", gone) == present
-    # Of a configuration that cannot be read scores are missing.
+    for reduced_plan in (replace(plan, clusters={}), replace(plan, is_enabled=False, has_no_config=True)):
+        stopped_entries = reduced_plan.stopped("c", present)
+        assert (stopped_entries["s"].runnable, stopped_entries["s"].suspended) == (False, True)
+        assert plan.entries("c", stopped_entries) == present
+    # An unreadable configuration stops the entries, since its masks are unknown.
     unreadable = replace(plan, is_enabled=False, has_no_config=False)
-    for before in (present, gone):
+    for before in (present, stopped_entries):
         assert unreadable.stopped("c", before) == {"s": present["s"].stopped()}
 
 
@@ -142,13 +142,13 @@ def test_blocked_scorer_can_be_suspended_meanwhile() -> None:
     assert set(make_plan([scorer("s", score="cpu"), rival], config(), clusters, NOW).entries("c", present)) == {"older"}
 
 
-def test_an_unresolved_scorer_keeps_its_record_suspended() -> None:
+def test_unresolved_scorer_keeps_a_suspended_record() -> None:
     records = make_plan([scorer()], config(), [], NOW).records({})
-    kept = make_plan([scorer(scoring={}, health="Inactive")], config(), [], NOW).records(records)["s"]
-    assert (kept.suspended, kept.health, kept.interval) == (True, "Inactive", 30)
+    record = make_plan([scorer(scoring={}, health="Inactive")], config(), [], NOW).records(records)["s"]
+    assert (record.suspended, record.health, record.interval) == (True, "Inactive", 30)
 
 
-# That `*` means any is this project's own.
+# The wildcard `*` is specific to this project.
 @pytest.mark.parametrize("case", load("masks"))
 def test_masks(case: dict[str, Any]) -> None:
     index = MaskIndex(frozenset((cluster, score) for cluster, score in case["masks"]))
@@ -156,10 +156,12 @@ def test_masks(case: dict[str, Any]) -> None:
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), max_size=4), NAMES, NAMES)
-def test_the_index_says_what_the_masks_say(masks: list[tuple[str, str]], cluster_name: str, score: str) -> None:
-    expected = any(one in ("*", cluster_name) and other in ("*", score) for one, other in masks)
-    made = [Mask(cluster_name=one, score_name=other) for one, other in masks]
-    index = MaskIndex(frozenset((mask.cluster_name or "", mask.score_name) for mask in made))
+def test_mask_index_agrees_with_the_masks(masks: list[tuple[str, str]], cluster_name: str, score: str) -> None:
+    expected = any(
+        mask_cluster in ("*", cluster_name) and mask_score in ("*", score) for mask_cluster, mask_score in masks
+    )
+    mask_list = [Mask(cluster_name=mask_cluster, score_name=mask_score) for mask_cluster, mask_score in masks]
+    index = MaskIndex(frozenset((mask.cluster_name or "", mask.score_name) for mask in mask_list))
     assert index.hides(cluster_name, score) == expected
 
 
@@ -167,23 +169,26 @@ def test_differences() -> None:
     def plan(*scorers: object, masks: tuple[tuple[str, str], ...] = (), clusters: str = "ab") -> FleetPlan:
         return make_plan(scorers, config(*masks), [cluster(name) for name in clusters], NOW)  # type: ignore[arg-type]
 
-    one, two = scorer("one"), scorer("two")
-    base = plan(one, two)
-    assert differences(base, plan(one, two)) == (frozenset(), frozenset())
-    # A status that only says something else is no difference.
-    assert differences(base, plan(scorer("one", status={"observedGeneration": 9}), two)) == (frozenset(), frozenset())
-    assert differences(base, plan(scorer("one", interval=5), two)) == ({"hub/one"}, {"a", "b"})
-    assert differences(base, plan(one)) == ({"hub/two"}, {"a", "b"})
-    assert differences(base, plan(one, two, clusters="abc")) == ({"hub/one", "hub/two"}, {"c"})
-    assert differences(base, plan(one, two, clusters="a")) == ({"hub/one", "hub/two"}, {"b"})
-    assert differences(base, plan(one, two, masks=(("x", "y"),))) == ({"hub/one", "hub/two"}, {"a", "b"})
+    first, second = scorer("one"), scorer("two")
+    base = plan(first, second)
+    assert differences(base, plan(first, second)) == (frozenset(), frozenset())
+    # A changed status without effect on the plan is no difference.
+    assert differences(base, plan(scorer("one", status={"observedGeneration": 9}), second)) == (
+        frozenset(),
+        frozenset(),
+    )
+    assert differences(base, plan(scorer("one", interval=5), second)) == ({"hub/one"}, {"a", "b"})
+    assert differences(base, plan(first)) == ({"hub/two"}, {"a", "b"})
+    assert differences(base, plan(first, second, clusters="abc")) == ({"hub/one", "hub/two"}, {"c"})
+    assert differences(base, plan(first, second, clusters="a")) == ({"hub/one", "hub/two"}, {"b"})
+    assert differences(base, plan(first, second, masks=(("x", "y"),))) == ({"hub/one", "hub/two"}, {"a", "b"})
     assert differences(FleetPlan(), base) == ({"hub/one", "hub/two"}, {"a", "b"})
 
 
-def test_people_are_told_what_a_cluster_is_masked_from_and_why() -> None:
-    chosen = scorer("chosen", clusterSelector={"matchLabels": {"env": "prod"}})
+def test_cluster_notice_names_masked_scorers_and_the_reason() -> None:
+    selective_scorer = scorer("chosen", clusterSelector={"matchLabels": {"env": "prod"}})
     plan = make_plan(
-        [scorer("s"), scorer("t"), scorer("u"), chosen],
+        [scorer("s"), scorer("t"), scorer("u"), selective_scorer],
         config(("a", "s"), ("*", "t")),
         [cluster("a"), cluster("b")],
         NOW,
@@ -194,22 +199,24 @@ def test_people_are_told_what_a_cluster_is_masked_from_and_why() -> None:
         "chosen": "its spec.clusterSelector does not select it",
     }
     assert plan.notice("b").absent.keys() == {"t", "chosen"}
-    everything = make_plan([scorer("s")], config(("a", "*")), [cluster("a")], NOW)
-    assert everything.notice("a").absent == {"s": "this cluster is masked from all scores by the DynamicScoringConfig"}
+    fully_masked_plan = make_plan([scorer("s")], config(("a", "*")), [cluster("a")], NOW)
+    assert fully_masked_plan.notice("a").absent == {
+        "s": "this cluster is masked from all scores by the DynamicScoringConfig"
+    }
 
 
 def test_new_or_relabelled_cluster_is_the_only_one_affected() -> None:
-    def plan(b: dict[str, str], *more: str, **spec: object) -> FleetPlan:
-        clusters = [cluster("a", labels={"env": "prod"}), cluster("b", labels=b), *map(cluster, more)]
+    def plan(b: dict[str, str], *extra_clusters: str, **spec: object) -> FleetPlan:
+        clusters = [cluster("a", labels={"env": "prod"}), cluster("b", labels=b), *map(cluster, extra_clusters)]
         return make_plan([scorer("s", **spec), scorer("t")], config(), clusters, NOW)  # type: ignore[arg-type]
 
-    chosen = {"clusterSelector": {"matchLabels": {"env": "prod"}}}
-    base = plan({}, **chosen)
+    spec = {"clusterSelector": {"matchLabels": {"env": "prod"}}}
+    base = plan({}, **spec)
     both = frozenset({"hub/s", "hub/t"})
-    assert differences(base, plan({}, "c", **chosen)) == (both, {"c"})
-    assert differences(plan({}, "c", **chosen), base) == (both, {"c"})
-    assert differences(base, plan({"env": "prod"}, **chosen)) == ({"hub/s"}, {"b"})
-    # Only where it ran so far.
+    assert differences(base, plan({}, "c", **spec)) == (both, {"c"})
+    assert differences(plan({}, "c", **spec), base) == (both, {"c"})
+    assert differences(base, plan({"env": "prod"}, **spec)) == ({"hub/s"}, {"b"})
+    # Only the cluster that ran it so far changes.
     assert differences(plan({}), base) == ({"hub/s"}, {"b"})
     assert differences(base, plan({})) == ({"hub/s"}, {"b"})
 

@@ -1,4 +1,4 @@
-"""Templates and selectors of clusters: what each cluster is told, and why some are told nothing."""
+"""Templates and selectors of clusters: the summaries of each cluster, and reasons for having none."""
 
 from __future__ import annotations
 
@@ -21,58 +21,62 @@ EU, US = {"region": "eu", "env": "prod"}, {"region": "us"}
 
 
 def plan(*clusters: ManagedCluster, masks: list[dict[str, Any]] | None = None, **spec: Any) -> FleetPlan:
-    """One scorer on these clusters."""
+    """Plan one scorer on these clusters."""
     whole = DynamicScoringConfig.from_manifest({**config().to_manifest(), "spec": {"masks": masks or []}})
     return make_plan([scorer("s", **spec)], whole, clusters, NOW)
 
 
-def source(query: str = "up", host: str = "http://prometheus.example", **more: Any) -> dict[str, Any]:
-    """A source of type Prometheus."""
-    return {"type": "Prometheus", "host": host, "params": {"query": query, "range": 60, "step": 15}, **more}
+def source(query: str = "up", host: str = "http://prometheus.example", **fields: Any) -> dict[str, Any]:
+    """Return a source of type Prometheus."""
+    return {"type": "Prometheus", "host": host, "params": {"query": query, "range": 60, "step": 15}, **fields}
 
 
-def said(found: FleetPlan) -> tuple[str, str]:
-    """Reason and message of the condition Distributed."""
-    (one,) = found.scorers.values()
-    desired = len(found.clusters_of(one))
-    spread = DeliveryCounts(len(found.clusters), desired, desired, "hub/config", is_enabled=True)
-    statement = distributed(one, Health(status=one.scorer.status.health_status, is_checked=True), spread)
+def distributed_condition(fleet_plan: FleetPlan) -> tuple[str, str]:
+    """Return reason and message of the condition Distributed."""
+    (scorer_plan,) = fleet_plan.scorers.values()
+    desired = len(fleet_plan.clusters_of(scorer_plan))
+    spread = DeliveryCounts(len(fleet_plan.clusters), desired, desired, "hub/config", is_enabled=True)
+    statement = distributed(
+        scorer_plan, Health(status=scorer_plan.scorer.status.health_status, is_checked=True), spread
+    )
     assert statement is not None
     return statement.reason, statement.message
 
 
 def test_each_cluster_gets_its_own_values() -> None:
     auth = {"headers": [{"name": "X-Scope-OrgID", "value": "${cluster}-${label:region}"}]}
-    own = source('up{r="${label:region}"}', "http://prometheus.${label:region}.example", auth=auth)
-    found = plan(cluster("a", labels=EU), cluster("b", labels=US), source=own)
-    (on_a,), (on_b,) = summaries(found, "a"), summaries(found, "b")
+    source_of_cluster = source('up{r="${label:region}"}', "http://prometheus.${label:region}.example", auth=auth)
+    fleet_plan = plan(cluster("a", labels=EU), cluster("b", labels=US), source=source_of_cluster)
+    (on_a,), (on_b,) = summaries(fleet_plan, "a"), summaries(fleet_plan, "b")
     assert (on_a.source_query, on_b.source_query) == ('up{r="eu"}', 'up{r="us"}')
     assert on_b.source_endpoint == "http://prometheus.us.example/api/v1/query_range"
     assert on_b.source_access is not None
     assert [header.value for header in on_b.source_access.methods.headers] == ["b-us"]
-    assert said(found)[0] == "Distributed"
+    assert distributed_condition(fleet_plan)[0] == "Distributed"
 
 
-def test_each_of_several_sources_gets_them() -> None:
+def test_each_of_several_sources_gets_cluster_values() -> None:
     auth = {"headers": [{"name": "X-Scope-OrgID", "value": "${cluster}"}]}
     other = source('up{r="${label:region}"}', "http://${label:region}.example", auth=auth)
-    found = plan(cluster("a", labels=EU), cluster("b"), sources=[{"name": "x", **source()}, {"name": "y", **other}])
-    (on_a,) = summaries(found, "a")
+    fleet_plan = plan(
+        cluster("a", labels=EU), cluster("b"), sources=[{"name": "x", **source()}, {"name": "y", **other}]
+    )
+    (on_a,) = summaries(fleet_plan, "a")
     x, y = on_a.each_source
     assert (x.source_query, y.source_query) == ("up", 'up{r="eu"}')
     assert y.source_endpoint == "http://eu.example/api/v1/query_range"
     assert y.source_access is not None
     assert [header.value for header in y.source_access.methods.headers] == ["a"]
-    assert said(found)[0] == "MissingClusterValue"
-    assert "spec.sources[y]." in said(found)[1]
+    assert distributed_condition(fleet_plan)[0] == "MissingClusterValue"
+    assert "spec.sources[y]." in distributed_condition(fleet_plan)[1]
 
 
 def test_missing_label_excludes_its_cluster_and_is_named() -> None:
-    found = plan(cluster("a", labels=EU), cluster("b"), cluster("c"), source=source('up{r="${label:region}"}'))
-    (one,) = found.scorers.values()
-    assert found.clusters_of(one) == ["a"]
-    assert found.entries("b", {}) == {}
-    reason, message = said(found)
+    fleet_plan = plan(cluster("a", labels=EU), cluster("b"), cluster("c"), source=source('up{r="${label:region}"}'))
+    (scorer_plan,) = fleet_plan.scorers.values()
+    assert fleet_plan.clusters_of(scorer_plan) == ["a"]
+    assert fleet_plan.entries("b", {}) == {}
+    reason, message = distributed_condition(fleet_plan)
     assert reason == "MissingClusterValue"
     assert message == (
         "it cannot run on 2 of 3 clusters: b, and 1 more: spec.source.params.query: ManagedCluster 'b' has no label "
@@ -80,54 +84,54 @@ def test_missing_label_excludes_its_cluster_and_is_named() -> None:
     )
 
 
-def test_where_no_cluster_has_it_the_scorer_says_so() -> None:
-    found = plan(cluster("a"), source=source('up{r="${label:region}"}'))
-    assert refusal(found, "hub/s")[0] == "MissingClusterValue"
+def test_scorer_reports_a_label_that_no_cluster_has() -> None:
+    fleet_plan = plan(cluster("a"), source=source('up{r="${label:region}"}'))
+    assert refusal(fleet_plan, "hub/s")[0] == "MissingClusterValue"
 
 
-def test_without_clusters_templates_are_no_mistake() -> None:
-    found = plan(source=source('up{r="${label:region}"}', "https://${label:region}.example"))
-    assert refusal(found, "hub/s") == ("", "")
+def test_templates_without_clusters_are_accepted() -> None:
+    fleet_plan = plan(source=source('up{r="${label:region}"}', "https://${label:region}.example"))
+    assert refusal(fleet_plan, "hub/s") == ("", "")
 
 
 @pytest.mark.parametrize("query", ["up", 'up{c="${cluster}"}'])
-def test_templates_of_a_config_that_counts_no_more_are_not_looked_at(query: str) -> None:
+def test_templates_of_an_outdated_config_are_ignored(query: str) -> None:
     synced = {
         "source": {"host": "http://${label:none}.example", "params": {"query": "${nothing}"}},
         "scoring": {"path": "/${label:none}"},
     }
     stale = scorer("s", status={"lastSyncedConfig": synced}, source=source(query))
-    found = make_plan([stale], config(), [cluster("a")], NOW)
-    (told,) = summaries(found, "a")
-    assert told.source_query == query.replace("${cluster}", "a")
-    assert told.source_endpoint == "http://prometheus.example/api/v1/query_range"
+    fleet_plan = make_plan([stale], config(), [cluster("a")], NOW)
+    (summary,) = summaries(fleet_plan, "a")
+    assert summary.source_query == query.replace("${cluster}", "a")
+    assert summary.source_endpoint == "http://prometheus.example/api/v1/query_range"
 
 
 def test_scorer_selector_limits_its_clusters() -> None:
     selector = {"matchExpressions": [{"key": "region", "operator": "NotIn", "values": ["eu"]}]}
-    found = plan(cluster("a", labels=EU), cluster("b", labels=US), cluster("c"), clusterSelector=selector)
-    (one,) = found.scorers.values()
-    assert found.clusters_of(one) == ["b", "c"]
-    assert [name for name in "abc" if summaries(found, name)] == ["b", "c"]
+    fleet_plan = plan(cluster("a", labels=EU), cluster("b", labels=US), cluster("c"), clusterSelector=selector)
+    (scorer_plan,) = fleet_plan.scorers.values()
+    assert fleet_plan.clusters_of(scorer_plan) == ["b", "c"]
+    assert [name for name in "abc" if summaries(fleet_plan, name)] == ["b", "c"]
 
 
 def test_empty_selection_is_reported() -> None:
-    found = plan(cluster("a", labels=EU), clusterSelector={"matchLabels": {"region": "mars"}})
-    assert said(found) == ("NotSelected", "spec.clusterSelector selects none of 1 clusters")
+    fleet_plan = plan(cluster("a", labels=EU), clusterSelector={"matchLabels": {"region": "mars"}})
+    assert distributed_condition(fleet_plan) == ("NotSelected", "spec.clusterSelector selects none of 1 clusters")
 
 
 def test_mask_by_labels_excludes_matching_clusters() -> None:
     masks = [{"clusterSelector": {"matchLabels": {"region": "eu"}}, "scoreName": "*"}]
-    found = plan(cluster("a", labels=EU), cluster("b", labels=US), masks=masks)
-    (one,) = found.scorers.values()
-    assert found.clusters_of(one) == ["b"]
+    fleet_plan = plan(cluster("a", labels=EU), cluster("b", labels=US), masks=masks)
+    (scorer_plan,) = fleet_plan.scorers.values()
+    assert fleet_plan.clusters_of(scorer_plan) == ["b"]
 
 
-def test_the_older_spelling_of_masks_counts() -> None:
+def test_masks_under_their_old_field_name_apply() -> None:
     spec = {"mask": [{"clusterName": "a", "scoreName": "s"}], "masks": [{"clusterName": "b", "scoreName": "s"}]}
     older = DynamicScoringConfig.from_manifest({**config().to_manifest(), "spec": spec})
-    found = make_plan([scorer("s")], older, [cluster("a"), cluster("b"), cluster("c")], NOW)
-    assert [len(found.running(name)) for name in "abc"] == [0, 0, 1]
+    fleet_plan = make_plan([scorer("s")], older, [cluster("a"), cluster("b"), cluster("c")], NOW)
+    assert [len(fleet_plan.running(name)) for name in "abc"] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -156,17 +160,17 @@ def test_cluster_that_lost_a_label_keeps_its_stopped_entry() -> None:
 
 
 def test_plan_memory_resolves_only_changed_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    resolved_queries: list[str] = []
     resolve = variants.resolve
 
-    def counted(one: DynamicScorer, *arguments: Any) -> Any:
-        asked.append(str(one.spec.source.params and one.spec.source.params.query))
-        return resolve(one, *arguments)
+    def counted(dynamic_scorer: DynamicScorer, *arguments: Any) -> Any:
+        resolved_queries.append(str(dynamic_scorer.spec.source.params and dynamic_scorer.spec.source.params.query))
+        return resolve(dynamic_scorer, *arguments)
 
     monkeypatch.setattr(variants, "resolve", counted)
     memory = PlanMemory()
     query = 'up{c="${cluster}",r="${label:region}"}'
-    # Once each time with a stand-in, which says whether clusters differ; "x" lacks the label.
+    # Each scorer is also resolved once with a placeholder, to see if clusters differ; "x" lacks the label.
     fleet = [cluster("x"), *(cluster(name, labels=EU) for name in "abc")]
     moved = [*fleet[:3], cluster("c", labels=US)]
     suspended = {"source": source(query), "execution": {"suspend": True}}
@@ -180,12 +184,12 @@ def test_plan_memory_resolves_only_changed_scorers(monkeypatch: pytest.MonkeyPat
         ([cluster("x", labels=US), *fleet[1:]], suspended, 2),
         (fleet, {"source": source("sum(" + query + ")")}, 5),
     ]
-    for clusters, spec, most in steps:
-        asked.clear()
-        found = make_plan([scorer("s", **spec)], config(), clusters, NOW, memory=memory)
-        assert len(asked) == most, spec
-        assert found == plan(*clusters, **spec)
+    for clusters, spec, resolutions in steps:
+        resolved_queries.clear()
+        fleet_plan = make_plan([scorer("s", **spec)], config(), clusters, NOW, memory=memory)
+        assert len(resolved_queries) == resolutions, spec
+        assert fleet_plan == plan(*clusters, **spec)
     make_plan([], config(), fleet, NOW, memory=memory)
-    asked.clear()
+    resolved_queries.clear()
     make_plan([scorer("s", **steps[-1][1])], config(), fleet, NOW, memory=memory)
-    assert len(asked) == 5
+    assert len(resolved_queries) == 5

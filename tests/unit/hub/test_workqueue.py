@@ -15,7 +15,7 @@ from tests.support.wait import wait_for
 
 
 def stays_empty(queue: WorkQueue[str]) -> bool:
-    """Whether nothing comes for a while."""
+    """True if the queue returns no key for a while."""
     time.sleep(0.5)
     return len(queue) == 0
 
@@ -55,7 +55,7 @@ def test_earliest_delay_of_a_key_wins_and_an_immediate_add_clears_delays() -> No
     queue.add("b")
     assert queue.get() == "b"
     queue.done("b")
-    # While it is ready a later time is not remembered either.
+    # A later time for a key that is already ready is discarded.
     queue.add("c")
     queue.add_after("c", 0.01)
     assert queue.get() == "c"
@@ -96,13 +96,13 @@ def test_blocked_key_delays_no_other_and_keeps_its_position() -> None:
     for key in ("a1", "a2", "a3", "b1"):
         queue.add(key)
     assert [queue.get(), queue.get()] == ["a1", "b1"]
-    taken: SimpleQueue[str | None] = SimpleQueue()
-    thread = threading.Thread(target=lambda: taken.put(queue.get()), daemon=True)
+    returned_keys: SimpleQueue[str | None] = SimpleQueue()
+    thread = threading.Thread(target=lambda: returned_keys.put(queue.get()), daemon=True)
     thread.start()
     queue.done("b1")
-    # Of its kind the first that waits: the end of one is what wakes it.
+    # The first waiting key of its kind is returned once a key of that kind is done.
     queue.done("a1")
-    assert taken.get(timeout=60) == "a2"
+    assert returned_keys.get(timeout=60) == "a2"
     assert len(queue) == 1
 
 
@@ -128,7 +128,7 @@ def test_shutdown_wakes_everybody_and_takes_nothing_more() -> None:
 def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
     queue: WorkQueue[int] = WorkQueue()
     at_work: Counter[int] = Counter()
-    wanted, seen = [0] * 5, [0] * 5
+    latest_versions, processed_versions = [0] * 5, [0] * 5
     clashes: list[int] = []
     lock = threading.Lock()
 
@@ -138,7 +138,7 @@ def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
                 at_work[key] += 1
                 if at_work[key] > 1:
                     clashes.append(key)
-            seen[key] = wanted[key]
+            processed_versions[key] = latest_versions[key]
             time.sleep(0.0002)
             with lock:
                 at_work[key] -= 1
@@ -148,9 +148,9 @@ def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
     for thread in threads:
         thread.start()
     for number in range(500):
-        wanted[number % 5] = number
+        latest_versions[number % 5] = number
         queue.add(number % 5)
-    wait_for(lambda: seen == wanted, 10)
+    wait_for(lambda: processed_versions == latest_versions, 10)
     queue.shutdown()
     for thread in threads:
         thread.join(50)
@@ -160,9 +160,9 @@ def test_no_key_is_worked_on_twice_at_once_or_lost() -> None:
 def test_key_with_a_distant_delay_blocks_no_other() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add_after("paused until 9999", 8_000 * 365 * 86_400.0)
-    taken: SimpleQueue[str | None] = SimpleQueue()
-    thread = threading.Thread(target=lambda: taken.put(queue.get()), daemon=True)
+    returned_keys: SimpleQueue[str | None] = SimpleQueue()
+    thread = threading.Thread(target=lambda: returned_keys.put(queue.get()), daemon=True)
     thread.start()
     queue.add_after("other", 0.05)
-    assert taken.get(timeout=60) == "other"
+    assert returned_keys.get(timeout=60) == "other"
     queue.shutdown()

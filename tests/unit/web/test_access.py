@@ -1,4 +1,4 @@
-"""Who somebody is, and what they may do."""
+"""Identity of users, and their permissions."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -
 
 @pytest.mark.parametrize("header", ["X_Forwarded_User", "X_Auth_Request_User", "Remote_User"])
 def test_untrusted_peer_cannot_name_a_user(header: str) -> None:
-    with pytest.raises(AccessError, match="use the proxy") as refused:
+    with pytest.raises(AccessError, match="use the proxy") as raised:
         recognised(behind_proxy(listed(["bob"])), trusted=False, **{header: "bob"})
-    assert refused.value.status == 401
+    assert raised.value.status == 401
 
 
 @pytest.mark.parametrize("header", ["User", "Email", "Groups"])
@@ -61,16 +61,16 @@ def test_header_added_beside_the_one_of_the_client_names_nobody(family: str, hea
     lines = [(f"{family}-User", "ann"), (f"{family}-{header}", "boss"), (f"{family}-{header}", "ann")]
     raw = [(name.lower().encode(), text.encode()) for name, text in lines]
     request = Request({"type": "http", "headers": raw, "dsf.trusted": True})
-    with pytest.raises(AccessError, match="must replace") as refused:
+    with pytest.raises(AccessError, match="must replace") as raised:
         behind_proxy(listed([])).recognise(request)
-    assert refused.value.status == 401
+    assert raised.value.status == 401
 
 
 def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory: SettingsFactory) -> None:
     settings = settings_factory(
         role="hub", web_auth="proxy", web_trusted_proxies=["10.0.0.0/8"], web_operators=["sre"], namespace="ocm"
     )
-    # It would be asked for rights, and cannot be.
+    # Rights are checked at the API server, which does not exist here.
     access = _access(settings, cast("Session", object()))
     assert access.allows(PageUser("ann", groups=("sre",)), "act")
     assert not access.allows(PageUser("bob", groups=("dev",)), "act")
@@ -109,7 +109,7 @@ def test_wrong_tokens_of_one_address_are_limited(settings_factory: SettingsFacto
 
 
 class Reviewer:
-    """In place of the API server."""
+    """Reviews tokens instead of the API server."""
 
     def __init__(self) -> None:
         self.inside, self.go_on = threading.Semaphore(0), threading.Event()
@@ -127,9 +127,9 @@ class Reviewer:
 
 @pytest.fixture
 def reviewer(monkeypatch: pytest.MonkeyPatch) -> Reviewer:
-    made = Reviewer()
-    monkeypatch.setattr("dsf.web.kube.Reviews", lambda _: made)
-    return made
+    reviews = Reviewer()
+    monkeypatch.setattr("dsf.web.kube.Reviews", lambda _: reviews)
+    return reviews
 
 
 def jwt(name: str) -> str:
@@ -137,27 +137,27 @@ def jwt(name: str) -> str:
 
 
 def test_wrong_tokens_of_one_client_keep_no_other_client_out(reviewer: Reviewer) -> None:
-    """Each takes a thread of the page."""
+    """Each review occupies a thread of the page."""
     holder = KubeAccess(cast("Session", None), "ocm").holder
     with ThreadPoolExecutor(40) as pool:
         flood = [pool.submit(holder, jwt(f"wrong{number}"), "10.0.0.1") for number in range(25)]
         assert all(reviewer.inside.acquire(timeout=30) for _ in range(4))
-        others = [pool.submit(holder, jwt(f"token{number}"), f"10.0.1.{number}") for number in range(4)]
+        other_clients = [pool.submit(holder, jwt(f"token{number}"), f"10.0.1.{number}") for number in range(4)]
         assert all(reviewer.inside.acquire(timeout=30) for _ in range(4))
-        # Those that wait too long, or have no place to wait, get an answer.
-        refused = [
+        # Requests that wait too long, or find the queue full, are refused.
+        refused_statuses = [
             future for future in flood if isinstance(future.exception(30) if future.done() else None, BackendError)
         ]
         reviewer.go_on.set()
-        assert [future.result(30).name for future in others] == [jwt(f"token{number}") for number in range(4)]
-        assert len(refused) >= 5
+        assert [future.result(30).name for future in other_clients] == [jwt(f"token{number}") for number in range(4)]
+        assert len(refused_statuses) >= 5
     before = reviewer.calls
     assert holder(jwt("token1"), "10.0.0.9") == PageUser(jwt("token1"))
     assert reviewer.calls == before
 
 
 def test_login_waits_for_a_turn(reviewer: Reviewer) -> None:
-    """A user behind the same proxy as a flood of wrong tokens has the same address."""
+    """Users behind one proxy share the address of a flood of wrong tokens."""
     holder = KubeAccess(cast("Session", None), "ocm").holder
     with ThreadPoolExecutor(20) as pool:
         flood = [pool.submit(holder, jwt(f"wrong{number}"), "10.0.0.1") for number in range(8)]
@@ -173,9 +173,9 @@ def test_login_waits_for_a_turn(reviewer: Reviewer) -> None:
 )
 def test_text_that_is_no_token_is_refused_unasked(reviewer: Reviewer, token: str) -> None:
     holder = KubeAccess(cast("Session", None), "ocm").holder
-    with pytest.raises(AccessError, match="no token of a ServiceAccount") as refused:
+    with pytest.raises(AccessError, match="no token of a ServiceAccount") as raised:
         holder(token, "10.0.0.1")
-    assert refused.value.status == 401
+    assert raised.value.status == 401
     assert reviewer.calls == 0
 
 
@@ -194,7 +194,7 @@ def test_permission_of_a_limited_token_is_cached_separately(reviewer: Reviewer) 
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "problem"),
     [
         ({"listen_host": "::"}, "DSF_WEB_AUTH is none"),
         ({"web_auth": "local", "listen_host": "::"}, "DSF_WEB_AUTH is local"),
@@ -205,7 +205,7 @@ def test_permission_of_a_limited_token_is_cached_separately(reviewer: Reviewer) 
     ],
 )
 def test_open_access_settings_are_refused_at_start(
-    settings_factory: SettingsFactory, values: dict[str, object], said: str
+    settings_factory: SettingsFactory, values: dict[str, object], problem: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=problem):
         WebService(settings_factory(role="hub", backend="dir", **values))

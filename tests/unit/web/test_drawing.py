@@ -1,4 +1,4 @@
-"""Columns of the last cycles."""
+"""Charts of the last cycles."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dsf.web.rendering import environment
 
 
 def _columns(number: int) -> list[float]:
-    """Where the columns of so many cycles stand."""
+    """Return the positions of the columns of this many cycles."""
     cycles = [
-        CycleView(run_id=str(one), at=START, outcome="ok", timings={"fetch": 1.0, "score": 3.0})
-        for one in range(number)
+        CycleView(run_id=str(cycle_number), at=START, outcome="ok", timings={"fetch": 1.0, "score": 3.0})
+        for cycle_number in range(number)
     ]
     html = str(environment().get_template("macros.html").module.timeline(cycles, 4.0))  # type: ignore[attr-defined]
     assert html.count('class="k-fetch"') == html.count('y="16.0" width') == number
@@ -25,7 +25,7 @@ def _columns(number: int) -> list[float]:
 
 
 def test_few_cycles_stand_where_the_newest_is_expected() -> None:
-    """At the right end, which is what a narrow screen shows."""
+    """Aligns columns at the right end, which narrow screens show."""
     assert _columns(3) == [850.0, 900.0, 950.0]
     many = _columns(40)
     assert (many[0], many[-1]) == (0.0, 975.0)
@@ -35,7 +35,7 @@ START = datetime(2026, 1, 1, 12, 0, 7, tzinfo=UTC)
 
 
 def _chart(values: list[float | None], seconds: float = 30) -> Chart | None:
-    """Of cycles at this distance, oldest first."""
+    """Return the positions of cycles at this distance, oldest first."""
     cycles = [
         CycleView.model_construct(run_id=str(number), at=START + timedelta(seconds=number * seconds), value=value)
         for number, value in enumerate(values)
@@ -94,10 +94,10 @@ def test_single_score_draws_no_chart() -> None:
 @pytest.mark.parametrize(
     ("values", "path"),
     [
-        # A value holds until the next one; equal ones are one piece.
+        # A value is drawn until the next one; equal values are one segment.
         ([0, 0, 100], "M52.0,158.0 L600.0,158.0 L600.0,10.0"),
         ([0, 100, 100], "M52.0,158.0 L326.0,158.0 L326.0,10.0 L600.0,10.0"),
-        # After a gap it begins anew, and the last moment alone is a dot.
+        # A new segment starts after a gap; a single last moment is a dot.
         ([0, None, 100], "M52.0,158.0 L326.0,158.0 M600.0,10.0 L600.0,10.0"),
         ([None, 0, 100], "M326.0,158.0 L600.0,158.0 L600.0,10.0"),
     ],

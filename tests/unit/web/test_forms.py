@@ -1,4 +1,4 @@
-"""Forms as they arrive."""
+"""Parsing of submitted forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsf.web import forms
 
 
 def _request(*parts: bytes) -> Request:
-    """One whose body comes in these parts."""
+    """Return a request whose body arrives in these chunks."""
     waiting = [*parts]
 
     async def receive() -> dict[str, Any]:
@@ -23,8 +23,8 @@ def _request(*parts: bytes) -> Request:
 
 
 def test_form_in_several_chunks_is_read() -> None:
-    found = asyncio.run(forms.read_form(_request(b"token=a&", b"to=%2Fscores&empty=")))
-    assert found == {"token": "a", "to": "/scores", "empty": ""}
+    fields = asyncio.run(forms.read_form(_request(b"token=a&", b"to=%2Fscores&empty=")))
+    assert fields == {"token": "a", "to": "/scores", "empty": ""}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_form_in_several_chunks_is_read() -> None:
     ],
 )
 def test_invalid_form_is_refused(request_: Request, status: int, why: str) -> None:
-    with pytest.raises(AccessError, match=why) as refused:
+    with pytest.raises(AccessError, match=why) as raised:
         asyncio.run(forms.read_form(request_))
-    assert refused.value.status == status
+    assert raised.value.status == status

@@ -1,4 +1,4 @@
-"""Host names, proxies and headers, in front of an application that tells what it sees."""
+"""Host names, proxies and headers, in front of an application that returns its scope."""
 
 from __future__ import annotations
 
@@ -13,69 +13,71 @@ from dsf.errors import SettingsError
 from dsf.web.guard import POLICY, Guard, host_name, is_prefix, is_within, parse_networks
 
 
-async def _tell(scope: Scope, receive: Receive, send: Send) -> None:
-    seen = {name: scope.get(name) for name in ("path", "scheme", "client", "dsf.root", "dsf.host", "dsf.trusted")}
-    await JSONResponse(seen)(scope, receive, send)
+async def _respond_with_scope(scope: Scope, receive: Receive, send: Send) -> None:
+    scope_fields = {
+        name: scope.get(name) for name in ("path", "scheme", "client", "dsf.root", "dsf.host", "dsf.trusted")
+    }
+    await JSONResponse(scope_fields)(scope, receive, send)
 
 
-def ask(
+def request_through_guard(
     path: str = "/",
     *,
     peer: str = "127.0.0.1",
     hosts: tuple[str, ...] = (),
     proxies: tuple[str, ...] = (),
     root: str = "",
-    more: tuple[tuple[str, str], ...] = (),
+    extra_lines: tuple[tuple[str, str], ...] = (),
     **headers: str,
 ) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of an answer; `_` in a header's name stands for `-`, `more` are lines after those."""
-    given = {"host": "localhost:8090"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    """Return status, headers and JSON of a response; `_` in header names means `-`, `extra_lines` come last."""
+    header_values = {"host": "localhost:8090"} | {name.replace("_", "-"): value for name, value in headers.items()}
     scope: dict[str, Any] = {
         "type": "http",
         "method": "GET",
         "path": path,
         "scheme": "http",
         "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in (*given.items(), *more)],
+        "headers": [(name.encode(), value.encode()) for name, value in (*header_values.items(), *extra_lines)],
         "client": (peer, 1),
     }
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     async def receive() -> Any:
         return {"type": "http.request"}
 
-    asyncio.run(Guard(_tell, hosts, parse_networks(proxies), root)(scope, receive, send))
+    asyncio.run(Guard(_respond_with_scope, hosts, parse_networks(proxies), root)(scope, receive, send))
     import json
 
-    body = sent[1]["body"].decode()
-    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], found, json.loads(body) if body.startswith("{") else body
+    body = messages[1]["body"].decode()
+    response_headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+    return messages[0]["status"], response_headers, json.loads(body) if body.startswith("{") else body
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8090", "127.0.0.1:1", "[::1]:8090", "LOCALHOST"])
-def test_names_of_this_machine(host: str) -> None:
-    assert ask(host=host)[0] == 200
+def test_loopback_host_names_are_accepted(host: str) -> None:
+    assert request_through_guard(host=host)[0] == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "[::", "127.0.0.1.nip.io"])
 def test_other_names_are_refused(host: str) -> None:
-    status, headers, _ = ask(host=host)
+    status, headers, _ = request_through_guard(host=host)
     assert status == 421
     assert headers["content-security-policy"] == POLICY
 
 
 def test_names_that_were_given() -> None:
-    assert ask(host="scores.example", hosts=("Scores.example",))[0] == 200
-    assert ask(host="10.1.2.3:8090", hosts=("*",))[0] == 200
-    # A kubelet comes by the pod's address.
-    assert ask("/healthz", host="10.1.2.3:8090")[0] == 200
+    assert request_through_guard(host="scores.example", hosts=("Scores.example",))[0] == 200
+    assert request_through_guard(host="10.1.2.3:8090", hosts=("*",))[0] == 200
+    # A kubelet sends requests to the pod's address.
+    assert request_through_guard("/healthz", host="10.1.2.3:8090")[0] == 200
 
 
 def test_headers_of_every_answer() -> None:
-    _, headers, _ = ask()
+    _, headers, _ = request_through_guard()
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["cache-control"] == "no-store"
@@ -90,14 +92,16 @@ FORWARDED = {
 
 
 def test_trusted_proxy_headers_are_used() -> None:
-    status, _, seen = ask(peer="10.0.0.1", proxies=("10.0.0.0/8",), hosts=("scores.example",), **FORWARDED)
+    status, _, scope = request_through_guard(
+        peer="10.0.0.1", proxies=("10.0.0.0/8",), hosts=("scores.example",), **FORWARDED
+    )
     assert status == 200
-    assert seen["client"] == ["203.0.113.9", 0]
-    assert (seen["scheme"], seen["dsf.host"], seen["dsf.root"]) == ("https", "scores.example", "/dsf")
+    assert scope["client"] == ["203.0.113.9", 0]
+    assert (scope["scheme"], scope["dsf.host"], scope["dsf.root"]) == ("https", "scores.example", "/dsf")
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "seen"),
+    ("first", "second", "client"),
     [
         ("1.1.1.1", "203.0.113.9", "203.0.113.9"),
         ("1.1.1.1", "203.0.113.9, 10.0.0.2", "203.0.113.9"),
@@ -107,9 +111,9 @@ def test_trusted_proxy_headers_are_used() -> None:
         ("1.1.1.1", "unknown", "unknown"),
     ],
 )
-def test_the_line_that_the_proxy_added_counts(first: str, second: str, seen: str) -> None:
-    """A client may send lines of its own before."""
-    more = (
+def test_client_is_read_from_the_line_that_the_proxy_added(first: str, second: str, client: str) -> None:
+    """A client may send its own lines before it."""
+    forwarded_lines = (
         ("x-forwarded-for", first),
         ("x-forwarded-for", second),
         ("x-forwarded-proto", "http"),
@@ -117,15 +121,15 @@ def test_the_line_that_the_proxy_added_counts(first: str, second: str, seen: str
         ("x-forwarded-host", "localhost:1"),
         ("x-forwarded-host", "localhost:2"),
     )
-    _, _, told = ask(peer="10.0.0.1", proxies=("10.0.0.0/8",), more=more)
-    assert told["client"] == [seen, 0]
-    assert (told["scheme"], told["dsf.host"]) == ("https", "localhost:2")
+    _, _, scope = request_through_guard(peer="10.0.0.1", proxies=("10.0.0.0/8",), more=forwarded_lines)
+    assert scope["client"] == [client, 0]
+    assert (scope["scheme"], scope["dsf.host"]) == ("https", "localhost:2")
 
 
 def test_untrusted_proxy_headers_are_ignored() -> None:
-    _, _, seen = ask(peer="10.0.0.1", proxies=("10.0.0.2",), hosts=("scores.example",), **FORWARDED)
-    assert seen["client"] == ["10.0.0.1", 1]
-    assert (seen["scheme"], seen["dsf.host"], seen["dsf.root"], seen["dsf.trusted"]) == (
+    _, _, scope = request_through_guard(peer="10.0.0.1", proxies=("10.0.0.2",), hosts=("scores.example",), **FORWARDED)
+    assert scope["client"] == ["10.0.0.1", 1]
+    assert (scope["scheme"], scope["dsf.host"], scope["dsf.root"], scope["dsf.trusted"]) == (
         "http",
         "localhost:8090",
         "",
@@ -134,16 +138,17 @@ def test_untrusted_proxy_headers_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "seen"), [("/p/scorers/x", "/scorers/x"), ("/p", "/"), ("/scorers/x", "/scorers/x"), ("/pp", "/pp")]
+    ("path", "guarded_path"),
+    [("/p/scorers/x", "/scorers/x"), ("/p", "/"), ("/scorers/x", "/scorers/x"), ("/pp", "/pp")],
 )
-def test_root_prefix_is_stripped_if_present(path: str, seen: str) -> None:
-    assert ask(path, root="/p")[2]["path"] == seen
+def test_root_prefix_is_stripped_if_present(path: str, guarded_path: str) -> None:
+    assert request_through_guard(path, root="/p")[2]["path"] == guarded_path
 
 
 @pytest.mark.parametrize("prefix", ["//evil.example", '/a"b', "javascript:x", "/a b", "/scorers", "/api/v1"])
 def test_invalid_prefix_is_ignored(prefix: str) -> None:
     assert not is_prefix(prefix)
-    assert ask(peer="10.0.0.1", proxies=("10.0.0.1",), x_forwarded_prefix=prefix)[2]["dsf.root"] == ""
+    assert request_through_guard(peer="10.0.0.1", proxies=("10.0.0.1",), x_forwarded_prefix=prefix)[2]["dsf.root"] == ""
 
 
 def test_networks() -> None:

@@ -1,4 +1,4 @@
-"""No first page has more elements than a browser is quick with, whatever the fleet."""
+"""First pages stay below the number of elements that browsers render quickly, whatever the fleet."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AROUND = 70
 
 
 class Fleet:
-    """What the first page reads, of any size, and with something wrong in each corner."""
+    """A fleet of any size for the first page, with every kind of problem."""
 
     def __init__(self, clusters: int, scorers: int, groups: int, unready: int, labels: int) -> None:
         self.names = [f"c{number:03}" for number in range(clusters)]
@@ -59,7 +59,7 @@ class Fleet:
     def summary(self) -> FleetOverview:
         bad = dict.fromkeys(("failing", "expired", "skipped", "never", "paused", "empty"), 1)
         states = StateCounts(ok=len(self.names), **(bad if self.is_bad else {"failing": 1}))
-        said = ConditionView(type="Healthy", status="False", reason="Unreachable", message="no", since=NOW)
+        condition = ConditionView(type="Healthy", status="False", reason="Unreachable", message="no", since=NOW)
         return FleetOverview(
             at=NOW,
             sequence=1,
@@ -81,7 +81,8 @@ class Fleet:
                 for name in self.scorers
             ],
             unready=[
-                UnreadyScorer(name=f"u{number}", namespace="n", conditions=[said]) for number in range(self.not_ready)
+                UnreadyScorer(name=f"u{number}", namespace="n", conditions=[condition])
+                for number in range(self.not_ready)
             ],
         )
 
@@ -94,12 +95,12 @@ class Fleet:
     def cluster_names(self) -> list[str]:
         return self.names
 
-    def page(self, wanted: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
+    def page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
         why = Why("fetch", "bad_query", "no", 1.0)
         row = partial(TableRow, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
         rows = [
-            row(f"c{one}", "s", data=PairRow(cluster=f"c{one}", scorer="s", state=Verdict.FAILING))
-            for one in range(limit)
+            row(f"c{number}", "s", data=PairRow(cluster=f"c{number}", scorer="s", state=Verdict.FAILING))
+            for number in range(limit)
         ]
         return Rows(rows, 2 * limit, "next")
 
@@ -140,19 +141,19 @@ def test_parts_of_any_number() -> None:
         def model(self) -> Parts:
             return self
 
-    [view] = [one for one in VIEWS if one.path == "/parts"]
-    seen: list[str] = []
+    [view] = [candidate for candidate in VIEWS if candidate.path == "/parts"]
+    listed_clusters: list[str] = []
     query: dict[str, str] = {}
     while True:
         context = view.build(Sources(cast("Reading", Parts())), {}, query)
         html = render(view.template, "", {**context, "options": Settings(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-        seen += re.findall(r">of (c\d+)</a>", html)
-        found = re.search(r'rel="next" href="/parts\?[^"]*cursor=(\d+)"', html)
-        if found is None:
+        listed_clusters += re.findall(r">of (c\d+)</a>", html)
+        next_link = re.search(r'rel="next" href="/parts\?[^"]*cursor=(\d+)"', html)
+        if next_link is None:
             break
-        query = {"cursor": found[1]}
-    assert seen == sorted(names)
+        query = {"cursor": next_link[1]}
+    assert listed_clusters == sorted(names)
 
 
 def first_page(fleet: Fleet, query: Mapping[str, str]) -> str:
@@ -165,20 +166,22 @@ def first_page(fleet: Fleet, query: Mapping[str, str]) -> str:
     ("clusters", "scorers", "groups", "unready", "labels"),
     [(200, 10, 1, 0, 4), (200, 10, 30, 30, 40), (60, 33, 40, 0, 0), (20, 100, 30, 0, 0), (7, 280, 0, 40, 50)],
 )
-def test_the_matrix_of_any_fleet(clusters: int, scorers: int, groups: int, unready: int, labels: int) -> None:
+def test_matrix_of_any_fleet_stays_below_the_element_limit(
+    clusters: int, scorers: int, groups: int, unready: int, labels: int
+) -> None:
     fleet = Fleet(clusters, scorers, groups, unready, labels)
-    seen: list[str] = []
+    listed_clusters: list[str] = []
     query: dict[str, str] = {}
     while True:
         html = first_page(fleet, query)
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-        seen += re.findall(r'<tr><th scope="row"><a href="/clusters/([^"/]*)"', html)
-        found = re.search(r'rel="next" href="/\?cursor=([^"#]*)', html)
-        if found is None:
+        listed_clusters += re.findall(r'<tr><th scope="row"><a href="/clusters/([^"/]*)"', html)
+        next_link = re.search(r'rel="next" href="/\?cursor=([^"#]*)', html)
+        if next_link is None:
             break
-        query = {"cursor": found[1]}
-    # Nothing is lost by that, and a usual fleet of 200 x 10 is on one page.
-    assert seen == fleet.names
+        query = {"cursor": next_link[1]}
+    # All clusters appear, and a usual fleet of 200 x 10 fits on one page.
+    assert listed_clusters == fleet.names
     if (clusters, groups) == (200, 1):
         assert query == {}
 
@@ -190,13 +193,15 @@ def test_oversized_matrix_is_shown_as_a_list(clusters: int, scorers: int) -> Non
     assert html.count('<td data-name="State"') == 100
 
 
-def test_the_tab_of_backtests_with_as_much_as_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the store cuts it: the largest comparison, and the largest backtest."""
+def test_backtest_tab_with_the_largest_stored_runs_stays_below_the_element_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Renders the largest comparison and the largest backtest that the store keeps."""
     views = [backtest(f"c{number}", items=50, columns=COLUMNS) for number in range(30)]
     views = [
         view.model_copy(
-            # A gap at every second moment.
-            update={"items": [one.model_copy(update={"line": [1, None] * (COLUMNS // 2)}) for one in view.items]}
+            # Every second moment is a gap.
+            update={"items": [item.model_copy(update={"line": [1, None] * (COLUMNS // 2)}) for item in view.items]}
         )
         for view in views
     ]
@@ -223,7 +228,7 @@ def test_the_tab_of_backtests_with_as_much_as_is_kept(monkeypatch: pytest.Monkey
             return self
 
     monkeypatch.setattr(kept, "read", lambda *_: runs)
-    [view] = [one for one in VIEWS if one.path == "/scorers/{scorer}/backtests"]
+    [view] = [candidate for candidate in VIEWS if candidate.path == "/scorers/{scorer}/backtests"]
     for run in ("0", "1", "2"):
         query = {"run": run, "allowed": "placements"}
         context = view.build(Sources(cast("Reading", Registered())), {"scorer": "s"}, query)

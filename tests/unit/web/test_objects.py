@@ -1,4 +1,4 @@
-"""Where the settings of a DynamicScorer come from."""
+"""Origins of the settings of a DynamicScorer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.web.objects import in_folder, parsed, settings_of
 
 def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> dict[str, tuple[str, str]]:
     scoring = {"params": {"name": "n", "interval": 30}}
-    found = parsed(
+    dynamic_scorer = parsed(
         {
             "metadata": {"name": "s", "namespace": "n"},
             "spec": {
@@ -27,8 +27,8 @@ def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> di
             "status": {"lastSyncedConfig": {"name": "s", "source": synced or {}, "scoring": scoring}},
         }
     )
-    assert found is not None
-    return {one.name: (one.value, one.origin) for one in settings_of(found)}
+    assert dynamic_scorer is not None
+    return {setting.name: (setting.value, setting.origin) for setting in settings_of(dynamic_scorer)}
 
 
 def test_scorer_of_another_namespace_is_found_by_name(tmp_path: Path) -> None:
@@ -46,17 +46,17 @@ def test_scorer_of_another_namespace_is_found_by_name(tmp_path: Path) -> None:
         },
     }
     (folder / "team_mem.yaml").write_text(json.dumps(manifest))
-    found = in_folder(tmp_path, "mem", "")
-    assert found is not None
-    assert (found.metadata.name, in_folder(tmp_path, "em", "")) == ("mem", None)
-    # Of the namespace that has the name, if there are two.
+    dynamic_scorer = in_folder(tmp_path, "mem", "")
+    assert dynamic_scorer is not None
+    assert (dynamic_scorer.metadata.name, in_folder(tmp_path, "em", "")) == ("mem", None)
+    # The namespace selects a scorer if two have the name.
     manifest["metadata"] = {"name": "mem", "namespace": "hub"}
     (folder / "mem.yaml").write_text(json.dumps(manifest))
-    chosen = [in_folder(tmp_path, "mem", namespace) for namespace in ("team", "hub", "other")]
-    assert [one and one.metadata.namespace for one in chosen] == ["team", "hub", None]
+    matches = [in_folder(tmp_path, "mem", namespace) for namespace in ("team", "hub", "other")]
+    assert [match and match.metadata.namespace for match in matches] == ["team", "hub", None]
 
 
-def test_the_page_reads_the_folder_of_the_hub(tmp_path: Path) -> None:
+def test_page_reads_the_output_folder_of_the_hub(tmp_path: Path) -> None:
     assert Settings(manifests=tmp_path).out == tmp_path / "_out"
     assert Settings(out_dir=tmp_path).out == tmp_path
 
@@ -68,20 +68,20 @@ def test_the_page_reads_the_folder_of_the_hub(tmp_path: Path) -> None:
 def test_scorer_without_a_source_shows_no_source_settings(
     source: dict[str, Any], synced: dict[str, Any], origin: str
 ) -> None:
-    found = settings(source, synced)
-    assert found["source type"] == ("None", origin)
-    assert not {"source host", "source path", "query", "range (s)", "step (s)"} & set(found)
-    assert found["scoring host"] == ("http://scorer.test", "default")
+    setting_origins = settings(source, synced)
+    assert setting_origins["source type"] == ("None", origin)
+    assert not {"source host", "source path", "query", "range (s)", "step (s)"} & set(setting_origins)
+    assert setting_origins["scoring host"] == ("http://scorer.test", "default")
 
 
-def test_the_host_of_a_source_is_by_default_that_of_its_config() -> None:
-    found = settings({"params": {"query": "up", "range": 60, "step": 15}})
-    assert found["source type"] == ("Prometheus", "default")
-    assert found["source host"] == ("http://scorer.test", "default")
+def test_source_host_defaults_to_the_host_of_the_config() -> None:
+    setting_origins = settings({"params": {"query": "up", "range": 60, "step": 15}})
+    assert setting_origins["source type"] == ("Prometheus", "default")
+    assert setting_origins["source host"] == ("http://scorer.test", "default")
 
 
 def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
-    found = parsed(
+    dynamic_scorer = parsed(
         {
             "metadata": {"name": "s", "namespace": "n"},
             "spec": {
@@ -93,6 +93,6 @@ def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
             "status": {"healthStatus": 5},
         }
     )
-    assert found is not None
-    assert found.spec.config_url == "http://scorer.test/config"
+    assert dynamic_scorer is not None
+    assert dynamic_scorer.spec.config_url == "http://scorer.test/config"
     assert parsed({"metadata": {"name": "s"}, "spec": {"description": 1}}) is None

@@ -1,4 +1,4 @@
-"""Pages of other distributions: what cannot be used is named, and the rest is there."""
+"""Pages of other distributions: unusable plug-ins are reported, and the others load."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ NO_TEMPLATES = PagePlugin("None", "/none", "dsf.store", ())
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
-    """The entry points that are found; what was found before is forgotten, and so is this."""
+    """Replace the installed entry points; clears the caches before and after the test."""
     entries: list[EntryPoint] = []
     monkeypatch.setattr(pages, "entry_points", lambda group: entries if group == GROUP else [])
-    kept = (pages.plugins, rendering.environment, guard.own_segments)
-    for cached in kept:
-        cached.cache_clear()
+    cached_functions = (pages.plugins, rendering.environment, guard.own_segments)
+    for function in cached_functions:
+        function.cache_clear()
     yield entries
-    for cached in kept:
-        cached.cache_clear()
+    for function in cached_functions:
+        function.cache_clear()
 
 
 def test_unusable_plugin_is_named_once_and_others_load(
@@ -41,7 +41,7 @@ def test_unusable_plugin_is_named_once_and_others_load(
     ]
     for _ in range(2):
         assert list(pages.plugins()) == ["plans"]
-    assert [(one["name"], one["error"].partition(":")[0]) for one in warnings] == [
+    assert [(warning["name"], warning["error"].partition(":")[0]) for warning in warnings] == [
         ("gone", "ModuleNotFoundError"),
         ("other", "TypeError"),
         ("plain", "ValueError"),

@@ -1,4 +1,4 @@
-"""How values, links and texts of others are written."""
+"""Rendering of values, links and texts from outside."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_pages_choose_how_often_they_are_read_again(every: int, seconds: int | N
     assert re.findall(r'data-every="(.*?)"', html) == ([] if seconds is None else [str(every)])
 
 
-def _base(**more: object) -> dict[str, object]:
+def _base(**fields: object) -> dict[str, object]:
     return {
         "assets": "a",
         "version": "1",
@@ -66,7 +66,7 @@ def _base(**more: object) -> dict[str, object]:
         "path": "/",
         "leave": "",
         "caller": None,
-        **more,
+        **fields,
     }
 
 
@@ -109,25 +109,25 @@ def test_pair_without_items_is_never_in_use(
     ],
 )
 def test_scorer_without_scores_mentions_older_ones_only_if_possible(states: dict[str, int], text: str) -> None:
-    said = _macro("no_fresh_score", {"pairs": 2, "states": {"empty": 0, "paused": 0, **states}})
-    assert text in said
-    assert ("in use" in said) is ("empty" not in states or states["empty"] < 2)
+    sentence = _macro("no_fresh_score", {"pairs": 2, "states": {"empty": 0, "paused": 0, **states}})
+    assert text in sentence
+    assert ("in use" in sentence) is ("empty" not in states or states["empty"] < 2)
 
 
-def test_pages_say_so_in_no_other_words() -> None:
-    """The two sentences are in the macros above, which the tests above look at."""
+def test_pages_use_only_the_sentences_of_the_macros() -> None:
+    """The two sentences are in the macros that the tests above check."""
     folder = Path(rendering.__file__).parent / "templates"
-    others = [file.name for file in folder.glob("*.html") if file.name != "macros.html"]
-    assert {"pair.html", "scorer.html"} <= set(others)
-    assert [name for name in others if "in use" in (folder / name).read_text(encoding="utf-8")] == []
+    other_templates = [file.name for file in folder.glob("*.html") if file.name != "macros.html"]
+    assert {"pair.html", "scorer.html"} <= set(other_templates)
+    assert [name for name in other_templates if "in use" in (folder / name).read_text(encoding="utf-8")] == []
 
 
 def _macro(name: str, argument: object) -> str:
     return str(getattr(environment().get_template("macros.html").module, name)(argument))
 
 
-def test_the_dark_scheme_changes_colours_alone() -> None:
-    """So the tests in a browser look for what is hidden or too small in one scheme only."""
+def test_dark_scheme_changes_only_colours() -> None:
+    """Tests in a browser can therefore check for hidden or small elements in one scheme only."""
     style = Path(rendering.__file__).with_name("static").joinpath("page.css").read_text(encoding="utf-8")
     [dark] = re.findall(r"@media [^{]*prefers-color-scheme: dark\) \{\n  :root \{\n(.*?)\n  \}\n\}", style, re.DOTALL)
     assert style.count("prefers-color-scheme") == 1

@@ -1,4 +1,4 @@
-"""Sessions end with their token, and forms come from this page only."""
+"""Sessions end with their token, and only forms of this page are accepted."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_session_ends_after_its_lifetime(client: redis.Redis) -> None:
 def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
     cookie = Sessions(client).open("a-secret-token")
     (key,) = client.keys(keys.web_session("*"))
-    stored = str(client.get(key))
-    assert "a-secret-token" not in stored
-    assert cookie not in f"{key} {stored}"
-    # That of another session is of no use.
+    redis_value = str(client.get(key))
+    assert "a-secret-token" not in redis_value
+    assert cookie not in f"{key} {redis_value}"
+    # A form secret of another session is refused.
     client.set(key, str(client.get(keys.web_session("x")) or "nothing"))
     assert Sessions(client).token(cookie) == ""
 
@@ -58,7 +58,7 @@ def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
 def test_session_lifetime_survives_clock_changes(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, later: float, is_open: bool
 ) -> None:
-    """Those of the page and of Redis were ahead and are set right, or Redis keeps a session for too long."""
+    """Clocks of the page and of Redis were ahead and are corrected, or Redis keeps a session for too long."""
     sessions = Sessions(client)
     cookie = sessions.open("static")
     opened = time.time()
@@ -67,11 +67,11 @@ def test_session_lifetime_survives_clock_changes(
 
 
 def test_all_sessions_end(client: redis.Redis) -> None:
-    known = Sessions(client)
-    cookies = [known.open("token") for _ in range(2)]
-    known.end_all()
-    assert [known.token(one) for one in cookies] == ["", ""]
-    assert known.token(known.open("token")) == "token"
+    sessions = Sessions(client)
+    cookies = [sessions.open("token") for _ in range(2)]
+    sessions.end_all()
+    assert [sessions.token(cookie) for cookie in cookies] == ["", ""]
+    assert sessions.token(sessions.open("token")) == "token"
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_cookie_cannot_be_set_by_other_sites(scheme: str, root: str, name: str) 
     ],
 )
 def test_forms_of_other_origins_are_refused(headers: Mapping[str, str], accepted: bool) -> None:
-    sent = request(cookie=f"__Host-dsf_page={COOKIE}", **headers)
+    form_request = request(cookie=f"__Host-dsf_page={COOKIE}", **headers)
     with nullcontext() if accepted else pytest.raises(AccessError, match="refused"):
-        check_form(sent, form_secret(COOKIE))
-    # As nginx with `Host $host` passes it on.
+        check_form(form_request, form_secret(COOKIE))
+    # A header as nginx with `Host $host` passes it on.
     behind = request(host="localhost", cookie=f"__Host-dsf_page={COOKIE}", origin="https://localhost:8443")
     with pytest.raises(AccessError, match=r"as 'localhost': .* `proxy_set_header Host \$http_host`"):
         check_form(behind, form_secret(COOKIE))

@@ -1,4 +1,4 @@
-"""What the page of a scorer on a cluster suggests to run."""
+"""Commands that the page of a scorer on a cluster suggests."""
 
 from __future__ import annotations
 
