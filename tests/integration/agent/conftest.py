@@ -49,9 +49,9 @@ def make_agent(tmp_path: Path, redis_url: str) -> Iterator[AgentFactory]:
 @pytest.fixture
 def own_agent(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> Agent:
     """A running agent with one scorer, `sample`, that no other test has used."""
-    made = make_agent()
-    made.configure(_sample(source, scorer))
-    return made.start()
+    new_agent = make_agent()
+    new_agent.configure(_sample(source, scorer))
+    return new_agent.start()
 
 
 @pytest.fixture(scope="module")

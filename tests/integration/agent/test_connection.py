@@ -68,8 +68,8 @@ def test_killed_redis_leaves_neither_log_noise_nor_files(
     source.script(matrix(SERIES))
     wait_for(agent.ready.exists, 15, "the agent to take ticks again")
     # What had begun goes on.
-    found = {agent.result().scorer for _ in range(BUSY)}
-    assert found == {f"s{number}" for number in range(BUSY)}
+    scorers = {agent.result().scorer for _ in range(BUSY)}
+    assert scorers == {f"s{number}" for number in range(BUSY)}
     run = agent.tick("later")
     assert agent.result().run == run
     log = agent.log()
@@ -88,8 +88,8 @@ def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, Scr
     wait_for(lambda: "Trying to re-establish" in agent.log() or "Connection to broker lost" in agent.log(), 10, "cut")
     gate.opened.set()
     source.script(matrix(SERIES))
-    found = {agent.result().scorer for _ in range(BUSY)}
-    assert found == {f"s{number}" for number in range(BUSY)}
+    scorers = {agent.result().scorer for _ in range(BUSY)}
+    assert scorers == {f"s{number}" for number in range(BUSY)}
     assert agent.no_result()
 
 
@@ -101,8 +101,12 @@ def test_connections_are_one_for_each_thread_and_four_more(busy: tuple[Agent, Ga
     # All write their results at once, and have to wait.
     agent.redis.client_pause(60_000, all=False)
     gate.opened.set()
-    wait_for(lambda: [one["cmd"] for one in agent.redis.client_list()].count("set") > BUSY, 20, "all to write")
-    connections = [str(one["name"]) for one in agent.redis.client_list() if str(one["name"]).startswith("dsf")]
+    wait_for(
+        lambda: [connection["cmd"] for connection in agent.redis.client_list()].count("set") > BUSY, 20, "all to write"
+    )
+    connections = [
+        str(connection["name"]) for connection in agent.redis.client_list() if str(connection["name"]).startswith("dsf")
+    ]
     assert len(connections) <= BUSY + 1 + 4, connections
     agent.redis.client_unpause()
 

@@ -25,26 +25,32 @@ def test_tick_produces_a_signed_result(agent: Agent, source: ScriptedServer, sco
     assert result.counts["results"] == 1
     assert result.counts["bytes_in"] > result.counts["bytes_out"] > 50
     assert before <= result.at <= time.time()
-    (asked,) = source.requests
-    end = int(asked.query["end"])
+    (query_request,) = source.requests
+    end = int(query_request.query["end"])
     assert (before - 60 < end <= time.time(), end % 60) == (True, 0)
-    assert asked.query == {"query": "up", "start": str(end - 3600), "end": str(end), "step": "60"}
-    (sent,) = scorer.requests
-    assert sent.json() == {"data": [SERIES]}
+    assert query_request.query == {"query": "up", "start": str(end - 3600), "end": str(end), "step": "60"}
+    (scoring_request,) = scorer.requests
+    assert scoring_request.json() == {"data": [SERIES]}
     assert agent.spooled() == []
     assert agent.no_result(0.2)
 
 
 def test_several_sources_of_two_types(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
     with ScriptedServer(answer('free{node="n1"} 7\n', Content_Type="text/plain")) as collector:
-        kept = {"type": "OpenTelemetry", "endpoint": f"{collector.url}/metrics", "range": 3600, "step": 60}
-        others = [{"name": name, "query": query, **kept} for name, query in (("free", "free"), ("none", "other"))]
-        agent.configure(summary("sample", source.url, scorer.url, sourceName="load", sources=others))
+        collector_source = {"type": "OpenTelemetry", "endpoint": f"{collector.url}/metrics", "range": 3600, "step": 60}
+        additional_sources = [
+            {"name": name, "query": query, **collector_source} for name, query in (("free", "free"), ("none", "other"))
+        ]
+        agent.configure(summary("sample", source.url, scorer.url, sourceName="load", sources=additional_sources))
         agent.tick("sample")
         assert agent.result().outcome == "ok"
-        sent = scorer.requests[0].json()
-    assert (sent["data"], sent["sources"]["load"], sent["sources"]["none"]) == ([SERIES], [SERIES], [])
-    (free,) = sent["sources"]["free"]
+        scoring_request = scorer.requests[0].json()
+    assert (scoring_request["data"], scoring_request["sources"]["load"], scoring_request["sources"]["none"]) == (
+        [SERIES],
+        [SERIES],
+        [],
+    )
+    (free,) = scoring_request["sources"]["free"]
     # Each has a window of its own in the agent's memory.
     assert (free["metric"]["node"], free["values"][-1][1]) == ("n1", "7")
 

@@ -138,12 +138,12 @@ def test_killed_in_a_stage_the_next_tick_scores(
     agent.start()
     assert agent.spooled() == []
     run_id = agent.tick("sample")
-    found = [agent.result().run]
-    while found[-1] != run_id:
-        found.append(agent.result().run)
+    runs = [agent.result().run]
+    while runs[-1] != run_id:
+        runs.append(agent.result().run)
     # At most the old run's publish survived in the queue; nothing comes twice.
-    assert len(found) <= 2
-    assert len(set(found)) == len(found)
+    assert len(runs) <= 2
+    assert len(set(runs)) == len(runs)
     assert agent.no_result(0.3)
     assert agent.spooled() == []
 

@@ -39,11 +39,11 @@ def test_tick_waits_for_the_configuration_of_its_scorer(
 ) -> None:
     # Another one where this process was not as fast as the agent's five seconds.
     for name in ("late", "later", "latest"):
-        sent = time.monotonic()
+        sent_at = time.monotonic()
         run_id = agent.tick(name)
         time.sleep(0.3)
         agent.configure(summary(name, source.url, scorer.url))
-        took = time.monotonic() - sent
+        took = time.monotonic() - sent_at
         result = agent.result()
         if took < 4:
             break
@@ -98,13 +98,13 @@ def test_queued_ticks_survive_a_restart_of_the_agent(make_agent: AgentFactory, s
         assert agent.process.wait(60) == 0
         agent.process = None
         with agent:
-            found = {agent.result().run for _ in range(4)}
-    assert found == runs
+            run_ids = {agent.result().run for _ in range(4)}
+    assert run_ids == runs
 
 
 def test_port_in_use_is_named_in_the_error(agent: Agent) -> None:
-    taken = agent.port()
-    ended = subprocess.run(
+    occupied_port = agent.port()
+    process = subprocess.run(
         [sys.executable, "-m", "dsf.agent"],
         env={
             "DSF_CLUSTER": CLUSTER,
@@ -112,7 +112,7 @@ def test_port_in_use_is_named_in_the_error(agent: Agent) -> None:
             "DSF_SIGNING_KEY_FILE": str(agent.key_file),
             "DSF_AGENT_SPOOL_DIR": str(agent.folder / "other"),
             "DSF_LISTEN_HOST": "127.0.0.1",
-            "DSF_LISTEN_PORT": str(taken),
+            "DSF_LISTEN_PORT": str(occupied_port),
             "PATH": "",
         },
         cwd=Path(__file__).parents[3],
@@ -120,5 +120,5 @@ def test_port_in_use_is_named_in_the_error(agent: Agent) -> None:
         text=True,
         check=False,
     )
-    assert ended.returncode == 2
-    assert f"DSF_LISTEN_PORT: cannot listen on 127.0.0.1:{taken}" in ended.stderr
+    assert process.returncode == 2
+    assert f"DSF_LISTEN_PORT: cannot listen on 127.0.0.1:{occupied_port}" in process.stderr

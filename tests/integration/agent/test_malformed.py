@@ -24,8 +24,8 @@ _VALUES.append({"__type__": "x", "__value__": "y"})
 
 
 def tick(scorer: str = "sample", deadline: float = 4102444800.0) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(tick_message(CLUSTER, scorer, new_run_id(), deadline))
-    return made
+    message: dict[str, Any] = json.loads(tick_message(CLUSTER, scorer, new_run_id(), deadline))
+    return message
 
 
 def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
@@ -37,13 +37,13 @@ def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, s
             pipe.lpush(QUEUE, _fuzzed(draw))
         pipe.execute()
 
-    def taken() -> bool:
+    def queue_is_empty() -> bool:
         # Some are ticks whose time is over, and a hub takes what is said of them.
         while agent.sent.take():
             pass
         return agent.redis.llen(QUEUE) == 0 or not process.is_running
 
-    wait_for(taken, 120, "all of it to be taken")
+    wait_for(queue_is_empty, 120, "all of it to be taken")
     run = agent.tick("sample")
 
     def answered() -> bool:

@@ -48,9 +48,9 @@ def asked_in_all(make_agent: AgentFactory, expires: float) -> tuple[list[float],
             # Not at the first request: how late that comes says nothing of the pace.
             watch.start = time.monotonic()
             until = time.time() + expires
-            sent = {agent.tick(f"s{n}", expires=until - time.time()) for n in range(TICKS)}
-            results = [agent.result(30) for _ in sent]
-            assert {result.run for result in results} == sent
+            run_ids = {agent.tick(f"s{n}", expires=until - time.time()) for n in range(TICKS)}
+            results = [agent.result(30) for _ in run_ids]
+            assert {result.run for result in results} == run_ids
             assert agent.no_result(0.2)
         return sorted(watch.times), [(str(result.outcome), result.reason) for result in results]
 

@@ -72,8 +72,8 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_base_dependencies_match_the_lists_of_agent_and_hub() -> None:
-    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    base = {re.split(r"[^A-Za-z0-9_-]", one)[0].lower() for one in asked}
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    base = {re.split(r"[^A-Za-z0-9_-]", dependency)[0].lower() for dependency in dependencies}
     assert base == NEEDED | FOR_THE_HUB
     assert "kubernetes/aio" in DOCKERFILE
     assert {"aiohttp", "prompt_toolkit", *(FOR_THE_HUB - {"cryptography"})} <= set(LEFT_OUT)
@@ -92,8 +92,13 @@ def test_agent_without_optional_packages_completes_a_cycle(
 
 @pytest.mark.usefixtures("image_like")
 def test_every_module_of_an_agent_is_found_there() -> None:
-    more = ROOT / "packages" / "dsf-sources" / "dsf"
-    folders = [ROOT / "dsf" / "agent", ROOT / "dsf" / "sources", more / "otlp", more / "owncluster"]
+    sources_package = ROOT / "packages" / "dsf-sources" / "dsf"
+    folders = [
+        ROOT / "dsf" / "agent",
+        ROOT / "dsf" / "sources",
+        sources_package / "otlp",
+        sources_package / "owncluster",
+    ]
     files = [path for folder in folders for path in folder.glob("*.py") if path.stem != "__main__"]
     names = [".".join(("dsf", path.parent.name, path.stem)) for path in files]
     assert {"dsf.agent.main", "dsf.sources.registry", "dsf.otlp.plugin", "dsf.owncluster.kubelisting"} <= set(names)
@@ -104,9 +109,9 @@ def test_every_module_of_an_agent_is_found_there() -> None:
         "for words in (['--help'], ['explain', '--help']):\n"
         "    done = CliRunner().invoke(app, words)\n    assert done.exit_code == 0\n    print(done.stdout)"
     )
-    found = _python("-c", code)
-    assert found.returncode == 0, found.stderr
-    assert "explain" in found.stdout
+    process = _python("-c", code)
+    assert process.returncode == 0, process.stderr
+    assert "explain" in process.stdout
 
 
 @pytest.mark.usefixtures("image_like")
@@ -117,9 +122,9 @@ def test_hub_commands_in_the_agent_image_name_the_missing_package() -> None:
         f"for command in {[*packages]}:\n"
         "    done = CliRunner().invoke(app, [command])\n    assert done.exit_code == 1\n    print(done.stderr.strip())"
     )
-    done = _python("-c", code)
-    assert done.stdout.splitlines() == [
+    process = _python("-c", code)
+    assert process.stdout.splitlines() == [
         f"error: this needs {package}, which the agent's image leaves out: use the hub's image, or pip install "
         "dynamic-scoring-framework"
         for package in packages.values()
-    ], done.stderr
+    ], process.stderr

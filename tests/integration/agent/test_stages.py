@@ -29,18 +29,18 @@ def test_cycle_costs_one_pop_and_one_push(agent: Agent) -> None:
         runs = {agent.tick("sample")}
         runs.add(agent.result().run)
         agent.redis.echo("the end")
-        seen: Counter[str] = Counter()
+        commands: Counter[str] = Counter()
         for entry in monitor.listen():
             words = entry["command"].split()
             if words[0] == "ECHO":
                 break
-            seen[" ".join(words[:2])] += 1
+            commands[" ".join(words[:2])] += 1
     assert len(runs) == 1
     # The first push is the test's own.
-    assert seen[f"LPUSH {QUEUE}"] == 1
-    assert sum(count for command, count in seen.items() if command.startswith("LPUSH")) == 1
+    assert commands[f"LPUSH {QUEUE}"] == 1
+    assert sum(count for command, count in commands.items() if command.startswith("LPUSH")) == 1
     # The other one is a result in the mailbox.
-    mail = [command for command in seen.elements() if command.startswith("SET hub.mail.")]
+    mail = [command for command in commands.elements() if command.startswith("SET hub.mail.")]
     # In one round trip: the result, and the flag of the mailbox.
     assert [command.rpartition(".")[2].isdigit() for command in mail] == [True, False]
 
@@ -55,7 +55,7 @@ def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: Scri
             assert own_agent.result().outcome == outcome
         # 12 of a cycle with three stages, 9 of one whose second stage fails.
         events = _events(listener, 21)
-    whole, failed = ([event for event in events if event["run"] == run] for run in runs)
+    whole, events_of_failed_cycle = ([event for event in events if event["run"] == run] for run in runs)
     begun = [(f"task-{what}", "dsf.cycle") for what in ("received", "started")]
     stages = [
         (f"task-{what}", f"dsf.{name}")
@@ -63,8 +63,8 @@ def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: Scri
         for what in ("received", "started", "succeeded")
     ]
     assert [(event["type"], event["name"]) for event in whole] == [*begun, *stages, ("task-succeeded", "dsf.cycle")]
-    ended = [("task-failed", "dsf.score"), ("task-failed", "dsf.cycle")]
-    assert [(event["type"], event["name"]) for event in failed] == [*begun, *stages[:5], *ended]
+    failures = [("task-failed", "dsf.score"), ("task-failed", "dsf.cycle")]
+    assert [(event["type"], event["name"]) for event in events_of_failed_cycle] == [*begun, *stages[:5], *failures]
     received = [event for event in whole if event["type"] == "task-received"]
     ids = [event["uuid"] for event in received]
     assert len(set(ids)) == 4
@@ -78,25 +78,25 @@ def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: Scri
     assert re.fullmatch(rf"\(sample {runs[0]}: [0-9]+ series, [0-9]+ bytes,\)", score)
     assert [event["result"] for event in results[1:]] == [f"sample {runs[0]}: 1 results", "'ok'", "'ok'"]
     assert all(event["runtime"] > 0 for event in results)
-    assert all("404" in event["exception"] for event in failed[-2:])
+    assert all("404" in event["exception"] for event in events_of_failed_cycle[-2:])
 
 
 def _events(listener: Any, number: int) -> list[dict[str, Any]]:
     """So many events of tasks in the order in which they were made, each with the name and the run of its task."""
-    found: list[dict[str, Any]] = []
+    received_events: list[dict[str, Any]] = []
 
     def heard() -> bool:
         message = listener.get_message(ignore_subscribe_messages=True)
-        found.extend(json.loads(json.loads(message["data"])["body"]) if message else ())
-        return len(found) >= number
+        received_events.extend(json.loads(json.loads(message["data"])["body"]) if message else ())
+        return len(received_events) >= number
 
     wait_for(heard, 30, "the last event")
-    tasks = {event["uuid"]: event for event in found if event["type"] == "task-received"}
-    for event in found:
+    tasks = {event["uuid"]: event for event in received_events if event["type"] == "task-received"}
+    for event in received_events:
         task = tasks[event["uuid"]]
         (run,) = re.findall(r"[0-9]{13}-[0-9a-f]{8}", task["args"])
         event |= {"name": task["name"], "run": run}
-    return found
+    return received_events
 
 
 def _url(agent: Agent) -> str:
@@ -127,6 +127,6 @@ def test_an_agent_needs_no_right_to_write_to_its_queue(
             gate.opened.set()
             result = agent.result()
             assert (result.run, result.outcome) == (run, "ok")
-        refused = {(entry["reason"], entry["object"]) for entry in admin.acl_log()}
-        assert refused == set()
+        denied_commands = {(entry["reason"], entry["object"]) for entry in admin.acl_log()}
+        assert denied_commands == set()
         admin.close()

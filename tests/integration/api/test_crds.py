@@ -27,7 +27,9 @@ from tests.support.manifests import CONFIG_URL, config, scorer
 from tests.support.wait import wait_for
 from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS, PAGE
 
-_RESOURCES = {one.kind: one for one in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS)}
+_RESOURCES = {
+    resource.kind: resource for resource in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS)
+}
 #: The schema of objects that were stored long ago.
 FIRST = Path(__file__).with_name("crds-first.yaml")
 OLD_GROUP = "first.example.com"
@@ -113,8 +115,8 @@ def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session
     text = UPSTREAM.replace("NAMESPACE", namespace)
     assert control_plane.kubectl("apply", "-f", "-", stdin=text).count("created") == 2
     assert control_plane.kubectl("apply", "-f", "-", stdin=text).count("unchanged") == 2
-    stored = session.get(DYNAMIC_SCORERS.path(namespace, "manual"))
-    read = DynamicScorer.from_manifest(stored)
+    stored_scorer = session.get(DYNAMIC_SCORERS.path(namespace, "manual"))
+    read = DynamicScorer.from_manifest(stored_scorer)
     assert read.spec.source.params is not None
     assert read.spec.source.params.query.endswith("; up")
     assert read.spec.scoring.auth is not None
@@ -127,7 +129,7 @@ def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
 ) -> None:
     """Of another group, so that this API server has not had today's yet."""
     plane, namespace = control_plane, control_plane.namespace()
-    scorers, configs = (replace(one, group=OLD_GROUP) for one in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS))
+    scorers, configs = (replace(resource, group=OLD_GROUP) for resource in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS))
     create_crds(session, _of_old_group(FIRST.read_text()))
     manifests = UPSTREAM.replace("NAMESPACE", namespace).replace(DYNAMIC_SCORERS.group, OLD_GROUP)
     assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("created") == 2
@@ -160,18 +162,18 @@ def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
     changes = {"description": "changed", "scoring": {"params": {"interval": 60}}}
     changed = _read(session.merge(path, {"spec": changes})).spec
     assert (changed.description, changed.source) == ("changed", read.spec.source)
-    found = read.status.model_copy(update={"declared_interval": 60}).to_manifest()
-    assert write_status(session, scorers, namespace, "manual", found)["status"] == found
+    old_status = read.status.model_copy(update={"declared_interval": 60}).to_manifest()
+    assert write_status(session, scorers, namespace, "manual", old_status)["status"] == old_status
     masks = configs.path(namespace, "dynamic-scoring-config")
     assert len(session.merge(masks, {"spec": {"masks": [{"clusterName": "c", "scoreName": "s"}]}})["spec"]) == 2
 
 
 def _of_old_group(crds: str) -> list[dict[str, Any]]:
     """These CRDs for OLD_GROUP, without the short names, which are those of ours."""
-    found = list(yaml.safe_load_all(crds.replace(DYNAMIC_SCORERS.group, OLD_GROUP)))
-    for crd in found:
+    old_crds = list(yaml.safe_load_all(crds.replace(DYNAMIC_SCORERS.group, OLD_GROUP)))
+    for crd in old_crds:
         crd["spec"]["names"].pop("shortNames", None)
-    return found
+    return old_crds
 
 
 def _read(manifest: dict[str, Any]) -> DynamicScorer:
@@ -211,9 +213,9 @@ def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Sessio
         clusters=ClusterNumbers(desired=3, succeeding=1, failing=2),
         failures=[FailedCycle(cluster="cluster1", stage="fetch", reason="bad_query", message="parse error", time=now)],
     )
-    written = status.to_manifest()
-    answer = write_status(session, DYNAMIC_SCORERS, namespace, "sample", written)
-    assert answer["status"] == written, "nothing of a status is dropped or filled in"
+    status_manifest = status.to_manifest()
+    answer = write_status(session, DYNAMIC_SCORERS, namespace, "sample", status_manifest)
+    assert answer["status"] == status_manifest, "nothing of a status is dropped or filled in"
     head, row = (line.split() for line in control_plane.kubectl("get", "dsc", "-n", namespace).splitlines())
     assert head == ["NAME", "HEALTH", "SCORE", "INTERVAL", "SUCCEEDING", "DESIRED", "REASON", "AGE"]
     assert row[:-1] == ["sample", "Active", "sample_score", "30", "1", "3", "CyclesFail"]
@@ -386,8 +388,10 @@ def test_invalid_mask_is_refused(session: Session, spelling: str, masks: list[An
 @pytest.mark.parametrize("heading", MANIFESTS)
 def test_each_method_of_the_page_applies(control_plane: ControlPlane, session: Session, heading: str) -> None:
     namespace = control_plane.namespace()
-    stored = session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace, source=MANIFESTS[heading]["source"]))
-    assert DynamicScorer.from_manifest(stored).spec.source.params is not None
+    stored_scorer = session.create(
+        DYNAMIC_SCORERS.path(namespace), scorer(namespace, source=MANIFESTS[heading]["source"])
+    )
+    assert DynamicScorer.from_manifest(stored_scorer).spec.source.params is not None
 
 
 def test_the_several_sources_of_the_page_apply(control_plane: ControlPlane, session: Session) -> None:
@@ -413,8 +417,8 @@ def test_the_plug_in_of_the_page_applies_with_all_its_options(control_plane: Con
 def test_each_authentication_of_the_page_applies(control_plane: ControlPlane, session: Session, name: str) -> None:
     manifest = AUTHENTICATIONS[name]
     namespace = control_plane.namespace()
-    named = {**manifest, "metadata": {"name": name, "namespace": namespace}}
-    read = ScoringAuthentication.from_manifest(session.create(SCORING_AUTHENTICATIONS.path(namespace), named))
+    named_manifest = {**manifest, "metadata": {"name": name, "namespace": namespace}}
+    read = ScoringAuthentication.from_manifest(session.create(SCORING_AUTHENTICATIONS.path(namespace), named_manifest))
     assert read.spec == ScoringAuthentication.from_manifest(manifest).spec
 
 
@@ -422,7 +426,7 @@ _REF = {"name": "s", "key": "k"}
 
 
 @pytest.mark.parametrize(
-    ("auth", "said"),
+    ("auth", "expected_reason"),
     [
         ({}, "names no method"),
         ({"tokenSecretRef": _REF, "basic": {"username": {"value": "u"}, "password": _REF}}, "at most one of"),
@@ -442,9 +446,9 @@ _REF = {"name": "s", "key": "k"}
     ],
 )
 def test_invalid_source_authentication_is_refused_with_a_reason(
-    session: Session, auth: dict[str, Any], said: str
+    session: Session, auth: dict[str, Any], expected_reason: str
 ) -> None:
-    assert said in _refusal(session, scorer("default", source={"auth": auth}))
+    assert expected_reason in _refusal(session, scorer("default", source={"auth": auth}))
 
 
 _HOST = {"allowedHosts": ["thanos.example"]}
@@ -452,7 +456,7 @@ _BASIC = {"username": {"value": "u"}, "password": _REF}
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "expected_reason"),
     [
         ({"allowedHosts": ["ftp://x"]}, "spec.allowedHosts[0] in body should match"),
         ({"allowedHosts": ["thanos.example/path"]}, "spec.allowedHosts[0] in body should match"),
@@ -467,7 +471,7 @@ _BASIC = {"username": {"value": "u"}, "password": _REF}
     ],
 )
 def test_invalid_scoring_authentication_is_refused_with_a_reason(
-    session: Session, spec: dict[str, Any], said: str
+    session: Session, spec: dict[str, Any], expected_reason: str
 ) -> None:
     manifest = {**AUTHENTICATIONS["thanos"], "metadata": {"name": "bad", "namespace": "default"}, "spec": spec}
-    assert said in _refusal(session, manifest)
+    assert expected_reason in _refusal(session, manifest)

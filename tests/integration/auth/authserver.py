@@ -70,7 +70,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         self.key = RSAKey.generate_key(2048, {"kid": "1"})
         #: Seconds that a token is good; how far the clock of who gives them is ahead, and that of the source.
         self.seconds, self.ahead, self.source_ahead = 3600, 0.0, 0.0
-        self.given: list[str] = []
+        self.issued_tokens: list[str] = []
         self.revoked: set[str] = set()
         #: Whether every token counts as revoked.
         self.takes_none = False
@@ -91,16 +91,18 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
 
     def save_token(self, token: dict[str, Any], request: OAuth2Request) -> None:
         """Keep it."""
-        self.given.append(token["access_token"])
+        self.issued_tokens.append(token["access_token"])
 
     def send_signal(self, name: str, *_: object, **__: object) -> None:
         """Nobody listens."""
 
     def create_oauth2_request(self, request: Exchange) -> OAuth2Request:
         """As Authlib sees it."""
-        made = _Request(request.request.method, f"{ISSUER}{request.request.path}", headers=request.request.headers)
-        made.payload = BasicOAuth2Payload(dict(parse_qsl(request.request.body.decode())))
-        return made
+        oauth2_request = _Request(
+            request.request.method, f"{ISSUER}{request.request.path}", headers=request.request.headers
+        )
+        oauth2_request.payload = BasicOAuth2Payload(dict(parse_qsl(request.request.body.decode())))
+        return oauth2_request
 
     def handle_response(self, status: int, body: Any, headers: Any) -> tuple[int, Any, Any]:
         """What the server sends."""
@@ -166,7 +168,7 @@ class _Validator(JWTBearerTokenValidator):  # type: ignore[misc]
 
 class _Revocation(RevocationEndpoint):  # type: ignore[misc]
     def query_token(self, token_string: str, token_type_hint: str | None) -> _Given | None:
-        return _Given(token_string) if token_string in self.server.given else None
+        return _Given(token_string) if token_string in self.server.issued_tokens else None
 
     def revoke_token(self, token: _Given, request: OAuth2Request) -> None:
         self.server.revoked.add(token.value)

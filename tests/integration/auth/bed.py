@@ -47,9 +47,9 @@ class Bed:
             draft.write_bytes(value.encode() if isinstance(value, str) else value)
             draft.rename(folder / key.replace("_", "."))
 
-    def put_certificate(self, name: str, made: Certificate) -> None:
+    def put_certificate(self, name: str, certificate: Certificate) -> None:
         """A Secret of type kubernetes.io/tls."""
-        self.put(name, tls_crt=made.cert.read_bytes(), tls_key=made.key.read_bytes())
+        self.put(name, tls_crt=certificate.cert.read_bytes(), tls_key=certificate.key.read_bytes())
 
     def summary(self, url: str, methods: dict[str, Any] | None, tls: dict[str, Any] | None = None) -> ScorerSummary:
         """What the hub delivers of a scorer with this source."""
@@ -101,10 +101,10 @@ def ref(name: str, key: str = "token") -> dict[str, dict[str, str]]:
     return {"secretRef": {"name": name, "key": key}}
 
 
-def server_context(made: Certificate, clients: TestCa | None = None) -> ssl.SSLContext:
+def server_context(certificate: Certificate, clients: TestCa | None = None) -> ssl.SSLContext:
     """For a server that shows this certificate, and wants one of `clients`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.cert, made.key)
+    context.load_cert_chain(certificate.cert, certificate.key)
     if clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(clients.cert)
@@ -135,7 +135,7 @@ class TokenServer:
     def __init__(self, secret: str = "s3cret-of-client", seconds: int = 3600) -> None:
         self.secret = secret
         self.seconds = seconds
-        self.given = 0
+        self.tokens_issued = 0
         #: Asked before an answer.
         self.before: Callable[[], None] = lambda: None
         self.server = ScriptedServer(self._give)
@@ -143,7 +143,7 @@ class TokenServer:
     @property
     def token(self) -> str:
         """The newest."""
-        return f"token-{self.given}-of-server"
+        return f"token-{self.tokens_issued}-of-server"
 
     def _give(self, exchange: Exchange) -> None:
         import base64
@@ -157,5 +157,5 @@ class TokenServer:
         if (client, secret) != ("client", self.secret) or form.get("grant_type") != "client_credentials":
             answer({"error": "invalid_client", "error_description": f"not {secret}"}, 401)(exchange)
             return
-        self.given += 1
+        self.tokens_issued += 1
         answer({"access_token": self.token, "token_type": "Bearer", "expires_in": self.seconds})(exchange)

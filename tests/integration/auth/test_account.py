@@ -17,10 +17,10 @@ from tests.support.httpserver import ScriptedServer, answer
 
 
 def test_the_api_server_says_for_how_long(settings_factory: Callable[..., Settings]) -> None:
-    def given(**spec: object) -> dict[str, object]:
+    def token_request(**spec: object) -> dict[str, object]:
         return {"spec": spec, "status": {"token": "t0ken", "expirationTimestamp": "2001-01-01T00:00:00Z"}}
 
-    with ScriptedServer(answer(given(expirationSeconds=600), 201)) as server:
+    with ScriptedServer(answer(token_request(expirationSeconds=600), 201)) as server:
         configuration = client.Configuration()
         configuration.host = server.url
         session = Session(configuration)
@@ -29,7 +29,12 @@ def test_the_api_server_says_for_how_long(settings_factory: Callable[..., Settin
             # As with --service-account-max-token-expiration.
             assert secrets.account_token("thanos", 86_400, math.inf) == ("t0ken", 600.0)
             assert server.requests[0].json()["spec"] == {"audiences": ["thanos"], "expirationSeconds": 86_400}
-            for strange in (given(), given(expirationSeconds="soon"), given(expirationSeconds=None), {"spec": {}}):
+            for strange in (
+                token_request(),
+                token_request(expirationSeconds="soon"),
+                token_request(expirationSeconds=None),
+                {"spec": {}},
+            ):
                 server.script(answer(strange, 201))
                 with pytest.raises(SecretError, match="a strange answer") as caught:
                     secrets.account_token("thanos", 600, math.inf)

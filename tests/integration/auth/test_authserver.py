@@ -22,7 +22,7 @@ class World(NamedTuple):
     server: AuthServer
     ca: TestCa
 
-    def methods(self, **more: Any) -> dict[str, Any]:
+    def methods(self, **options: Any) -> dict[str, Any]:
         """The method with this server of tokens."""
         return {
             "oauth2": {
@@ -30,18 +30,18 @@ class World(NamedTuple):
                 "clientID": ref("client", "id"),
                 "clientSecret": {"name": "client", "key": "secret"},
                 "scopes": ["read"],
-                **more,
+                **options,
             }
         }
 
-    def fetch(self, **more: Any) -> int:
+    def fetch(self, **options: Any) -> int:
         """The number of series."""
-        return self.bed.fetch(self.server.http.url, self.methods(**more), _TLS)
+        return self.bed.fetch(self.server.http.url, self.methods(**options), _TLS)
 
-    def failure(self, **more: Any) -> tuple[str, str]:
+    def failure(self, **options: Any) -> tuple[str, str]:
         """Why there are none: reason and message, which has neither the secret nor a token."""
-        error = self.bed.failure(self.server.http.url, self.methods(**more), _TLS)
-        for secret in (SECRET, *self.server.given):
+        error = self.bed.failure(self.server.http.url, self.methods(**options), _TLS)
+        for secret in (SECRET, *self.server.issued_tokens):
             assert secret not in error.message
         return error.reason, error.message
 
@@ -69,31 +69,31 @@ def world(bed: Bed, ca: TestCa, local: ssl.SSLContext) -> Iterator[World]:
 
 @pytest.mark.parametrize("how", ["Basic", "Post"])
 def test_concurrent_fetches_share_one_token(world: World, how: str) -> None:
-    found: list[int] = []
-    more: dict[str, Any] = {"clientAuthentication": how, "scopes": ["read", "write"], "audience": "metrics"}
-    threads = [threading.Thread(target=lambda: found.append(world.fetch(**more))) for _ in range(8)]
+    series_counts: list[int] = []
+    options: dict[str, Any] = {"clientAuthentication": how, "scopes": ["read", "write"], "audience": "metrics"}
+    threads = [threading.Thread(target=lambda: series_counts.append(world.fetch(**options))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (found, len(world.server.given)) == ([1] * 8, 1)
+    assert (series_counts, len(world.server.issued_tokens)) == ([1] * 8, 1)
     assert world.server.answers == [200] * 8
-    (asked,) = [request.body for request in world.server.http.requests if request.path == "/token"]
-    assert b"scope=read+write&audience=metrics" in asked
+    (token_request,) = [request.body for request in world.server.http.requests if request.path == "/token"]
+    assert b"scope=read+write&audience=metrics" in token_request
     assert "Authorization: Bearer ***" in world.bed.shown
 
 
 def test_renewed_before_its_end(world: World, later: Callable[[float], None]) -> None:
     world.server.seconds = 100
-    for seconds, given in ((0, 1), (79, 1), (81, 2)):
+    for seconds, expected_tokens in ((0, 1), (79, 1), (81, 2)):
         later(seconds)
-        assert (world.fetch(), len(world.server.given)) == (1, given)
+        assert (world.fetch(), len(world.server.issued_tokens)) == (1, expected_tokens)
 
 
 def test_wrong_client_secret_is_reported_and_its_correction_is_used_at_once(world: World) -> None:
     world.bed.put("client", secret="wr0ng of:the&cl%ient")
     reason, message = world.failure()
-    assert (reason, world.server.given, world.server.answers) == ("auth_failed", [], [])
+    assert (reason, world.server.issued_tokens, world.server.answers) == ("auth_failed", [], [])
     assert "no token from the OAuth2 server" in message
     assert "HTTP 401" in message
     assert "invalid_client" in message
@@ -105,7 +105,7 @@ def test_wrong_client_secret_is_reported_and_its_correction_is_used_at_once(worl
 
 def test_scope_refused_by_the_token_server_fails_as_auth_failed(world: World) -> None:
     reason, message = world.failure(scopes=["read", "admin"])
-    assert (reason, world.server.given) == ("auth_failed", [])
+    assert (reason, world.server.issued_tokens) == ("auth_failed", [])
     assert "HTTP 400" in message
     assert "invalid_scope" in message
 
@@ -116,18 +116,18 @@ def test_scope_refused_by_the_source_fails_as_unauthorized(world: World) -> None
     assert "HTTP 403" in message
     assert "insufficient_scope" in message
     # Another token would have the same scope.
-    assert (len(world.server.given), world.server.answers) == (1, [403])
+    assert (len(world.server.issued_tokens), world.server.answers) == (1, [403])
 
 
 def test_revoked_token_is_renewed_once(world: World) -> None:
     assert world.fetch() == 1
-    world.revoke(world.server.given[0])
+    world.revoke(world.server.issued_tokens[0])
     assert world.fetch() == 1
-    assert (len(world.server.given), world.server.answers) == (2, [200, 401, 200])
+    assert (len(world.server.issued_tokens), world.server.answers) == (2, [200, 401, 200])
     # The source takes no token of this client any more.
     world.server.takes_none = True
     reason, message = world.failure()
-    assert (reason, len(world.server.given), world.server.answers[3:]) == ("unauthorized", 3, [401, 401])
+    assert (reason, len(world.server.issued_tokens), world.server.answers[3:]) == ("unauthorized", 3, [401, 401])
     assert 'error="invalid_token", error_description="The token was revoked"' in message
     assert "it was asked with a token that was got anew for it" in message
 
@@ -144,12 +144,12 @@ def test_the_clock_of_who_gives_tokens_is_off(world: World, ahead: int) -> None:
     assert "that of who asks" not in message
 
 
-@pytest.mark.parametrize(("ahead", "said"), [(7200, "ahead of"), (-7200, "behind")])
-def test_the_clock_of_the_source_is_off(world: World, ahead: int, said: str) -> None:
+@pytest.mark.parametrize(("ahead", "direction"), [(7200, "ahead of"), (-7200, "behind")])
+def test_the_clock_of_the_source_is_off(world: World, ahead: int, direction: str) -> None:
     world.server.source_ahead = ahead
     reason, message = world.failure()
     assert (reason, world.server.answers) == ("unauthorized", [401, 401])
-    assert f"s {said} that of who asks, so tokens and signatures may not count" in message
+    assert f"s {direction} that of who asks, so tokens and signatures may not count" in message
     # Mended, without anything else.
     world.server.source_ahead = 0.0
     assert world.fetch() == 1

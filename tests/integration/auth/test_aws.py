@@ -55,15 +55,19 @@ def expected(exchange: Exchange, region: str, service: str, signed: list[str]) -
 
 def checks(exchange: Exchange) -> None:
     """An answer to who signed well, 403 with what was sent to all others."""
-    said = exchange.request.headers.get("Authorization", "")
-    found = re.fullmatch(
+    authorization = exchange.request.headers.get("Authorization", "")
+    credential_match = re.fullmatch(
         r"AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/\d{8}/([\w-]+)/([\w-]+)/aws4_request, "
         r"SignedHeaders=([\w;-]+), Signature=([0-9a-f]{64})",
-        said,
+        authorization,
     )
-    if found is None or expected(exchange, found[1], found[2], found[3].split(";")) != found[4]:
-        exchange.send(f"SignatureDoesNotMatch: {said}".encode(), 403)
-    elif {"host", "x-amz-date", "x-amz-content-sha256"} <= set(found[3].split(";")):
+    if (
+        credential_match is None
+        or expected(exchange, credential_match[1], credential_match[2], credential_match[3].split(";"))
+        != credential_match[4]
+    ):
+        exchange.send(f"SignatureDoesNotMatch: {authorization}".encode(), 403)
+    elif {"host", "x-amz-date", "x-amz-content-sha256"} <= set(credential_match[3].split(";")):
         GOOD(exchange)
     else:
         exchange.send(b"too little is signed", 403)
@@ -137,9 +141,9 @@ def test_aws_session_token_is_sent_and_a_wrong_key_is_refused(bed: Bed, amazon: 
 WINDOW = 300
 
 
-@pytest.mark.parametrize(("ahead", "said"), [(3600, "ahead of"), (-3600, "behind")])
+@pytest.mark.parametrize(("ahead", "direction"), [(3600, "ahead of"), (-3600, "behind")])
 def test_aws_signature_outside_the_time_window_reports_the_clock_difference(
-    bed: Bed, amazon: ScriptedServer, ahead: int, said: str
+    bed: Bed, amazon: ScriptedServer, ahead: int, direction: str
 ) -> None:
     """The signature is good, and of a time that Amazon's clock does not take."""
 
@@ -156,7 +160,7 @@ def test_aws_signature_outside_the_time_window_reports_the_clock_difference(
     error = bed.failure(amazon.url, METHODS)
     assert error.reason == "unauthorized"
     assert "Signature expired" in error.message
-    assert f"s {said} that of who asks, so tokens and signatures may not count" in error.message
+    assert f"s {direction} that of who asks, so tokens and signatures may not count" in error.message
     assert KEY not in error.message
     # Another key is another thing.
     amazon.script(checks)

@@ -39,7 +39,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048)
-        self.given: list[str] = []
+        self.issued_tokens: list[str] = []
         #: Seconds that its clock is ahead.
         self.ahead = 0
 
@@ -48,8 +48,8 @@ class Cluster:
         now = int(time.time()) + self.ahead
         times = {"iat": now, "nbf": now, "exp": now + seconds}
         claims = {"iss": "https://cluster1", "sub": ACCOUNT, "aud": [audience], **times}
-        self.given.append(jwt.encode({"alg": "RS256"}, claims, self.key))
-        return Token(self.given[-1], float(seconds))
+        self.issued_tokens.append(jwt.encode({"alg": "RS256"}, claims, self.key))
+        return Token(self.issued_tokens[-1], float(seconds))
 
     def good(self, token: str, audience: str) -> bool:
         """Whether this is a token of the agent's account for this audience, by its signature."""
@@ -66,61 +66,61 @@ class Clouds:
 
     def __init__(self, cluster: Cluster, context: Any) -> None:
         self.cluster = cluster
-        self.given = 0
+        self.tokens_issued = 0
         self.seconds = 3600
         self.server = ScriptedServer(self.give, tls=context)
 
     @property
     def token(self) -> str:
         """The newest."""
-        return f"cl0ud-token-{self.given}"
+        return f"cl0ud-token-{self.tokens_issued}"
 
     def give(self, exchange: Exchange) -> None:
         """A token for who shows a good one."""
         form = {name: values[0] for name, values in parse_qs(exchange.request.body.decode()).items()}
         path = exchange.request.path
         if path == "/tenant/oauth2/v2.0/token":
-            found = self._azure(form)
+            token_response = self._azure(form)
         elif path == "/key/token":
-            found = self._google_key(form)
+            token_response = self._google_key(form)
         elif path == "/v1/token":
-            found = self._google(form)
+            token_response = self._google(form)
         elif path == "/v1/projects/-/serviceAccounts/scoring@fleet.iam.gserviceaccount.com:generateAccessToken":
-            found = self._impersonated(exchange)
+            token_response = self._impersonated(exchange)
         elif form.get("Action") == "AssumeRoleWithWebIdentity" and exchange.request.headers.get("Accept") == "text/xml":
-            found = self._amazon(form)
+            token_response = self._amazon(form)
         else:
-            found = None
-        if found is None:
+            token_response = None
+        if token_response is None:
             # As a careless server does: with all that was sent.
             exchange.send(exchange.request.body + str(exchange.request.headers).encode(), 400)
-        elif isinstance(found, bytes):
-            exchange.send(found, Content_Type="text/xml")
+        elif isinstance(token_response, bytes):
+            exchange.send(token_response, Content_Type="text/xml")
         else:
-            answer(found)(exchange)
+            answer(token_response)(exchange)
 
     def _azure(self, form: dict[str, str]) -> Any:
-        wanted = {
+        expected_form = {
             "grant_type": "client_credentials",
             "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
             "client_id": "app",
             "scope": "https://prometheus.monitor.azure.com/.default",
         }
         good = self.cluster.good(form.get("client_assertion", ""), "api://AzureADTokenExchange")
-        if not good or not wanted.items() <= form.items():
+        if not good or not expected_form.items() <= form.items():
             return None
-        self.given += 1
+        self.tokens_issued += 1
         return {"token_type": "Bearer", "access_token": self.token, "expires_in": self.seconds}
 
     def _google(self, form: dict[str, str]) -> Any:
-        wanted = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "audience": POOL}
+        expected_form = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "audience": POOL}
         good = self.cluster.good(form.get("subject_token", ""), f"https:{POOL}")
-        if not good or not wanted.items() <= form.items():
+        if not good or not expected_form.items() <= form.items():
             return None
-        self.given += 1
+        self.tokens_issued += 1
         kind = "urn:ietf:params:oauth:token-type:access_token"
-        more = {"issued_token_type": kind, "token_type": "Bearer", "expires_in": self.seconds}
-        return {"access_token": self.token, **more}
+        token_type = {"issued_token_type": kind, "token_type": "Bearer", "expires_in": self.seconds}
+        return {"access_token": self.token, **token_type}
 
     def _google_key(self, form: dict[str, str]) -> Any:
         try:
@@ -130,14 +130,14 @@ class Clouds:
             return None
         if (claims["iss"], claims["aud"]) != (KEY_OF, "https://oauth2.googleapis.com/token"):
             return None
-        self.given += 1
+        self.tokens_issued += 1
         return {"access_token": self.token, "token_type": "Bearer", "expires_in": self.seconds}
 
     def _impersonated(self, exchange: Exchange) -> Any:
         scopes = exchange.request.json()["scope"]
         if exchange.request.headers.get("Authorization") != f"Bearer {self.token}" or len(scopes) != 1:
             return None
-        self.given += 1
+        self.tokens_issued += 1
         ends = datetime.now(UTC) + timedelta(seconds=self.seconds)
         return {"accessToken": self.token, "expireTime": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
@@ -145,7 +145,7 @@ class Clouds:
         good = self.cluster.good(form.get("WebIdentityToken", ""), "sts.amazonaws.com")
         if not good or form["RoleArn"] != ROLE:
             return None
-        self.given += 1
+        self.tokens_issued += 1
         key, secret, session = AWS_KEY
         ends = (datetime.now(UTC) + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
         return (
@@ -164,15 +164,15 @@ class World(NamedTuple):
     clouds: Clouds
     tls: dict[str, Any]
 
-    def methods(self, cloud: str, url: str = "", **more: Any) -> dict[str, Any]:
+    def methods(self, cloud: str, url: str = "", **options: Any) -> dict[str, Any]:
         """The method of a cloud; `url` is where tokens are given."""
         url = url or self.clouds.server.url
-        told: dict[str, dict[str, Any]] = {
+        methods_by_cloud: dict[str, dict[str, Any]] = {
             "azure": {"tenantID": "tenant", "clientID": "app", "authorityURL": url},
             "gcp": {"audience": POOL, "tokenURL": f"{url}/v1/token", "credentialsURL": url},
             "aws": {"region": "eu-west-1", "roleARN": ROLE, "stsURL": url},
         }
-        return {cloud: {**told[cloud], **more}}
+        return {cloud: {**methods_by_cloud[cloud], **options}}
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def world(
 ) -> Iterator[World]:
     """Clouds that a private CA vouches for."""
     monkeypatch.setattr(bed.secrets, "account_token", cluster.token)
-    cluster.given.clear()
+    cluster.issued_tokens.clear()
     cluster.ahead = 0
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     clouds = Clouds(cluster, local)
@@ -197,12 +197,16 @@ def world(
 
 def signed(exchange: Exchange) -> None:
     """As `test_aws.checks`, for the role's key."""
-    said = exchange.request.headers["Authorization"]
-    names = said.partition("SignedHeaders=")[2].partition(",")[0].split(";")
-    wanted = test_aws.expected(exchange, "eu-west-1", "aps", names)
+    authorization = exchange.request.headers["Authorization"]
+    names = authorization.partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    signature = test_aws.expected(exchange, "eu-west-1", "aps", names)
     session = exchange.request.headers.get("X-Amz-Security-Token")
-    good = said.endswith(f"Signature={wanted}") and f"Credential={AWS_KEY[0]}/" in said and session == AWS_KEY[2]
-    (GOOD if good else answer(said, 403))(exchange)
+    good = (
+        authorization.endswith(f"Signature={signature}")
+        and f"Credential={AWS_KEY[0]}/" in authorization
+        and session == AWS_KEY[2]
+    )
+    (GOOD if good else answer(authorization, 403))(exchange)
 
 
 def source(world: World, cloud: str) -> ScriptedServer:
@@ -219,18 +223,18 @@ def test_cloud_token_is_reused_for_several_cycles(world: World, cloud: str) -> N
     bed, methods = world.bed, world.methods(cloud)
     with source(world, cloud) as server:
         assert [bed.fetch(server.url, methods, world.tls) for _ in range(3)] == [1, 1, 1]
-    assert (world.clouds.given, len(world.clouds.cluster.given)) == (1, 1)
-    shown = "\n".join(bed.shown)
-    for secret in (*world.clouds.cluster.given, world.clouds.token, *AWS_KEY[1:]):
-        assert secret not in shown
-    assert "***" in shown
+    assert (world.clouds.tokens_issued, len(world.clouds.cluster.issued_tokens)) == (1, 1)
+    messages = "\n".join(bed.shown)
+    for secret in (*world.clouds.cluster.issued_tokens, world.clouds.token, *AWS_KEY[1:]):
+        assert secret not in messages
+    assert "***" in messages
 
 
 def test_google_service_account_is_impersonated(world: World) -> None:
     methods = world.methods("gcp", serviceAccount=KEY_OF)
     with source(world, "gcp") as server:
         assert world.bed.fetch(server.url, methods, world.tls) == 1
-    assert world.clouds.given == 2
+    assert world.clouds.tokens_issued == 2
 
 
 def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: World) -> None:
@@ -246,7 +250,7 @@ def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: Wo
     methods = {"gcp": {"key": {"name": "google", "key": "key.json"}, "tokenURL": url}}
     with source(world, "gcp") as server:
         assert [bed.fetch(server.url, methods, world.tls) for _ in range(2)] == [1, 1]
-        assert world.clouds.given == 1
+        assert world.clouds.tokens_issued == 1
         broken = {"gcp": {"key": {"name": "google", "key": "broken"}, "tokenURL": url}}
         error = bed.failure(server.url, broken, world.tls)
         assert (error.reason, "n0-key" in error.message) == ("secret_invalid", False)
@@ -261,16 +265,16 @@ def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: Wo
 
 
 # This machine's clock may be late, so Amazon's keys are not kept to their end.
-@pytest.mark.parametrize(("cloud", "kept"), [("azure", 100), ("gcp", 100), ("aws", 50), ("pod", 50)])
+@pytest.mark.parametrize(("cloud", "lifetime"), [("azure", 100), ("gcp", 100), ("aws", 50), ("pod", 50)])
 @pytest.mark.usefixtures("pod")
-def test_renewed_before_its_end(world: World, cloud: str, kept: int, later: Callable[[float], None]) -> None:
+def test_renewed_before_its_end(world: World, cloud: str, lifetime: int, later: Callable[[float], None]) -> None:
     world.clouds.seconds = 100
     methods, tls = (POD, None) if cloud == "pod" else (world.methods(cloud), world.tls)
     with source(world, "aws" if cloud == "pod" else cloud) as server:
         # Times of ends have no parts of seconds.
-        for seconds, given in ((0, 1), (0.8 * kept - 2, 1), (0.8 * kept + 1, 2)):
+        for seconds, expected_tokens in ((0, 1), (0.8 * lifetime - 2, 1), (0.8 * lifetime + 1, 2)):
             later(seconds)
-            assert (world.bed.fetch(server.url, methods, tls), world.clouds.given) == (1, given)
+            assert (world.bed.fetch(server.url, methods, tls), world.clouds.tokens_issued) == (1, expected_tokens)
 
 
 @pytest.mark.parametrize("cloud", [*CLOUDS, "account"])
@@ -279,10 +283,10 @@ def test_valid_token_is_used_while_the_api_server_is_away(
 ) -> None:
     monkeypatch.setattr(tokencache, "_SHARE", 0.0)
     world.clouds.seconds = 30
-    asked: list[str] = []
+    requested_audiences: list[str] = []
 
     def down(audience: str, seconds: int, _: float) -> Token:
-        asked.append(audience)
+        requested_audiences.append(audience)
         raise SecretError("the API server is away", "auth_failed")
 
     def account_token(audience: str, seconds: int, _: float) -> Token:
@@ -295,7 +299,7 @@ def test_valid_token_is_used_while_the_api_server_is_away(
         assert world.bed.fetch(server.url, methods, None if is_account else world.tls) == 1
         monkeypatch.setattr(world.bed.secrets, "account_token", down)
         assert world.bed.fetch(server.url, methods, None if is_account else world.tls) == 1
-        assert len(asked) == 1
+        assert len(requested_audiences) == 1
         if cloud != "aws":
             # One that is refused is no good.
             server.script(answer("no", 401))
@@ -307,11 +311,11 @@ def test_after_a_401_it_is_got_anew_once(world: World, cloud: str) -> None:
     bed, methods = world.bed, world.methods(cloud)
     with source(world, cloud) as server:
         assert bed.fetch(server.url, methods, world.tls) == 1
-        world.clouds.given += 10
+        world.clouds.tokens_issued += 10
         assert bed.fetch(server.url, methods, world.tls) == 1
         server.script(answer("no such audience", 401))
         error = bed.failure(server.url, methods, world.tls)
-    assert (error.reason, world.clouds.given) == ("unauthorized", 13)
+    assert (error.reason, world.clouds.tokens_issued) == ("unauthorized", 13)
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
@@ -325,7 +329,7 @@ def test_forged_cluster_token_is_refused_by_the_cloud(
         assert server.requests == []
     assert error.reason == "auth_failed"
     assert "HTTP 400" in error.message
-    (token,) = forged.given
+    (token,) = forged.issued_tokens
     # The careless server repeats it, and nobody else.
     assert token not in error.message
     assert token.split(".")[1] not in error.message
@@ -340,7 +344,7 @@ def test_cluster_clock_difference_is_reported_by_a_cloud_token_failure(world: Wo
     with source(world, cloud) as server:
         error = world.bed.failure(server.url, world.methods(cloud), world.tls)
         assert server.requests == []
-    assert (error.reason, world.clouds.given) == ("auth_failed", 0)
+    assert (error.reason, world.clouds.tokens_issued) == ("auth_failed", 0)
     assert "HTTP 400" in error.message
     assert f"s {'behind' if ahead > 0 else 'ahead of'} that of who asks" in error.message
     assert "eyJ" not in error.message
@@ -352,9 +356,9 @@ def test_cluster_clock_difference_is_reported_for_a_projected_token(world: World
     methods = {"serviceAccountToken": {"audience": "thanos"}}
 
     def check(exchange: Exchange) -> None:
-        said = exchange.request.headers["Authorization"].removeprefix("Bearer ")
+        token = exchange.request.headers["Authorization"].removeprefix("Bearer ")
         challenge = 'Bearer error="invalid_token"'
-        (GOOD if cluster.good(said, "thanos") else answer("", 401, WWW_Authenticate=challenge))(exchange)
+        (GOOD if cluster.good(token, "thanos") else answer("", 401, WWW_Authenticate=challenge))(exchange)
 
     with ScriptedServer(at_another_time(-ahead, check)) as server:
         assert world.bed.fetch(server.url, methods) == 1
@@ -362,12 +366,12 @@ def test_cluster_clock_difference_is_reported_for_a_projected_token(world: World
         # The kept one is good; what is got after it is not.
         assert world.bed.fetch(server.url, methods) == 1
         error = world.bed.failure(server.url, {"serviceAccountToken": {"audience": "thanos", "expirationSeconds": 700}})
-        assert len(cluster.given) == 3
+        assert len(cluster.issued_tokens) == 3
     assert error.reason == "unauthorized"
     assert 'error="invalid_token"' in error.message
     assert f"s {'behind' if ahead > 0 else 'ahead of'} that of who asks" in error.message
     assert "it was asked with a token that was got anew for it" in error.message
-    assert not [token for token in cluster.given if token in error.message]
+    assert not [token for token in cluster.issued_tokens if token in error.message]
 
 
 BAD: dict[str, Handler] = {
@@ -390,7 +394,7 @@ def test_cloud_server_without_a_token_fails_as_auth_failed(
         error = world.bed.failure(never.url, world.methods(cloud, server.url), world.tls)
         assert never.requests == []
     assert (error.reason, "no token from" in error.message) == ("auth_failed", True)
-    for token in world.clouds.cluster.given:
+    for token in world.clouds.cluster.issued_tokens:
         assert token not in error.message
 
 
@@ -470,7 +474,7 @@ def gives_keys(clouds: Clouds) -> Handler:
         if exchange.request.headers.get("Authorization") != POD_TOKEN:
             exchange.send(json.dumps(exchange.request.headers).encode(), 400)
             return
-        clouds.given += 1
+        clouds.tokens_issued += 1
         key, secret, session = AWS_KEY
         ends = (datetime.now(UTC) + timedelta(seconds=clouds.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
         answer({"AccessKeyId": key, "SecretAccessKey": secret, "Token": session, "Expiration": ends})(exchange)
@@ -492,9 +496,9 @@ POD = {"aws": {"region": "eu-west-1", "podIdentity": True}}
 def test_eks_pod_identity_key_is_fetched_once_and_not_shown(world: World, pod: ScriptedServer, tmp_path: Path) -> None:
     with source(world, "aws") as server:
         assert [world.bed.fetch(server.url, POD) for _ in range(3)] == [1, 1, 1]
-        assert (world.clouds.given, pod.paths()) == (1, ["/v1/credentials"])
-        shown = "\n".join(world.bed.shown)
-        assert not [secret for secret in (POD_TOKEN, *AWS_KEY[1:]) if secret in shown]
+        assert (world.clouds.tokens_issued, pod.paths()) == (1, ["/v1/credentials"])
+        messages = "\n".join(world.bed.shown)
+        assert not [secret for secret in (POD_TOKEN, *AWS_KEY[1:]) if secret in messages]
         # A careless one repeats a token, that is over now, and nobody else does; the kept key is good.
         (tmp_path / "eks-pod-identity-token").write_text("0ther-token-of-eks")
         assert world.bed.fetch(server.url, POD) == 1
@@ -552,7 +556,7 @@ def test_metadata_address_is_queried_for_the_key_only(
     monkeypatch.setattr(addresses, "is_refused", lambda _: True)
     for _ in range(2):
         assert world.bed.failure(pod.url, POD).reason == "address_refused"
-    assert (world.clouds.given, pod.paths()) == (1, ["/v1/credentials"])
+    assert (world.clouds.tokens_issued, pod.paths()) == (1, ["/v1/credentials"])
 
 
 @pytest.mark.parametrize(
@@ -562,7 +566,7 @@ def test_expired_aws_session_is_renewed(world: World, pod: ScriptedServer, text:
     """With 403: only its words tell it from a missing permission."""
     with source(world, "aws") as server:
         assert world.bed.fetch(server.url, POD) == 1
-        given = world.clouds.given
+        tokens_before = world.clouds.tokens_issued
         server.script(answer(text.decode(), 403))
         assert world.bed.failure(server.url, POD).reason == "unauthorized"
-        assert world.clouds.given - given == renewed
+        assert world.clouds.tokens_issued - tokens_before == renewed

@@ -24,12 +24,12 @@ __all__ = ["clean"]
 BOUND = {"methods": {}, "authentication": "a", "allowedHosts": ["127.0.0.1"], "proxyURL": "http://proxy.example:3128"}
 
 
-def access(bed: Bed, stage: str, **told: object) -> Access:
+def access(bed: Bed, stage: str, **summary_fields: object) -> Access:
     """How an agent asks."""
     summary = bed.summary("http://127.0.0.1:1", None).model_dump(by_alias=True, exclude_none=True, mode="json")
     summary.pop("sourceAccess")
-    made = ScorerSummary.model_validate({**summary, **told})
-    return Authenticator(bed.secrets).access(made, stage, time.monotonic() + 30)  # type: ignore[arg-type]
+    scorer_summary = ScorerSummary.model_validate({**summary, **summary_fields})
+    return Authenticator(bed.secrets).access(scorer_summary, stage, time.monotonic() + 30)  # type: ignore[arg-type]
 
 
 def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) -> None:
@@ -37,8 +37,8 @@ def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) ->
     assert not access(bed, "score", location="External").is_direct
     # It is about the scoring API: a source has NO_PROXY.
     assert not access(bed, "fetch", location="Internal").is_direct
-    found = access(bed, "score", location="External", scoringAccess=BOUND)
-    assert (found.proxy, found.is_direct) == ("http://proxy.example:3128", False)
+    external_access = access(bed, "score", location="External", scoringAccess=BOUND)
+    assert (external_access.proxy, external_access.is_direct) == ("http://proxy.example:3128", False)
     assert access(bed, "score", location="Internal", scoringAccess=BOUND).is_direct
     assert access(bed, "fetch", sourceAccess=BOUND).proxy == "http://proxy.example:3128"
 
@@ -50,7 +50,7 @@ def test_the_server_of_tokens(bed: Bed, monkeypatch: pytest.MonkeyPatch, locatio
     bed.put("client", usable_for="sso.test, 127.0.0.1", secret="s3cret")
     with Proxy(refuse=502) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-        told: dict[str, object] = {
+        scoring_access: dict[str, object] = {
             "methods": {
                 "oauth2": {
                     "tokenURL": "https://sso.test/token",
@@ -62,11 +62,11 @@ def test_the_server_of_tokens(bed: Bed, monkeypatch: pytest.MonkeyPatch, locatio
             "allowedHosts": ["127.0.0.1"],
         }
         if is_named:
-            told["proxyURL"] = f"http://{proxy.address}"
+            scoring_access["proxyURL"] = f"http://{proxy.address}"
             monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
         # Nobody knows that name: it is either the proxy that says so or the machine.
         with pytest.raises(HttpError, match="no token from the OAuth2 server"):
-            access(bed, "score", location=location, scoringAccess=told)
+            access(bed, "score", location=location, scoringAccess=scoring_access)
         assert bool(proxy.asked) == (location == "External")
 
 

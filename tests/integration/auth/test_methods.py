@@ -30,7 +30,7 @@ def filled(bed: Bed) -> Bed:
 
 
 @pytest.mark.parametrize(
-    ("methods", "headers", "shown"),
+    ("methods", "headers", "shown_headers"),
     [
         (
             {"tokenSecretRef": {"name": "s", "key": "token"}},
@@ -67,14 +67,14 @@ def filled(bed: Bed) -> Bed:
 )
 @pytest.mark.parametrize("verb", ["GET", "POST"])
 def test_headers(
-    filled: Bed, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown: str, verb: str
+    filled: Bed, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown_headers: str, verb: str
 ) -> None:
     filled.method = verb
     assert filled.fetch(source.url, methods) == 1
     (request,) = source.requests
     assert request.method == verb
     assert headers.items() <= request.headers.items()
-    assert shown in filled.shown
+    assert shown_headers in filled.shown
 
 
 @pytest.mark.parametrize("verb", ["GET", "POST"])
@@ -125,16 +125,18 @@ def test_secret_with_a_line_break_is_not_sent(bed: Bed, source: ScriptedServer, 
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "expected_message"),
     [
         ({"name": "nowhere", "key": "k"}, "key 'k' of Secret 'nowhere' is missing"),
         ({"name": "s", "key": "other"}, "key 'other' of Secret 's' is missing"),
     ],
 )
-def test_missing_secret_is_named(filled: Bed, source: ScriptedServer, reference: dict[str, str], said: str) -> None:
+def test_missing_secret_is_named(
+    filled: Bed, source: ScriptedServer, reference: dict[str, str], expected_message: str
+) -> None:
     error = filled.failure(source.url, {"basic": {"username": {"value": "u"}, "password": reference}})
     assert (error.reason, source.requests) == ("secret_missing", [])
-    assert said in error.message
+    assert expected_message in error.message
 
 
 def test_unreleased_secret_is_not_sent(bed: Bed, source: ScriptedServer) -> None:

@@ -16,10 +16,10 @@ from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, 
 @pytest.fixture
 def tokens(bed: Bed) -> Iterator[TokenServer]:
     """A server of tokens, and the client's secret."""
-    given = TokenServer()
-    bed.put("client", id="client", secret=given.secret)
-    with given.server:
-        yield given
+    token_server = TokenServer()
+    bed.put("client", id="client", secret=token_server.secret)
+    with token_server.server:
+        yield token_server
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def source(tokens: TokenServer) -> Iterator[ScriptedServer]:
         yield running
 
 
-def methods(tokens: TokenServer | ScriptedServer, **more: Any) -> dict[str, Any]:
+def methods(tokens: TokenServer | ScriptedServer, **options: Any) -> dict[str, Any]:
     """The method with this server of tokens."""
     server = tokens.server if isinstance(tokens, TokenServer) else tokens
     return {
@@ -37,7 +37,7 @@ def methods(tokens: TokenServer | ScriptedServer, **more: Any) -> dict[str, Any]
             "tokenURL": f"{server.url}/token",
             "clientID": ref("client", "id"),
             "clientSecret": {"name": "client", "key": "secret"},
-            **more,
+            **options,
         }
     }
 
@@ -48,10 +48,10 @@ def test_valid_oauth2_token_is_used_while_its_server_fails(
     # Renewed from the first moment on.
     monkeypatch.setattr(tokencache, "_SHARE", 0.0)
     tokens.seconds = 30
-    told = methods(tokens)
-    assert bed.fetch(source.url, told) == 1
+    source_methods = methods(tokens)
+    assert bed.fetch(source.url, source_methods) == 1
     tokens.server.script(answer("down", 503))
-    assert bed.fetch(source.url, told) == 1
+    assert bed.fetch(source.url, source_methods) == 1
     assert len(tokens.server.requests) == 2
 
 
@@ -61,10 +61,10 @@ def test_valid_oauth2_token_is_used_while_its_server_hangs(
     monkeypatch.setattr(tokencache, "_SHARE", 0.0)
     monkeypatch.setattr(tokencache, "_TRY", 1.0)
     tokens.seconds = 59
-    told = methods(tokens)
-    assert bed.fetch(source.url, told) == 1
+    source_methods = methods(tokens)
+    assert bed.fetch(source.url, source_methods) == 1
     tokens.server.script(hang)
-    assert bed.fetch(source.url, told) == 1
+    assert bed.fetch(source.url, source_methods) == 1
     assert len(tokens.server.requests) == 2
 
 
@@ -73,25 +73,25 @@ def test_valid_oauth2_token_is_used_while_its_server_hangs(
 )
 def test_invalid_token_lifetime_is_tolerated(bed: Bed, source: ScriptedServer, seconds: Any) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
-    said = {"access_token": "token-0-of-server", "token_type": "Bearer", "expires_in": seconds}
-    with ScriptedServer(answer(said)) as running:
+    token_response = {"access_token": "token-0-of-server", "token_type": "Bearer", "expires_in": seconds}
+    with ScriptedServer(answer(token_response)) as running:
         assert bed.fetch(source.url, methods(running)) == 1
 
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_renewed_token_echoed_by_the_source_is_not_shown(bed: Bed, tokens: TokenServer, as_json: bool) -> None:
-    told = methods(tokens)
+    source_methods = methods(tokens)
 
     def repeat(exchange: Exchange) -> None:
-        said = exchange.request.headers["Authorization"]
-        if said == "Bearer token-1-of-server":
+        authorization = exchange.request.headers["Authorization"]
+        if authorization == "Bearer token-1-of-server":
             exchange.send(b"", 401)
         else:
-            text = f"not a good token: {said}"
+            text = f"not a good token: {authorization}"
             exchange.send(json.dumps({"status": "error", "error": text}).encode() if as_json else text.encode())
 
     with ScriptedServer(repeat) as source:
-        error = bed.failure(source.url, told)
+        error = bed.failure(source.url, source_methods)
         assert [request.headers["Authorization"] for request in source.requests][1:] == ["Bearer token-2-of-server"]
     assert "token-2" not in error.message
     assert "token-1" not in error.message
@@ -99,16 +99,16 @@ def test_renewed_token_echoed_by_the_source_is_not_shown(bed: Bed, tokens: Token
 
 
 def test_changed_client_secret_is_used_at_once(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
-    told = methods(tokens)
-    bed.fetch(source.url, told)
+    source_methods = methods(tokens)
+    bed.fetch(source.url, source_methods)
     tokens.secret = "an0ther-secret"
     bed.put("client", secret=tokens.secret)
-    assert bed.fetch(source.url, told) == 1
-    assert tokens.given == 2
+    assert bed.fetch(source.url, source_methods) == 1
+    assert tokens.tokens_issued == 2
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "expected_message"),
     [
         (
             answer("<html>log in</html>", Content_Type="text/html"),
@@ -125,7 +125,7 @@ def test_changed_client_secret_is_used_at_once(bed: Bed, tokens: TokenServer, so
         (hang, "no complete answer"),
     ],
 )
-def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: Bed, server: Handler, said: str) -> None:
+def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: Bed, server: Handler, expected_message: str) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     with ScriptedServer(server) as running, ScriptedServer(answer("never asked")) as source:
         # More where it was not asked in that time: machines are busy.
@@ -136,7 +136,7 @@ def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: Bed, server: Ha
                 break
         assert (error.reason, source.requests) == ("auth_failed", [])
     assert "no token from the OAuth2 server" in error.message
-    assert said in error.message
+    assert expected_message in error.message
 
 
 @pytest.mark.parametrize("how", ["Basic", "Post"])
@@ -146,17 +146,17 @@ def test_client_secret_echoed_in_any_encoding_is_not_shown(bed: Bed, how: str, a
     bed.put("client", id="client", secret=secret)
 
     def repeat(exchange: Exchange) -> None:
-        said = exchange.request.headers.get("Authorization", "") + exchange.request.body.decode()
-        exchange.send(json.dumps({"error": said} if as_error else said).encode(), 401)
+        client_credentials = exchange.request.headers.get("Authorization", "") + exchange.request.body.decode()
+        exchange.send(json.dumps({"error": client_credentials} if as_error else client_credentials).encode(), 401)
 
     with ScriptedServer(repeat) as running:
         # The id is no secret: it must not be what withholds the message.
-        told = methods(running, clientAuthentication=how, clientID={"value": "client"})
-        error = bed.failure("http://127.0.0.1:1", told)
+        source_methods = methods(running, clientAuthentication=how, clientID={"value": "client"})
+        error = bed.failure("http://127.0.0.1:1", source_methods)
         (request,) = running.requests
-    sent = request.headers.get("Authorization", "Basic ").removeprefix("Basic ")
+    basic_credentials = request.headers.get("Authorization", "Basic ").removeprefix("Basic ")
     forms = (secret, "a%2Fb%2BZk93%20%3Dkd", "a%2Fb%2BZk93+%3Dkd", "Zk93")
-    assert [form for form in (*forms, sent) if form and form in error.message] == []
+    assert [form for form in (*forms, basic_credentials) if form and form in error.message] == []
     assert "HTTP 401" in error.message
 
 

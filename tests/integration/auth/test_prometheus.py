@@ -31,13 +31,13 @@ METHODS = {
 def prometheus(ca: TestCa, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a Prometheus that asks for both."""
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
-    made, client = ca.issue("127.0.0.1"), ca.issue("probe")
+    server_certificate, client = ca.issue("127.0.0.1"), ca.issue("probe")
     web, config = folder / "web.yml", folder / "prometheus.yml"
     web.write_text(
         f"""
         tls_server_config:
-          cert_file: {made.cert}
-          key_file: {made.key}
+          cert_file: {server_certificate.cert}
+          key_file: {server_certificate.key}
           client_auth_type: RequireAndVerifyClientCert
           client_ca_file: {ca.cert}
         basic_auth_users: {{reader: "{_HASH}"}}

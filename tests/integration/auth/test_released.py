@@ -16,12 +16,12 @@ from tests.support.httpserver import ScriptedServer, answer
 TOKEN = {"tokenSecretRef": {"name": "s", "key": "token"}}
 
 
-def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str, **more: Any) -> str:
-    """The reason why there is no answer, or `ok`; `more` is of what is told of the source."""
-    told = bed.summary(url, methods).model_dump(by_alias=True, exclude_none=True, mode="json")
-    told["sourceAccess"] |= {"authentication": "bound", "allowedHosts": list(hosts), **more}
+def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str, **access_fields: Any) -> str:
+    """The reason why there is no answer, or `ok`; `access_fields` change the access of the source."""
+    summary = bed.summary(url, methods).model_dump(by_alias=True, exclude_none=True, mode="json")
+    summary["sourceAccess"] |= {"authentication": "bound", "allowedHosts": list(hosts), **access_fields}
     try:
-        bed.stages.fetch(Cycle("one", "run", ScorerSummary.model_validate(told), float("inf")))
+        bed.stages.fetch(Cycle("one", "run", ScorerSummary.model_validate(summary), float("inf")))
     except CycleError as error:
         return error.reason
     return "ok"
@@ -91,13 +91,17 @@ def test_proxy_that_sees_no_secret_needs_no_release(bed: Bed) -> None:
 
 
 def test_the_server_of_tokens_is_bound_by_its_url(bed: Bed) -> None:
-    given = TokenServer()
-    bed.put("client", usable_for="", secret=given.secret)
-    with given.server, ScriptedServer(GOOD) as server:
+    token_server = TokenServer()
+    bed.put("client", usable_for="", secret=token_server.secret)
+    with token_server.server, ScriptedServer(GOOD) as server:
         secret = {"name": "client", "key": "secret"}
-        oauth2 = {"tokenURL": f"{given.server.url}/token", "clientID": {"value": "client"}, "clientSecret": secret}
+        oauth2 = {
+            "tokenURL": f"{token_server.server.url}/token",
+            "clientID": {"value": "client"},
+            "clientSecret": secret,
+        }
         assert fetch(bed, server.url, {"oauth2": oauth2}, f"http://127.0.0.1:{server.port}") == "ok"
-    assert given.given == 1
+    assert token_server.tokens_issued == 1
 
 
 def test_service_account_token_needs_a_cluster(bed: Bed) -> None:

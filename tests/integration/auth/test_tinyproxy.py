@@ -50,8 +50,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
         def begin(*lines: str) -> TinyProxy:
             port, log, conf = free_port(), tmp_path / "proxy.log", tmp_path / "proxy.conf"
-            own = (f"Port {port}", "Listen 127.0.0.1", "Timeout 60", "MaxClients 50", "LogLevel Connect")
-            conf.write_text("\n".join((*own, *lines, "")))
+            base_lines = (f"Port {port}", "Listen 127.0.0.1", "Timeout 60", "MaxClients 50", "LogLevel Connect")
+            conf.write_text("\n".join((*base_lines, *lines, "")))
             child = Child([str(find("tinyproxy")), "-d", "-c", str(conf)], log)
             stack.callback(child.kill)
             wait_for(lambda: listens(port), 30, child.tail())
@@ -88,16 +88,16 @@ def once_more(stage: Callable[[], Any]) -> Any:
 
 def cycle(bed: Bed, url: str, location: str, proxy: str | None = None, **access: Any) -> None:
     """Fetch and score once."""
-    told = bed.summary(url, None).model_dump(by_alias=True, exclude_none=True, mode="json")
+    summary = bed.summary(url, None).model_dump(by_alias=True, exclude_none=True, mode="json")
     access |= {"authentication": "a", "allowedHosts": ["127.0.0.1", "source.test"]}
     if proxy is not None:
         access["proxyURL"] = proxy
-    told |= {"location": location, "sourceAccess": access, "scoringAccess": access}
-    one = Cycle("one", "run", ScorerSummary.model_validate(told), math.inf)
-    assert once_more(lambda: bed.stages.fetch(one)).series == 1
-    once_more(lambda: bed.stages.score(one, b'{"data":[]}'))
-    assert one.response is not None
-    assert len(one.response.results) == 1
+    summary |= {"location": location, "sourceAccess": access, "scoringAccess": access}
+    one_cycle = Cycle("one", "run", ScorerSummary.model_validate(summary), math.inf)
+    assert once_more(lambda: bed.stages.fetch(one_cycle)).series == 1
+    once_more(lambda: bed.stages.score(one_cycle, b'{"data":[]}'))
+    assert one_cycle.response is not None
+    assert len(one_cycle.response.results) == 1
 
 
 def test_by_the_variables(bed: Bed, server: ScriptedServer, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ def test_the_hub(server: ScriptedServer, start: Start) -> None:
     url, through = f"{server.url}/config", Access(proxy=f"http://{start().address}")
     for access, is_through in ((through, True), (DIRECT, False)):
         before = len(server.requests)
-        found = check(HealthTarget(url, ConfigSyncMode.Full, access), timeout=300)
-        assert found.health_failure is None
+        health = check(HealthTarget(url, ConfigSyncMode.Full, access), timeout=300)
+        assert health.health_failure is None
         assert {request.path for request in server.requests[before:]} == {"/healthz", "/config"}
         assert set(ways(server)[before:]) == {is_through}
     closed = Access(proxy=f"http://127.0.0.1:{free_port()}")

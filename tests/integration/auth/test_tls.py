@@ -53,15 +53,17 @@ def test_ca_that_did_not_sign_the_server_is_refused(bed: Bed, private: ScriptedS
     assert "certificate" in error.message
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"no PEM", "has no certificate in PEM"), (None, "is missing")])
-def test_unusable_ca_is_named(bed: Bed, private: ScriptedServer, content: bytes | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "expected_message"), [(b"no PEM", "has no certificate in PEM"), (None, "is missing")]
+)
+def test_unusable_ca_is_named(bed: Bed, private: ScriptedServer, content: bytes | None, expected_message: str) -> None:
     if content is None:
         (bed.folder / "private-ca" / "ca.crt").unlink()
     else:
         bed.put("private-ca", ca_crt=content)
     error = bed.failure(private.url, tls=CA)
     assert error.reason == ("secret_missing" if content is None else "secret_invalid")
-    assert f"key 'ca.crt' of ConfigMap 'private-ca' {said}" in error.message
+    assert f"key 'ca.crt' of ConfigMap 'private-ca' {expected_message}" in error.message
 
 
 def test_server_name_overrides_the_host_in_the_certificate_check(bed: Bed, ca: TestCa) -> None:
@@ -81,13 +83,13 @@ def test_without_verification(bed: Bed, private: ScriptedServer) -> None:
 
 def test_token_server_certificate_is_always_verified(bed: Bed, private: ScriptedServer, local: ssl.SSLContext) -> None:
     bed.put("client", secret="s3cret-of-client")
-    given = answer({"access_token": "t0ken", "token_type": "Bearer"})
-    with ScriptedServer(given, tls=local) as tokens:
+    token_response = answer({"access_token": "t0ken", "token_type": "Bearer"})
+    with ScriptedServer(token_response, tls=local) as tokens:
         secret = {"name": "client", "key": "secret"}
-        told = {"tokenURL": f"{tokens.url}/token", "clientID": {"value": "a"}, "clientSecret": secret}
-        error = bed.failure(private.url, {"oauth2": told}, {"insecureSkipVerify": True})
+        oauth2 = {"tokenURL": f"{tokens.url}/token", "clientID": {"value": "a"}, "clientSecret": secret}
+        error = bed.failure(private.url, {"oauth2": oauth2}, {"insecureSkipVerify": True})
         assert (error.reason, "TLS failed" in error.message, tokens.requests) == ("auth_failed", True, [])
-        assert bed.fetch(private.url, {"oauth2": told}, {**CA, "insecureSkipVerify": True}) == 1
+        assert bed.fetch(private.url, {"oauth2": oauth2}, {**CA, "insecureSkipVerify": True}) == 1
 
 
 def test_client_certificate_is_sent_and_its_rotation_opens_a_new_connection(
@@ -110,26 +112,26 @@ def test_without_the_certificate_the_server_says_no(bed: Bed, mutual: ScriptedSe
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "said"),
+    ("start", "end", "expected_message"),
     [
         (timedelta(days=-3), timedelta(days=-1), "the client certificate expired at 2"),
         (timedelta(days=1), timedelta(days=2), "the client certificate is valid from 2"),
     ],
 )
 def test_client_certificate_outside_its_validity_is_not_sent(
-    bed: Bed, mutual: ScriptedServer, clients: TestCa, start: timedelta, end: timedelta, said: str
+    bed: Bed, mutual: ScriptedServer, clients: TestCa, start: timedelta, end: timedelta, expected_message: str
 ) -> None:
     bed.put_certificate("client", clients.issue("agent", start=start, end=end))
     error = bed.failure(mutual.url, CERTIFICATE, CA)
     assert (error.reason, mutual.requests) == ("secret_invalid", [])
-    assert f"key 'tls.crt' of Secret 'client': {said}" in error.message
+    assert f"key 'tls.crt' of Secret 'client': {expected_message}" in error.message
 
 
 def test_client_key_that_does_not_match_its_certificate_is_refused(
     bed: Bed, mutual: ScriptedServer, clients: TestCa
 ) -> None:
-    one, other = clients.issue("one"), clients.issue("other")
-    bed.put("client", tls_crt=one.cert.read_bytes(), tls_key=other.key.read_bytes())
+    first_certificate, other = clients.issue("one"), clients.issue("other")
+    bed.put("client", tls_crt=first_certificate.cert.read_bytes(), tls_key=other.key.read_bytes())
     error = bed.failure(mutual.url, CERTIFICATE, CA)
     assert error.reason == "secret_invalid"
     assert "the key is not that of the certificate" in error.message

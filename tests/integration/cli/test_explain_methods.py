@@ -56,7 +56,7 @@ class World:
             *test_clouds.AWS_KEY[1:],
             *tokens,
             *clouds,
-            *self.cluster.given,
+            *self.cluster.issued_tokens,
         ]
 
 

@@ -47,7 +47,7 @@ class Candidate:
         """The time at which it first said so."""
         return wait_for(lambda: self._times().get(what), timeout, f"{what!r} in {self.process.log}")
 
-    def said(self, what: str) -> bool:
+    def has_logged(self, what: str) -> bool:
         return what in self._times()
 
     def _times(self) -> dict[str, float]:
@@ -95,8 +95,8 @@ def test_leader_election_takes_over_despite_clock_differences(
     ahead.when("campaigning")
     first.process.kill()
     lapses = _renewed(session, namespace) + _lease(session, namespace)["leaseDurationSeconds"]
-    taken = ahead.when("leading", 25.0)
-    assert lapses - 0.5 < taken, "not before the lease lapsed"
+    took_over_after = ahead.when("leading", 25.0)
+    assert lapses - 0.5 < took_over_after, "not before the lease lapsed"
     assert _lease(session, namespace)["leaseTransitions"] == 1
 
     behind = candidates(control_plane, namespace, "behind", -20.0)
@@ -108,9 +108,9 @@ def test_leader_election_takes_over_despite_clock_differences(
     behind.when("leading")
     # It led no more before it asked to hand the lease over, so never beside the other one.
     assert ahead.when("handing") < behind.when("leading")
-    assert not ahead.said("still-leading")
-    assert ahead.said("ended")
-    assert not ahead.said("lost")
+    assert not ahead.has_logged("still-leading")
+    assert ahead.has_logged("ended")
+    assert not ahead.has_logged("lost")
     assert _lease(session, namespace)["holderIdentity"] == "behind"
 
 
@@ -208,22 +208,22 @@ def _seconds_to_loss(plane: ControlPlane, program: str) -> float:
 def test_lease_renewal_is_one_request(
     control_plane: ControlPlane, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    namespace, made = control_plane.namespace(), []
+    namespace, request_methods = control_plane.namespace(), []
     request: Callable[..., Any] = session.request
 
     def counting(method: str, path: str, **options: Any) -> Any:
-        made.append(method)
+        request_methods.append(method)
         return request(method, path, **options)
 
     monkeypatch.setattr(session, "request", counting)
     with _campaigning(session, namespace, "first") as first:
         wait_for(lambda: first.leading)
-        made.clear()
-        wait_for(lambda: len(made) >= 3, 5)
-        assert set(made) == {"PUT"}, "two that take seconds each would not fit into the deadline"
+        request_methods.clear()
+        wait_for(lambda: len(request_methods) >= 3, 5)
+        assert set(request_methods) == {"PUT"}, "two that take seconds each would not fit into the deadline"
         # One that somebody else changed is read first.
         control_plane.kubectl("annotate", "lease", LEASE_NAME, "-n", namespace, "note=mine")
-        wait_for(lambda: "GET" in made, 5)
+        wait_for(lambda: "GET" in request_methods, 5)
         assert first.leading
     assert session.get(LEASES.path(namespace, LEASE_NAME))["metadata"]["annotations"] == {"note": "mine"}
 

@@ -32,15 +32,21 @@ def test_list_of_many_pages_is_complete(control_plane: ControlPlane, monkeypatch
             _create(session, namespace, f"c{number}")
         requests: list[object] = []
         request: Callable[..., Any] = session.request
-        monkeypatch.setattr(session, "request", lambda *args, **more: requests.append(args) or request(*args, **more))
+        monkeypatch.setattr(
+            session, "request", lambda *args, **options: requests.append(args) or request(*args, **options)
+        )
         recorder = Recorder()
         with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace, page=5) as reflector:
             assert len(requests) == 5
             assert recorder.copy == on_server(session, CONFIG_MAPS, namespace)
-            one = reflector.store.get((namespace, "c7"))
-            assert one is not None
-            assert (one["kind"], one["apiVersion"], one["data"]) == ("ConfigMap", "v1", {"value": "1"})
-            assert "managedFields" not in one["metadata"]
+            config_map = reflector.store.get((namespace, "c7"))
+            assert config_map is not None
+            assert (config_map["kind"], config_map["apiVersion"], config_map["data"]) == (
+                "ConfigMap",
+                "v1",
+                {"value": "1"},
+            )
+            assert "managedFields" not in config_map["metadata"]
 
 
 def test_changes_arrive_at_once_and_in_order(control_plane: ControlPlane, session: Session) -> None:
@@ -119,8 +125,8 @@ def test_reflector_names_a_missing_permission(control_plane: ControlPlane) -> No
 
 
 def test_an_unknown_kind_is_an_error_and_deletes_nothing(control_plane: ControlPlane, session: Session) -> None:
-    missing = Resource("example.org", "v1", "missing", "Missing")
-    with reflecting(session, missing, Recorder(), synced=False) as reflector:
+    unknown_kind = Resource("example.org", "v1", "missing", "Missing")
+    with reflecting(session, unknown_kind, Recorder(), synced=False) as reflector:
         wait_for(lambda: reflector.error, 5)
         assert "404" in str(reflector.error)
         assert not reflector.synced.is_set()
@@ -130,12 +136,12 @@ def test_reflector_survives_an_api_server_killed_under_load(control_plane: Contr
     plane, recorder = control_plane, Recorder()
     namespace = plane.namespace()
     session, writer = plane.session(), plane.session()
-    done = threading.Event()
+    finished = threading.Event()
 
     def churn() -> None:
         """Create and change objects and delete every third one; an outage only makes it wait."""
         for number in range(10_000):
-            if done.is_set():
+            if finished.is_set():
                 return
             path = CONFIG_MAPS.path(namespace, f"c{number}")
             with contextlib.suppress(BackendError):
@@ -143,7 +149,7 @@ def test_reflector_survives_an_api_server_killed_under_load(control_plane: Contr
                 writer.merge(path, {"data": {"value": "2"}})
                 if number % 3 == 0:
                     writer.delete(path)
-            done.wait(0.02)
+            finished.wait(0.02)
 
     thread = threading.Thread(target=churn)
     with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
@@ -153,11 +159,11 @@ def test_reflector_survives_an_api_server_killed_under_load(control_plane: Contr
         plane.start_apiserver()
         reports = len(recorder.reports)
         wait_for(lambda: len(recorder.reports) > reports + 30, 30, "the watch to go on")
-        done.set()
+        finished.set()
         thread.join()
         wait_for(lambda: recorder.copy == on_server(session, CONFIG_MAPS, namespace), 10)
-        held = {key_of(obj): version_of(obj) for obj in reflector.store.list()}
-        assert held == recorder.copy
+        copied_versions = {key_of(obj): version_of(obj) for obj in reflector.store.list()}
+        assert copied_versions == recorder.copy
         deleted = recorder.names("deleted")
         assert len(deleted) == len(set(deleted)), "no deletion twice"
         assert reflector.error is None
@@ -169,8 +175,8 @@ def test_objects_deleted_during_an_outage_are_reported(control_plane: ControlPla
         _create(session, namespace, name)
     with (
         Way(control_plane) as way,
-        contextlib.closing(Session.load(way.kubeconfig)) as kept,
-        reflecting(kept, CONFIG_MAPS, recorder, namespace=namespace) as reflector,
+        contextlib.closing(Session.load(way.kubeconfig)) as lasting_session,
+        reflecting(lasting_session, CONFIG_MAPS, recorder, namespace=namespace) as reflector,
     ):
         way.cut()
         session.delete(CONFIG_MAPS.path(namespace, "b"))

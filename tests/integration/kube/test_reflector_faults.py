@@ -313,12 +313,12 @@ def test_an_answer_that_is_not_json_is_an_error_of_the_backend() -> None:
 def test_an_object_that_is_nested_too_deeply_hides_no_other() -> None:
     """The API server keeps up to 10,000 levels where a schema preserves what it does not know."""
 
-    def written(obj: dict[str, Any]) -> bytes:
+    def nested_json(obj: dict[str, Any]) -> bytes:
         return json.dumps(obj).replace('"NEST"', '{"a":' * 2000 + '"]"' + "}" * 2000).encode()
 
     class Deep(Script):
         def list(self, number: int, exchange: Exchange) -> None:
-            data = written(listing(10, config_map("a", 5, "NEST"), config_map("b", 6)))
+            data = nested_json(listing(10, config_map("a", 5, "NEST"), config_map("b", 6)))
             exchange._handler.send_response(200)
             exchange._handler.send_header("Content-Length", str(len(data)))
             exchange._handler.end_headers()
@@ -326,7 +326,7 @@ def test_an_object_that_is_nested_too_deeply_hides_no_other() -> None:
 
         def first_watch(self, exchange: Exchange) -> None:
             exchange.begin()
-            exchange.chunk(written({"type": "ADDED", "object": config_map("c", 11, "NEST")}) + b"\n")
+            exchange.chunk(nested_json({"type": "ADDED", "object": config_map("c", 11, "NEST")}) + b"\n")
             exchange.event("ADDED", config_map("d", 12))
             self.server.stopping.wait(30)
 

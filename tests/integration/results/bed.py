@@ -56,8 +56,8 @@ class MemoryBackend:
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
         key = namespace, name
-        found = self.objects.get(key)
-        return None if found is None else state_of(found, written_at=self.written_at.get(key, 0.0))
+        score_object = self.objects.get(key)
+        return None if score_object is None else state_of(score_object, written_at=self.written_at.get(key, 0.0))
 
     def apply_score(self, manifest: dict[str, Any], status: dict[str, Any]) -> ScoreState:
         if self.error is not None:
@@ -74,10 +74,10 @@ class MemoryBackend:
         if self.error is not None:
             raise self.error
         adopted = 0
-        for key, found in self.objects.items():
-            if not found["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
+        for key, score_object in self.objects.items():
+            if not score_object["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
                 manifest, until = claimed
-                self.objects[key] = {**manifest, "status": upstreams_status(found, until)}
+                self.objects[key] = {**manifest, "status": upstreams_status(score_object, until)}
                 adopted += 1
         return adopted
 
@@ -90,8 +90,10 @@ class MemoryBackend:
 
     def scores(self, cluster: str, name: str) -> dict[str, int] | None:
         """Item name -> value of one object, or None."""
-        found = self.objects.get((cluster, name))
-        return None if found is None else {item["name"]: item["value"] for item in found["status"]["scores"]}
+        score_object = self.objects.get((cluster, name))
+        return (
+            None if score_object is None else {item["name"]: item["value"] for item in score_object["status"]["scores"]}
+        )
 
 
 class BedOwners:
@@ -123,7 +125,7 @@ class BedOwners:
     def scorer_of(self, cluster: str, name: str) -> str | None:
         del cluster
         scorers = self._registry.scorers().values()
-        return next((one.name for one in scorers if sanitize_resource_name(one.score_name) == name), None)
+        return next((scorer.name for scorer in scorers if sanitize_resource_name(scorer.score_name) == name), None)
 
 
 class Bed:

@@ -49,27 +49,27 @@ class Simulation:
         if not self.unheard:
             return
         # Any of them, so that results overtake each other.
-        cluster, scorer, run = found = self.unheard.pop(self.dice.randrange(len(self.unheard)))
+        cluster, scorer, run = run_key = self.unheard.pop(self.dice.randrange(len(self.unheard)))
         outcome = self.dice.choice(["ok", "ok", "ok", "empty", "partial", "error", "skipped"])
         frame = self.bed.frame(run, cluster, scorer, outcome=outcome, reason="some_reason")
         self.sent.append(frame)
         answer = handle(self.bed.ingest, frame)
-        if self.outcome[found] == "lost":
+        if self.outcome[run_key] == "lost":
             assert answer == "late"
         else:
             assert answer == outcome
-            self.outcome[found] = outcome
+            self.outcome[run_key] = outcome
 
     def skewed(self) -> None:
         if not self.unheard:
             return
-        cluster, scorer, run = found = self.unheard.pop()
+        cluster, scorer, run = run_key = self.unheard.pop()
         answer = handle(self.bed.ingest, self.bed.frame(run, cluster, scorer, at=self.bed.now + 1000))
-        if self.outcome[found] == "lost":
+        if self.outcome[run_key] == "lost":
             assert answer == "stale"
         else:
             assert answer == "error"
-            self.outcome[found] = "error"
+            self.outcome[run_key] = "error"
 
     def duplicate(self) -> None:
         if self.sent:

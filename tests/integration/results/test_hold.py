@@ -32,11 +32,11 @@ def bed(bed: Bed) -> Bed:
     return bed
 
 
-def cycle(bed: Bed, *values: float, seconds: float = 30, **others: Any) -> dict[str, int]:
+def cycle(bed: Bed, *values: float, seconds: float = 30, **options: Any) -> dict[str, int]:
     """A cycle with nodes of these values, so long after the one before; the items in force after it."""
     bed.now += seconds - 1
     results = [({"node": "abcdefgh"[number]}, value) for number, value in enumerate(values)]
-    bed.cycle(results=results, **others)
+    bed.cycle(results=results, **options)
     return in_force(bed)
 
 
@@ -105,12 +105,12 @@ def test_readers_see_what_waits(bed: Bed) -> None:
     cycle(bed, 50, 20)
     cycle(bed, 60, 20)
     client = FleetModel(bed.client, clock=lambda: bed.now)
-    listed = client.scores("c1", "s1")
-    [score] = listed.scores
+    score_list = client.scores("c1", "s1")
+    [score] = score_list.scores
     assert [(item.name, item.value, item.waiting) for item in score.items] == [("a", 50, 60), ("b", 20, None)]
-    held, other = score.items
-    assert (held.waiting_since, other.waiting_since) == (score_at(bed), None)
-    assert held.waiting_until == score_at(bed) + timedelta(seconds=60)
+    held_item, other = score.items
+    assert (held_item.waiting_since, other.waiting_since) == (score_at(bed), None)
+    assert held_item.waiting_until == score_at(bed) + timedelta(seconds=60)
     assert score.hold is not None
     assert score.hold.rule == "a change is published from 5 points on, if it lasts 60 s"
     assert "waitingSince" not in other.model_dump(mode="json", by_alias=True)
@@ -118,20 +118,23 @@ def test_readers_see_what_waits(bed: Bed) -> None:
     now = bed.state().score
     assert now is not None
     views = score_items(now, bed.registry.scorer("s1"), "c1")
-    assert [(one.name, one.value, one.scored, one.waiting) for one in views] == [("a", 50, 50, 60), ("b", 20, 20, None)]
+    assert [(view.name, view.value, view.scored, view.waiting) for view in views] == [
+        ("a", 50, 50, 60),
+        ("b", 20, 20, None),
+    ]
     screen = console()
-    with screen.capture() as shown:
-        screen.print(render_scores(listed))
-    assert "50 (60 held for 0s, 1m to go)" in shown.get()
-    assert "s1: a change is published from 5 points on, if it lasts 60 s" in shown.get()
+    with screen.capture() as capture:
+        screen.print(render_scores(score_list))
+    assert "50 (60 held for 0s, 1m to go)" in capture.get()
+    assert "s1: a change is published from 5 points on, if it lasts 60 s" in capture.get()
     detail = FleetModel(bed.client, clock=lambda: bed.now).pair("c1", "s1")
     assert (detail.hold, detail.held) == (score.hold, 1)
-    assert [item.waiting_until for item in detail.score_items] == [held.waiting_until, None]
+    assert [item.waiting_until for item in detail.score_items] == [held_item.waiting_until, None]
     cycle(bed, 53, 20)
-    listed = client.scores("c1", "s1")
-    with screen.capture() as shown:
-        screen.print(render_scores(listed))
-    assert "50 (53 held, too near)" in shown.get()
+    score_list = client.scores("c1", "s1")
+    with screen.capture() as capture:
+        screen.print(render_scores(score_list))
+    assert "50 (53 held, too near)" in capture.get()
 
 
 def test_hold_continues_in_a_second_worker(bed: Bed) -> None:
@@ -166,7 +169,10 @@ def test_two_workers_take_turns(bed: Bed) -> None:
         worker = workers[number % 2]
         frame = bed.frame(run, results=[({"node": "a"}, value)])
         # Both may see it, should a claim run out: the second changes nothing.
-        threads = [threading.Thread(target=one.handle_all, args=([frame],)) for one in (worker, workers[0])]
+        threads = [
+            threading.Thread(target=results_worker.handle_all, args=([frame],))
+            for results_worker in (worker, workers[0])
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

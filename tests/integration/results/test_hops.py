@@ -31,10 +31,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def counting(original: Any, what: str) -> Any:
         def wrapped(*args: Any, **options: Any) -> Any:
-            made = original(*args, **options)
-            texts = [made] if what == "encoded" else args
+            encoded = original(*args, **options)
+            texts = [encoded] if what == "encoded" else args
             counts[what] += any(MARK in str(text) for text in texts)
-            return made
+            return encoded
 
         return wrapped
 
@@ -84,10 +84,12 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
     # The payload, and the score. The payload.
     assert (counted["encoded"], counted["decoded"]) == (2, 1)
     # The slot of the mailbox, and the pair.
-    kept = [text.split()[:2] for _, text in commands if MARK in text and text.split()[0] in ("SET", "HSET", "LPUSH")]
-    assert sorted(kept) == [["HSET", "dsf:pair:c1/s1"], ["SET", "hub.mail.c1.0"]]
+    stored_commands = [
+        text.split()[:2] for _, text in commands if MARK in text and text.split()[0] in ("SET", "HSET", "LPUSH")
+    ]
+    assert sorted(stored_commands) == [["HSET", "dsf:pair:c1/s1"], ["SET", "hub.mail.c1.0"]]
     # The agent puts it into a slot and sets the flag, in one round trip. The hub reads slots, asks for the cluster, the
     # scorer, overrides of the interval and the factor of validities, in one round trip, closes the run and empties the
     # slot. One script more opens the run, as beat's would.
-    sent = Counter(text.split()[0] for is_inside, text in commands if not is_inside)
-    assert sent - Counter(["HELLO"]) == {"SET": 2, "EVALSHA": 4, "HMGET": 3, "HGET": 1}
+    command_counts = Counter(text.split()[0] for is_inside, text in commands if not is_inside)
+    assert command_counts - Counter(["HELLO"]) == {"SET": 2, "EVALSHA": 4, "HMGET": 3, "HGET": 1}

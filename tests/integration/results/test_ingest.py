@@ -185,18 +185,18 @@ def test_the_newest_result_of_a_pair_counts_in_whatever_order_they_come(bed: Bed
     for _ in range(5):
         bed.now += 1
         runs.append(bed.open())
-    oldest, older, newer, failed, newest = runs
+    oldest, older, newer, failed_run, newest = runs
     frames = {run: bed.frame(run, results=[({"node": "a"}, n)]) for n, run in enumerate(runs)}
-    frames[failed] = bed.frame(failed, outcome="error")
+    frames[failed_run] = bed.frame(failed_run, outcome="error")
     other = bed.frame(bed.open(scorer="s2"), scorer="s2")
-    batch = [frames[newer], other, *(frames[run] for run in (newest, oldest, failed, older, newer))]
+    batch = [frames[newer], other, *(frames[run] for run in (newest, oldest, failed_run, older, newer))]
     assert bed.ingest.handle_all(batch) == ["ok", "ok", "ok", "ok", "error", "ok", "replayed"]
     state = bed.state()
     assert state.score is not None
     assert (state.score.run, state.score.items, state.failing, state.last_run) == (newest, [("a", 4)], 0, newest)
     assert books(bed) == {"ok": 4, "error": 1}
     assert state.open == 0
-    assert [entry.run for entry in bed.history()] == [older, failed, oldest, newest, newer]
+    assert [entry.run for entry in bed.history()] == [older, failed_run, oldest, newest, newer]
 
 
 def test_redis_error_for_all_results_is_raised_and_results_wait(bed: Bed) -> None:
@@ -228,12 +228,12 @@ def test_result_that_cannot_be_evaluated_does_not_block_other_results(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed.add("c2", "s1")
-    made = ingest_module.ending_of
+    original_ending_of = ingest_module.ending_of
 
     def stumbling(result: Result, *arguments: Any, **options: Any) -> Any:
         if result.cluster == "c1":
             raise KeyError("a mistake")
-        return made(result, *arguments, **options)
+        return original_ending_of(result, *arguments, **options)
 
     monkeypatch.setattr(ingest_module, "ending_of", stumbling)
     batch = [bed.frame(bed.open(cluster), cluster) for cluster in ("c1", "c2")]

@@ -203,8 +203,8 @@ def test_result_of_a_pair_masked_meanwhile_is_removed(bed: Bed) -> None:
 
 
 def test_reasons_that_no_agent_gives_are_counted_as_other(bed: Bed) -> None:
-    refused = {"nan": 2, "bad_labels": 3, **{f"made_up_{n}": 1 for n in range(60)}}
-    assert bed.cycle(outcome="partial", refused=refused) == "partial"
+    refusal_counts = {"nan": 2, "bad_labels": 3, **{f"made_up_{n}": 1 for n in range(60)}}
+    assert bed.cycle(outcome="partial", refused=refusal_counts) == "partial"
     assert bed.state().refused() == {"nan": 2, "bad_labels": 3, "other": 60}
     # Each name was a call in a script that nobody else can be served beside.
     flood = _unchecked(bed, bed.open(), refused={f"m{n}": 1 for n in range(100_000)})

@@ -80,8 +80,8 @@ def test_many_workers_declare_each_run_once(bed: Bed) -> None:
         bed.open("c1", "s1", deadline=n % 5)
     bed.now += 1000
     with ThreadPoolExecutor(4) as pool:
-        found = [run for runs in pool.map(lambda _: bed.sweep(), range(12)) for run in runs]
-    assert len(found) == len(set(found)) == 1500
+        lost_runs = [run for runs in pool.map(lambda _: bed.sweep(), range(12)) for run in runs]
+    assert len(lost_runs) == len(set(lost_runs)) == 1500
     assert (bed.state().count("lost"), bed.state().open) == (1500, 0)
 
 

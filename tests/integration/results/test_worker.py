@@ -120,9 +120,11 @@ def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Pa
     number, kills = 600, 0
     with pushing(bed.client, bed.backlog(number)):
         while kills < 2:
-            done = bed.state().count("ok")
+            ok_count = bed.state().count("ok")
             with worker:
-                wait_for(lambda done=done: bed.state().count("ok") > done + 10, 60, "results", interval=0.001)  # type: ignore[misc]
+                wait_for(
+                    lambda ok_before=ok_count: bed.state().count("ok") > ok_before + 10, 60, "results", interval=0.001
+                )  # type: ignore[misc]
                 worker.kill()
             kills += 1
         with worker:
@@ -172,7 +174,7 @@ def test_worker_started_with_a_full_redis_ingests_results(settings_factory, fold
 
 def test_flower_sees_what_was_ingested(bed: Bed, redis_url: str, folder: Path) -> None:
     bed.now = time.time()
-    seen: list[str] = []
+    event_bodies: list[str] = []
     with bed.client.pubsub() as events:
         # Before there is a worker: it may be quicker than this process.
         events.psubscribe("/0.celeryev/*")
@@ -181,18 +183,18 @@ def test_flower_sees_what_was_ingested(bed: Bed, redis_url: str, folder: Path) -
         def kinds() -> set[str]:
             while (event := events.get_message(timeout=0.1)) is not None:
                 if event["type"] == "pmessage":
-                    seen.append(json.loads(event["data"])["body"])
+                    event_bodies.append(json.loads(event["data"])["body"])
             return {
                 kind
                 for kind in ("task-received", "task-started", "task-succeeded", "worker-heartbeat")
-                if any(f'"{kind}"' in text for text in seen)
+                if any(f'"{kind}"' in text for text in event_bodies)
             }
 
         with WorkerProcess(redis_url, folder):
             wait_for(lambda: "worker-heartbeat" in kinds(), 30, "the worker to be connected")
             push(bed.client, [bed.frame(bed.open())])
             wait_for(lambda: len(kinds()) == 4, 30, "the task's events")
-    text = "\n".join(seen)
+    text = "\n".join(event_bodies)
     assert '"dsf.ingest"' in text
     assert "1 result of c1" in text
     assert "ok 1" in text

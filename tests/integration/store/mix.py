@@ -65,7 +65,7 @@ class Mix:
             )
 
     def by_hand(self) -> None:
-        cluster, scorer = self.some()
+        cluster, scorer = self.random_pair()
         if self.client.hexists(keys.ENTRIES, keys.pair(cluster, scorer)):
             self.bed.cycle(cluster, scorer, results=[({"node": "a"}, self.dice.uniform(-200, 200))])
 
@@ -76,7 +76,7 @@ class Mix:
         self.bed.sweep()
 
     def pause(self) -> None:
-        cluster, scorer = self.some()
+        cluster, scorer = self.random_pair()
         target = self.dice.choice([keys.pair(cluster, scorer), scorer_target(scorer)])
         until = self.dice.choice([None, self.bed.now + 20])
         self.bed.schedule.set_override(target, paused=True, paused_until=until, now=self.bed.now)
@@ -86,9 +86,9 @@ class Mix:
             self.bed.schedule.reset(target, self.bed.now)
 
     def remove(self) -> None:
-        cluster, scorer = self.some()
-        gone = self.dice.choice([[(cluster, scorer)], [(one, scorer) for one in CLUSTERS]])
-        self.bed.schedule.remove([keys.pair(*one) for one in gone])
+        cluster, scorer = self.random_pair()
+        removed_pairs = self.dice.choice([[(cluster, scorer)], [(other_cluster, scorer) for other_cluster in CLUSTERS]])
+        self.bed.schedule.remove([keys.pair(*pair) for pair in removed_pairs])
 
     def come_back(self) -> None:
         for cluster in CLUSTERS:
@@ -107,7 +107,7 @@ class Mix:
     def forget(self) -> None:
         self.bed.runs.forget(self.bed.runs.leftovers())
 
-    def some(self) -> tuple[str, str]:
+    def random_pair(self) -> tuple[str, str]:
         return self.dice.choice(CLUSTERS), self.dice.choice(SCORERS)
 
     def step(self) -> None:
@@ -124,11 +124,11 @@ class Mix:
     def recount(self) -> Known:
         """By reading every pair."""
         overrides = self.bed.schedule.overrides()
-        found: Known = {}
+        recounted: Known = {}
         for entry in self.bed.schedule.entries():
             state = self.bed.state(entry.cluster, entry.scorer)
-            wanted = effective(entry.model_copy(update={"runnable": True}), overrides, self.bed.now)
-            judged = verdict(state, self.bed.now, is_paused=wanted.paused)
+            effective_entry = effective(entry.model_copy(update={"runnable": True}), overrides, self.bed.now)
+            judged = verdict(state, self.bed.now, is_paused=effective_entry.paused)
             stage = reason = ""
             if judged is Verdict.FAILING and state.trouble is not None:
                 stage, reason = state.trouble.stage, state.trouble.reason
@@ -136,79 +136,87 @@ class Mix:
                 reason = state.skips.reason
             elif judged in (Verdict.OK, Verdict.EMPTY) and state.remark is not None:
                 reason = state.remark.reason
-            found[entry.cluster, entry.scorer] = (judged, stage, reason)
-        return found
+            recounted[entry.cluster, entry.scorer] = (judged, stage, reason)
+        return recounted
 
     def check(self) -> None:
         """The rows in memory say what reading every pair says, however it is asked, and what a new reader says."""
         assert every_row(self.model) == every_row(FleetModel(self.client))
-        known = self.recount()
+        expected_states = self.recount()
         by_scorer: defaultdict[str, Counter[str]] = defaultdict(Counter)
         groups: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
-        for (_, scorer), (state, stage, reason) in known.items():
+        for (_, scorer), (state, stage, reason) in expected_states.items():
             by_scorer[scorer][state] += 1
             if reason:
                 groups[scorer][state, stage, reason] += 1
         fleet = self.model.summary()
-        assert fleet.pairs == len(known)
-        for one in fleet.scorers:
-            assert counts(one.states) == by_scorer[one.name]
-            assert {(g.state, g.stage, g.reason): g.clusters for g in one.reasons} == groups[one.name]
-        ages = [state for pair in known if (state := self.bed.state(*pair)).last_success is not None]
-        assert sum(one.ages.count for one in fleet.scorers) == len(ages)
-        self._check_pages(known)
-        self._check_clusters(known)
-        self._check_values(known)
+        assert fleet.pairs == len(expected_states)
+        for scorer_row in fleet.scorers:
+            assert counts(scorer_row.states) == by_scorer[scorer_row.name]
+            assert {(g.state, g.stage, g.reason): g.clusters for g in scorer_row.reasons} == groups[scorer_row.name]
+        ages = [state for pair in expected_states if (state := self.bed.state(*pair)).last_success is not None]
+        assert sum(scorer_row.ages.count for scorer_row in fleet.scorers) == len(ages)
+        self._check_pages(expected_states)
+        self._check_clusters(expected_states)
+        self._check_values(expected_states)
 
-    def _check_pages(self, known: Known) -> None:
+    def _check_pages(self, expected_states: Known) -> None:
         rows, cursor = [], None
         while True:
             page = self.model.pairs(limit=3, cursor=cursor)
             rows += page.pairs
-            assert page.total == len(known)
+            assert page.total == len(expected_states)
             if (cursor := page.cursor) is None:
                 break
-        assert {(row.cluster, row.scorer): row.state for row in rows} == {pair: one[0] for pair, one in known.items()}
-        assert len(rows) == len(known)
+        assert {(row.cluster, row.scorer): row.state for row in rows} == {
+            pair: state_and_reason[0] for pair, state_and_reason in expected_states.items()
+        }
+        assert len(rows) == len(expected_states)
         order = list(Verdict)
         assert [order.index(row.state) for row in rows] == sorted(order.index(row.state) for row in rows)
         again = self.model.pairs(PairFilter(clusters=CLUSTERS))
         assert again.pairs == rows
-        for state, stage, reason in set(known.values()):
-            wanted = {pair for pair, one in known.items() if one == (state, stage, reason)}
+        for state, stage, reason in set(expected_states.values()):
+            expected_pairs = {
+                pair for pair, state_and_reason in expected_states.items() if state_and_reason == (state, stage, reason)
+            }
             if reason:
-                some = self.model.pairs(PairFilter(stage=stage, reason=reason, states=[state]))
-                assert {(row.cluster, row.scorer) for row in some.pairs} == wanted
-            some = self.model.pairs(PairFilter(states=[state]))
-            assert some.total == sum(one[0] is state for one in known.values())
+                filtered_page = self.model.pairs(PairFilter(stage=stage, reason=reason, states=[state]))
+                assert {(row.cluster, row.scorer) for row in filtered_page.pairs} == expected_pairs
+            filtered_page = self.model.pairs(PairFilter(states=[state]))
+            assert filtered_page.total == sum(
+                state_and_reason[0] is state for state_and_reason in expected_states.values()
+            )
 
-    def _check_clusters(self, known: Known) -> None:
+    def _check_clusters(self, expected_states: Known) -> None:
         page = self.model.clusters(limit=200)
-        assert {(one.name, scorer): state for one in page.clusters for scorer, state in one.scorers.items()} == {
-            pair: one[0] for pair, one in known.items()
-        }
-        failing = [one.states.failing for one in page.clusters]
+        assert {
+            (cluster_row.name, scorer): state
+            for cluster_row in page.clusters
+            for scorer, state in cluster_row.scorers.items()
+        } == {pair: state_and_reason[0] for pair, state_and_reason in expected_states.items()}
+        failing = [cluster_row.states.failing for cluster_row in page.clusters]
         assert failing == sorted(failing, reverse=True)
 
-    def _check_values(self, known: Known) -> None:
-        good = {pair for pair, one in known.items() if one[0] is Verdict.OK}
+    def _check_values(self, expected_states: Known) -> None:
+        good = {pair for pair, state_and_reason in expected_states.items() if state_and_reason[0] is Verdict.OK}
         expected = {pair: value for pair in good if (value := self.bed.state(*pair).value) is not None}
-        found = {
-            (one.cluster, scorer): one.value
+        top_values = {
+            (top_row.cluster, scorer): top_row.value
             for scorer in self.bed.registry.scorers()
-            for one in self.model.scorer(scorer).top
+            for top_row in self.model.scorer(scorer).top
         }
-        assert found == expected
+        assert top_values == expected
 
 
 def every_row(model: FleetModel) -> dict[tuple[str, str], tuple[Any, ...]]:
     """All that is known of each pair."""
-    found = {}
+    rows_by_pair = {}
     for row in every(model.rows()):
         why = row.why(Verdict.FAILING if row.is_failing else Verdict.OK)
         parts = (row.last_success, row.valid_until, row.items, row.value, row.is_failing, row.is_skipped, why)
-        found[row.cluster, row.scorer] = parts
-    return found
+        rows_by_pair[row.cluster, row.scorer] = parts
+    return rows_by_pair
 
 
 def counts(states: Any) -> Counter[str]:

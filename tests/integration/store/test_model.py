@@ -32,12 +32,12 @@ def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
     before = mix.model.summary().sequence
     mix.bed.schedule.remove(PAIRS)
     assert mix.model.summary().pairs == 0
-    gone = {keys.pair(*pair) for pair in mix.model.updates(before).pairs}
-    assert gone
+    removed_pairs = {keys.pair(*pair) for pair in mix.model.updates(before).pairs}
+    assert removed_pairs
     # The second look of the sweeper forgets that they went.
     mix.bed.runs.forget(mix.bed.runs.leftovers())
-    left = {key for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN, keys.CHANGED) if mix.client.exists(key)}
-    assert left == set()
+    remaining_keys = {key for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN, keys.CHANGED) if mix.client.exists(key)}
+    assert remaining_keys == set()
     assert mix.model.summary().pairs == 0
 
 
@@ -106,11 +106,11 @@ def test_changes_name_what_changed_and_what_went(bed_in_memory: Bed) -> None:
     assert mix.model.updates(before).pairs == []
     bed.cycle("c1", "s1")
     bed.cycle("c2", "s1", outcome="error")
-    found = mix.model.updates(before)
-    assert found.pairs == [("c1", "s1"), ("c2", "s1")]
+    updates = mix.model.updates(before)
+    assert updates.pairs == [("c1", "s1"), ("c2", "s1")]
     bed.cycle("c1", "s1", results=[({"node": "a"}, 7.0)])
     bed.schedule.remove(["c2/s1"])
-    assert mix.model.updates(found.sequence).pairs == [("c1", "s1"), ("c2", "s1")]
+    assert mix.model.updates(updates.sequence).pairs == [("c1", "s1"), ("c2", "s1")]
     first = mix.model.updates(before, limit=1)
     assert first.more
     assert len(first.pairs) == 1
@@ -131,15 +131,15 @@ def test_pages_have_each_pair_once_while_cycles_go_on(bed_in_memory: Bed) -> Non
     mix = Mix(bed_in_memory, 1)
     for pair in PAIRS:
         bed_in_memory.cycle(*keys.split_pair(pair))
-    seen, cursor = [], None
-    while len(seen) <= len(PAIRS):
+    listed_pairs, cursor = [], None
+    while len(listed_pairs) <= len(PAIRS):
         page = mix.model.pairs(limit=3, cursor=cursor)
-        seen += [keys.pair(row.cluster, row.scorer) for row in page.pairs]
+        listed_pairs += [keys.pair(row.cluster, row.scorer) for row in page.pairs]
         if (cursor := page.cursor) is None:
             break
         for row in page.pairs:
             bed_in_memory.cycle(row.cluster, row.scorer)
-    assert sorted(seen) == sorted(PAIRS)
+    assert sorted(listed_pairs) == sorted(PAIRS)
 
 
 def test_score_expires_by_the_clock_alone(bed_in_memory: Bed) -> None:

@@ -56,9 +56,9 @@ def test_first_runs_of_many_new_entries_are_spread(store: ScheduleStore) -> None
     # Also when they come in several calls, one scorer or cluster after the other.
     for start in range(0, 200, 50):
         store.upsert(entries[start : start + 50], START)
-    times = [due(store, one.pair) for one in entries]
+    times = [due(store, new_entry.pair) for new_entry in entries]
     assert times[0] == START
-    early = [at for one, at in zip(entries, times, strict=True) if not is_slot(one.pair, 600, at)]
+    early = [at for new_entry, at in zip(entries, times, strict=True) if not is_slot(new_entry.pair, 600, at)]
     assert len(early) > 180
     assert [round(at - START, 2) for at in early] == [round(n / 100, 2) for n in range(len(early))]
 
@@ -76,7 +76,7 @@ def test_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -
     store = ScheduleStore(store_client, spread_rate=1)
     entries = [entry(f"c{n}", interval=10) for n in range(500)]
     store.upsert(entries, START)
-    assert all(START <= due(store, one.pair) <= next_slot(one.pair, 10, START) for one in entries)
+    assert all(START <= due(store, new_entry.pair) <= next_slot(new_entry.pair, 10, START) for new_entry in entries)
     # Long after, a new entry is due at once again.
     store.upsert([entry("late")], START + 100)
     assert due(store, "late/s") == START + 100
@@ -133,7 +133,7 @@ def test_remove_leaves_nothing_but_overrides(store_client: redis.Redis) -> None:
     bench.store.set_override("c1/s", interval=7, now=bench.now)
     store_client.lpush(keys.history_key("c1", "s"), "{}")
     assert bench.store.remove(["c1/s", "c9/s"]) == 1
-    assert [one.pair for one in bench.store.entries()] == ["c1/s2", "c2/s"]
+    assert [remaining_entry.pair for remaining_entry in bench.store.entries()] == ["c1/s2", "c2/s"]
     assert bench.store.due_times(["c1/s"]) == {}
     assert not books(store_client, "c1").books
     assert not store_client.hexists(keys.ROWS, "c1/s")
@@ -164,8 +164,8 @@ def test_removal_of_a_pair_reads_no_open_runs_of_other_clusters(
     monkeypatch.setattr(store_client, "zscan_iter", noted)
     bench.store.remove(["c1/s"])
     assert {run.rpartition("/")[0] for run in read} == {"c1/s", "c1/s2"}
-    left = {str(run).rpartition("/")[0] for run in store_client.zrange(keys.OPEN_RUNS, 0, -1)}
-    assert left == {"c1/s2", "c10/s", "c2/s"}
+    remaining_pairs = {str(run).rpartition("/")[0] for run in store_client.zrange(keys.OPEN_RUNS, 0, -1)}
+    assert remaining_pairs == {"c1/s2", "c10/s", "c2/s"}
 
 
 def test_overrides_of_a_deleted_scorer_are_forgotten(store: ScheduleStore, store_client: redis.Redis) -> None:
@@ -278,8 +278,8 @@ def test_resume_keeps_an_interval(store: ScheduleStore, store_client: redis.Redi
     register(store_client, ["c1"])
     store.upsert([entry("c1")], START)
     store.set_override("c1/s", interval=9, paused=True, now=START)
-    left = store.resume("c1/s", now=START + 1)
-    assert (left.interval, left.paused) == (9, None)
+    remaining_override = store.resume("c1/s", now=START + 1)
+    assert (remaining_override.interval, remaining_override.paused) == (9, None)
 
 
 @pytest.mark.parametrize("is_down", [False, True])
@@ -288,13 +288,13 @@ def test_resume_overrules_what_else_holds_the_pair(
     store: ScheduleStore, store_client: redis.Redis, by_scorer: bool, is_down: bool
 ) -> None:
     register(store_client, ["c1"])
-    known = entry("c1", suspended=not by_scorer)
-    store.upsert([known.stopped() if is_down else known], START)
+    held_entry = entry("c1", suspended=not by_scorer)
+    store.upsert([held_entry.stopped() if is_down else held_entry], START)
     if by_scorer:
         store.set_override("*/s", paused=True, now=START)
     assert store.resume("c1/s", now=START + 1).paused is False
     # It runs again.
-    store.upsert([known], START + 1)
+    store.upsert([held_entry], START + 1)
     assert not effective(store.entries()[0], store.overrides(), START + 2).paused
 
 
@@ -347,4 +347,4 @@ def test_resume_of_all_keeps_nothing_for_a_pair_with_its_own_pause(
     store.resume("*/s", now=START + 1)
     assert set(store.overrides()) == {"c1/s"}
     store.upsert([entry("c1", suspended=True), entry("c2", suspended=True)], START + 2)
-    assert all(effective(one, store.overrides(), START + 3).paused for one in store.entries())
+    assert all(effective(stored_entry, store.overrides(), START + 3).paused for stored_entry in store.entries())

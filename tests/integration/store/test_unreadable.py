@@ -36,19 +36,19 @@ def _nothing_is_known() -> None:
 @pytest.fixture
 def mix(bed_in_memory: Bed) -> Mix:
     """A fleet with one successful cycle, of c2/s1."""
-    made = Mix(bed_in_memory, 1)
+    new_mix = Mix(bed_in_memory, 1)
     bed_in_memory.cycle("c2", "s1")
-    return made
+    return new_mix
 
 
 def _readers(mix: Mix) -> list[Any]:
     """Readers of all pairs: one that starts, and one that follows."""
-    found = [model.scorer("s1").states for model in (FleetModel(mix.client, lambda: mix.bed.now), mix.model)]
+    states = [model.scorer("s1").states for model in (FleetModel(mix.client, lambda: mix.bed.now), mix.model)]
     rows = [*mix.bed.pairs.rows([("c1", "s1"), ("c2", "s1")]), *mix.bed.pairs.states([("c1", "s1"), ("c2", "s1")])]
-    assert [one.last_success is not None for one in rows] == [False, True] * 2
+    assert [row.last_success is not None for row in rows] == [False, True] * 2
     assert ResultsGuard(mix.client).repair(mix.bed.now) == 0
     mix.bed.writer().step()
-    return found
+    return states
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: next(f"{name}={str(value)[:8]}" for name, value in row.items()))
@@ -59,7 +59,9 @@ def test_row_with_a_field_of_the_wrong_type_counts_as_a_pair_that_never_ran(mix:
         for _ in range(2):
             for states in _readers(mix):
                 assert (states.ok, states.never) == (1, len(CLUSTERS) - 1)
-    assert [(one["kind"], one["name"]) for one in logs if one["log_level"] == "warning"] == [("row", BAD)]
+    assert [(log_line["kind"], log_line["name"]) for log_line in logs if log_line["log_level"] == "warning"] == [
+        ("row", BAD)
+    ]
     # Its next result puts it right.
     mix.bed.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 2

@@ -37,6 +37,6 @@ def agent(make_agent: AgentFactory, spoke: Spoke, summarise: SummaryFactory) -> 
     """A running agent with one scorer, `sample`, whose source wants the token in `prometheus`."""
     spoke.secret("prometheus", {"token": "first-token"})
     spoke.deliver(summarise(sourceEndpointAuthName="prometheus", sourceEndpointAuthKey="token"))
-    made: KubeAgent = make_agent(KubeAgent, spoke=spoke)
-    made.start()
-    return made
+    kube_agent: KubeAgent = make_agent(KubeAgent, spoke=spoke)
+    kube_agent.start()
+    return kube_agent

@@ -62,11 +62,15 @@ def environment(spoke: Spoke, tmp_path: Path) -> dict[str, str]:
     """The environment of the agent's container. The account is in a kubeconfig instead of the pod, and the volume of
     trusted CAs is an empty folder."""
     (container,) = chart.containers(chart.one(_agent_objects(), "Deployment"))
-    found = chart.environment(container)
-    assert found["DSF_AGENT_KUBE"] == "true"
-    own = {"DSF_AGENT_NAMESPACE": spoke.namespace, "DSF_CLUSTER": CLUSTER, "DSF_KUBECONFIG": str(spoke.kubeconfig)}
+    variables = chart.environment(container)
+    assert variables["DSF_AGENT_KUBE"] == "true"
+    test_variables = {
+        "DSF_AGENT_NAMESPACE": spoke.namespace,
+        "DSF_CLUSTER": CLUSTER,
+        "DSF_KUBECONFIG": str(spoke.kubeconfig),
+    }
     (volume := tmp_path / "trusted-ca").mkdir()
-    return found | own | {"DSF_TRUSTED_CA_DIR": str(volume)}
+    return variables | test_variables | {"DSF_TRUSTED_CA_DIR": str(volume)}
 
 
 @pytest.fixture
@@ -92,7 +96,7 @@ def error(result: Result) -> str:
     return line
 
 
-def failed(result: Result) -> str:
+def error_of_failed_run(result: Result) -> str:
     """The last line of a report of a cycle that failed."""
     assert (result.exit_code, result.stderr) == (1, ""), result.output
     return str(result.stdout.splitlines()[-1])
@@ -130,13 +134,13 @@ def test_in_the_pod_of_an_agent(
         )  # fmt: skip
 
     assert "Read-only file system" in run("-c", f"open({str(tmp_path / 'file')!r}, 'w')").stderr
-    done = run("-m", "dsf.cli", "explain", "sample", "--cluster", CLUSTER)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert f"GET      {source.url}/api/v1/query_range?query=up&start=" in done.stdout
-    assert done.stdout.splitlines()[-1].rstrip() == "ok: 1 of 1 results are used. Nothing was published."
+    process = run("-m", "dsf.cli", "explain", "sample", "--cluster", CLUSTER)
+    assert (process.returncode, process.stderr) == (0, ""), process.stdout
+    assert f"GET      {source.url}/api/v1/query_range?query=up&start=" in process.stdout
+    assert process.stdout.splitlines()[-1].rstrip() == "ok: 1 of 1 results are used. Nothing was published."
     assert [request.headers["Authorization"] for request in source.requests] == ["Bearer first-token"]
     assert len(scorer.requests) == 1
-    assert "first-token" not in done.stdout
+    assert "first-token" not in process.stdout
     # A backtest there has the same configuration and Secrets, and needs no Redis: this one reaches none.
     past = run("-m", "dsf.cli", "backtest", "sample", "--since", "10m", "--rate", "100", "-o", "jsonl")
     assert past.returncode == 0, past.stderr
@@ -152,9 +156,9 @@ def test_in_the_pod_of_an_agent(
 
 def test_the_cluster_is_that_of_the_agent(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
     spoke.deliver(summarise(scoreDimensionFormat="${cluster}"))
-    found = report(explain("sample", "-o", "json"))
-    assert (found["cluster"], found["outcome"]) == (CLUSTER, "ok")
-    assert found["results"][0]["name"] == CLUSTER
+    printed_report = report(explain("sample", "-o", "json"))
+    assert (printed_report["cluster"], printed_report["outcome"]) == (CLUSTER, "ok")
+    assert printed_report["results"][0]["name"] == CLUSTER
     assert report(explain("sample", "--cluster", "any", "-o", "json", DSF_CLUSTER=None))["cluster"] == "any"
     other = error(explain("sample", "--cluster", "cluster2"))
     assert "this is the agent of cluster 'cluster1'; run this in the agent of 'cluster2'" in other
@@ -180,7 +184,7 @@ def test_explain_names_the_cluster_role_that_a_kubernetes_source_needs(
 ) -> None:
     query = 'kubernetes_available{resource="cpu"}'
     spoke.deliver(summarise(sourceType="Kubernetes", sourceEndpoint="", sourceQuery=query))
-    assert "(unauthorized): the source Kubernetes needs a ClusterRole with get, list and watch" in failed(
+    assert "(unauthorized): the source Kubernetes needs a ClusterRole with get, list and watch" in error_of_failed_run(
         explain("sample")
     )
     control_plane.set_rules(spoke.namespace, "agent", RULES)
@@ -190,8 +194,10 @@ def test_explain_names_the_cluster_role_that_a_kubernetes_source_needs(
         assert result.exit_code == 0, result.output
         (request,) = [line.strip() for line in result.stdout.splitlines() if line.strip().startswith("GET")]
         assert request == "GET      nodes and pods of this cluster"
-        sent = {one["metric"].get("node", ""): one["values"][-1][1] for one in scorer.requests[-1].json()["data"]}
-        assert sent == {"": "4", "n1": "4"}
+        values_by_node = {
+            series["metric"].get("node", ""): series["values"][-1][1] for series in scorer.requests[-1].json()["data"]
+        }
+        assert values_by_node == {"": "4", "n1": "4"}
     finally:
         spoke.session.delete(NODES.path(name="n1"))
 
@@ -199,16 +205,16 @@ def test_explain_names_the_cluster_role_that_a_kubernetes_source_needs(
 def test_fields_of_objects(
     explain: Explain, spoke: Spoke, summarise: SummaryFactory, control_plane: ControlPlane, scorer: ScriptedServer
 ) -> None:
-    wanted = {
+    query = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
         "namespace": spoke.namespace,
         "fields": [{"name": "cpu_quota", "path": "spec.hard['requests.cpu']"}],
     }
-    spoke.deliver(summarise(sourceType="Object", sourceEndpoint="", sourceQuery=json.dumps(wanted)))
-    said = failed(explain("sample"))
-    assert "(unauthorized): this agent may not read resourcequotas: " in said
-    assert "{apiGroup: '', resource: resourcequotas} to the chart's spokeSetting.agent.sources.objects" in said
+    spoke.deliver(summarise(sourceType="Object", sourceEndpoint="", sourceQuery=json.dumps(query)))
+    message = error_of_failed_run(explain("sample"))
+    assert "(unauthorized): this agent may not read resourcequotas: " in message
+    assert "{apiGroup: '', resource: resourcequotas} to the chart's spokeSetting.agent.sources.objects" in message
     control_plane.set_rules(
         spoke.namespace, "agent", [{"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list"]}]
     )
@@ -231,34 +237,34 @@ def test_explain_refuses_a_source_that_is_pushed_to_the_agent(
     explain: Explain, spoke: Spoke, summarise: SummaryFactory
 ) -> None:
     spoke.deliver(summarise(sourceType="OpenTelemetry", sourceEndpoint="http://collector/v1/metrics"))
-    assert "(`dsf explain` cannot show what is in an agent's memory)" in failed(explain("sample"))
+    assert "(`dsf explain` cannot show what is in an agent's memory)" in error_of_failed_run(explain("sample"))
 
 
 # --- it says why not -------------------------------------------------------------------------------------------------
 
 
 def test_without_a_configmap(explain: Explain, spoke: Spoke) -> None:
-    said = error(explain("sample"))
-    assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace} is missing; the hub delivers it" in said
+    message = error(explain("sample"))
+    assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace} is missing; the hub delivers it" in message
 
 
 def test_without_the_right_to_read_it(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
     spoke.deliver(summarise())
     spoke.grant([])
-    said = error(explain("sample"))
+    message = error(explain("sample"))
     assert (
         f"is missing for this agent: its Role in namespace {spoke.namespace} has no rule for get, list and watch of "
-        "configmaps with resourceNames [dynamic-scoring-config] (GET " in said
+        "configmaps with resourceNames [dynamic-scoring-config] (GET " in message
     )
-    assert "403" in said
+    assert "403" in message
 
 
 def test_explain_of_an_undelivered_scorer_lists_the_delivered_scorers(
     explain: Explain, spoke: Spoke, summarise: SummaryFactory
 ) -> None:
     spoke.deliver(summarise("second"), summarise("first"))
-    said = error(explain("sample"))
-    assert f"(ConfigMap dynamic-scoring-config in namespace {spoke.namespace} has: first, second)" in said
+    message = error(explain("sample"))
+    assert f"(ConfigMap dynamic-scoring-config in namespace {spoke.namespace} has: first, second)" in message
     spoke.deliver()
     assert "has: none)" in error(explain("sample"))
 
@@ -272,8 +278,8 @@ def test_explain_names_an_unusable_configmap(explain: Explain, spoke: Spoke, bro
 def test_no_api_server(explain: Explain, spoke: Spoke, tmp_path: Path, control_plane: ControlPlane) -> None:
     away = tmp_path / "away"
     away.write_text(spoke.kubeconfig.read_text().replace(f":{control_plane.port}", f":{free_port()}"))
-    said = error(explain("sample", DSF_KUBECONFIG=str(away)))
-    assert "is missing or cannot be read (GET " in said
-    assert "Connection refused" in said
+    message = error(explain("sample", DSF_KUBECONFIG=str(away)))
+    assert "is missing or cannot be read (GET " in message
+    assert "Connection refused" in message
     outside = error(explain("sample", DSF_KUBECONFIG=None, KUBERNETES_SERVICE_HOST=None))
     assert "no Kubernetes API server is configured" in outside

@@ -68,7 +68,7 @@ def test_without_a_configmap_nothing_runs(agent: KubeAgent, spoke: Spoke, summar
         return agent.result().reason
 
     # One that nobody took in time says nothing of the scorer.
-    assert wait_for(lambda: (found := reason()) != "expired" and found) == "unknown_scorer"
+    assert wait_for(lambda: (result_reason := reason()) != "expired" and result_reason) == "unknown_scorer"
     spoke.deliver(summarise())
     wait_for(lambda: agent.value(SCORERS) == 1, AT_ONCE)
     agent.tick("sample")
@@ -88,7 +88,7 @@ def test_agent_applies_token_rotation_and_removal_at_once(
         return agent.result().outcome == "ok" and bearer(source) == "Bearer second-token"
 
     wait_for(is_new, AT_ONCE)
-    asked, outcomes = len(source.requests), []
+    requests_before, outcomes = len(source.requests), []
     spoke.secret("prometheus", None)
 
     def is_refused() -> str:
@@ -100,7 +100,7 @@ def test_agent_applies_token_rotation_and_removal_at_once(
     message = wait_for(is_refused, AT_ONCE)
     assert f"create it in namespace {spoke.namespace}" in message
     # Only cycles that did not know of it yet have asked.
-    assert len(source.requests) - asked == outcomes.count("ok") == len(outcomes) - 1
+    assert len(source.requests) - requests_before == outcomes.count("ok") == len(outcomes) - 1
     spoke.secret("prometheus", {"token": "third-token"})
     wait_for(lambda: is_refused() == "" and bearer(source) == "Bearer third-token", AT_ONCE)
     assert "-token" not in agent.log()
@@ -110,23 +110,23 @@ def test_agent_applies_a_rotated_ca_and_client_certificate_at_once(
     spoke: Spoke, make_agent: AgentFactory, summarise: SummaryFactory, tmp_path: Path
 ) -> None:
     ca, other, clients = (TestCa(tmp_path / name, name) for name in ("ca", "other", "clients"))
-    shown: list[str] = []
+    common_names: list[str] = []
 
     def handle(exchange: Exchange) -> None:
         connection = exchange.http.connection
         assert isinstance(connection, ssl.SSLSocket)
         subject: Any = (connection.getpeercert() or {})["subject"]
-        shown.append(dict(subject[0])["commonName"])
+        common_names.append(dict(subject[0])["commonName"])
         matrix(SERIES)(exchange)
 
     def show(name: str) -> None:
-        made = clients.issue(name)
-        spoke.secret("client", {"tls.crt": made.cert.read_text(), "tls.key": made.key.read_text()})
+        certificate = clients.issue(name)
+        spoke.secret("client", {"tls.crt": certificate.cert.read_text(), "tls.key": certificate.key.read_text()})
 
     def outcome() -> str:
         agent.tick("sample")
         result = agent.result()
-        return result.reason or f"{result.outcome} {shown[-1]}"
+        return result.reason or f"{result.outcome} {common_names[-1]}"
 
     show("first")
     spoke.config_map("private-ca", ca_crt=other.cert.read_text())
@@ -157,10 +157,10 @@ def test_forbidden_secret_names_the_missing_rule(
     spoke.secret("other", {"token": "other-token"})
     spoke.deliver(summarise(sourceEndpointAuthName="other", sourceEndpointAuthKey="token"))
     wait_for(lambda: "configuration loaded" in agent.log(), 5)
-    seen = wait_for(lambda: _refusal(agent), 5)
-    assert "get, list and watch of secrets with resourceNames [other]" in seen
-    assert spoke.namespace in seen
-    assert "403" in seen
+    refusal = wait_for(lambda: _refusal(agent), 5)
+    assert "get, list and watch of secrets with resourceNames [other]" in refusal
+    assert spoke.namespace in refusal
+    assert "403" in refusal
     # No restart and no back-off: the next cycle after the right was granted has the token.
     spoke.allow("prometheus", "other")
 
@@ -184,7 +184,7 @@ def _refusal(agent: KubeAgent) -> str:
 def test_token_is_withheld_from_a_server_that_its_secret_does_not_name(
     agent: KubeAgent, spoke: Spoke, source: ScriptedServer
 ) -> None:
-    asked, outcomes = len(source.requests), []
+    requests_before, outcomes = len(source.requests), []
     spoke.mark("prometheus", labels={USABLE_FOR: "prometheus.example.com"})
 
     def refusal() -> str:
@@ -197,7 +197,7 @@ def test_token_is_withheld_from_a_server_that_its_secret_does_not_name(
     assert f"not released for {source.url}, so it was not sent there" in message
     assert USABLE_FOR in message
     assert "spokeSetting.agent.tokenSecrets" in message
-    assert len(source.requests) - asked == outcomes.count("ok") == len(outcomes) - 1
+    assert len(source.requests) - requests_before == outcomes.count("ok") == len(outcomes) - 1
     # A label has no place for a port or for several servers: an annotation has.
     spoke.mark("prometheus", labels={USABLE_FOR: None}, annotations={USABLE_FOR: f"a.example:1, {source.url}"})
     wait_for(lambda: refusal() == "", AT_ONCE)
@@ -345,13 +345,13 @@ def test_secret_type_determines_whether_a_label_releases_the_secret(
 def test_the_role_that_the_hub_makes_is_enough(
     spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings], source: ScriptedServer
 ) -> None:
-    told = {
+    source_access = {
         "methods": {"serviceAccountToken": {"audience": "thanos"}},
         "tls": {"caRef": {"name": "private-ca"}},
         "authentication": "thanos",
         "allowedHosts": ["127.0.0.1"],
     }
-    (summary,) = parse_summaries(json.dumps([summarise(sourceAccess=told)]))
+    (summary,) = parse_summaries(json.dumps([summarise(sourceAccess=source_access)]))
     spoke.session.create(SERVICE_ACCOUNTS.path(spoke.namespace), {"metadata": {"name": TOKEN_ACCOUNT}})
     pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"
     spoke.session.create(
