@@ -1,4 +1,4 @@
-"""A started backend, and what it told."""
+"""A started backend that records its notifications."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.controlplane import ControlPlane
 
 
 class Hub:
-    """A started backend whose own namespace is new, and what it told."""
+    """A started backend whose own namespace is new, that records its notifications."""
 
     def __init__(self, plane: ControlPlane, settings: Settings) -> None:
         self.namespace = settings.namespace
         self.session = plane.session()
         self.backend: Backend = KubeBackend(self.session, settings)
-        self.told: list[ObjectKey] = []
+        self.notified: list[ObjectKey] = []
         self._lock = threading.Lock()
         self.overlapping = False
 
@@ -25,8 +25,8 @@ class Hub:
         if not self._lock.acquire(blocking=False):
             self.overlapping = True
             return
-        self.told.append(key)
+        self.notified.append(key)
         self._lock.release()
 
     def was_told(self, kind: Kind, namespace: str, name: str, times: int = 1) -> bool:
-        return self.told.count(ObjectKey(kind, namespace, name)) >= times
+        return self.notified.count(ObjectKey(kind, namespace, name)) >= times

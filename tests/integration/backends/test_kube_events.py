@@ -83,9 +83,9 @@ def test_an_event_that_cannot_be_written_is_dropped(
         rule = {"apiGroups": [EVENTS.group], "resources": [EVENTS.plural], "verbs": ["create"]}
         control_plane.set_rules(namespace, "hub", [rule])
 
-        def written() -> bool:
+        def event_is_written() -> bool:
             _tell(recorder, {**regarding, "uid": str(uuid.uuid4())}, "Normal", "Scoring", "works")
             return bool(_events(session, namespace))
 
-        wait_for(written, 30, "the new right to be in force")
+        wait_for(event_is_written, 30, "the new right to be in force")
     assert [event["note"] for event in _events(session, namespace)] == ["works"]

@@ -39,11 +39,11 @@ def test_initial_objects_are_listed_and_notified(
     hub = start_hub()
     assert hub.was_told(Kind.SCORER, namespace, "sample")
     assert hub.was_told(Kind.CLUSTER, "", cluster)
-    found = hub.backend.get(Kind.SCORER, namespace, "sample")
-    assert found is not None
-    assert found in hub.backend.list(Kind.SCORER)
-    assert found["spec"]["location"] == "Internal"
-    assert {"uid", "generation", "creationTimestamp", "resourceVersion"} <= found["metadata"].keys()
+    cached_scorer = hub.backend.get(Kind.SCORER, namespace, "sample")
+    assert cached_scorer is not None
+    assert cached_scorer in hub.backend.list(Kind.SCORER)
+    assert cached_scorer["spec"]["location"] == "Internal"
+    assert {"uid", "generation", "creationTimestamp", "resourceVersion"} <= cached_scorer["metadata"].keys()
     assert hub.backend.get(Kind.SCORER, namespace, "other") is None
     assert not hub.overlapping
 
@@ -64,17 +64,17 @@ def test_changes_are_told_at_once(control_plane: ControlPlane, session: Session,
 def test_unused_fields_are_neither_kept_nor_notified(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
     cluster = control_plane.cluster()
     wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
-    hub.told.clear()
+    hub.notified.clear()
     claims = {"clusterClaims": [{"name": "region", "value": "eu"}]}
     path = MANAGED_CLUSTERS.path(name=cluster, subresource="status")
     session.merge(path, {"status": {"capacity": {"cpu": "8"}, "version": {"kubernetes": "v1.36.3"}}})
     session.merge(path, {"status": claims})
     wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
-    assert len(hub.told) == 1
-    found = hub.backend.get(Kind.CLUSTER, "", cluster)
-    assert found is not None
-    assert found["status"] == claims
-    assert "managedFields" not in found["metadata"]
+    assert len(hub.notified) == 1
+    cluster_object = hub.backend.get(Kind.CLUSTER, "", cluster)
+    assert cluster_object is not None
+    assert cluster_object["status"] == claims
+    assert "managedFields" not in cluster_object["metadata"]
 
 
 def test_cluster_sets_are_told_without_their_status(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
@@ -88,9 +88,9 @@ def test_cluster_sets_are_told_without_their_status(control_plane: ControlPlane,
     }
     session.create(MANAGED_CLUSTER_SETS.path(), cluster_set)
     wait_for(lambda: hub.was_told(Kind.CLUSTER_SET, "", name), 5)
-    found = hub.backend.get(Kind.CLUSTER_SET, "", name)
-    assert found is not None
-    assert (sets_of({"region": "eu"}, [found]), sets_of({}, [found])) == ({name}, frozenset())
+    cached_set = hub.backend.get(Kind.CLUSTER_SET, "", name)
+    assert cached_set is not None
+    assert (sets_of({"region": "eu"}, [cached_set]), sets_of({}, [cached_set])) == ({name}, frozenset())
     session.delete(MANAGED_CLUSTER_SETS.path(name=name))
     wait_for(lambda: hub.backend.get(Kind.CLUSTER_SET, "", name) is None, 5)
 
@@ -112,7 +112,7 @@ def test_addons_are_watched_in_addon_mode_only(
     ]
     assert mine == [ADDON_NAME]
     session.delete(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
-    wait_for(lambda: using.told[-1:] == [ObjectKey(Kind.ADDON, cluster, ADDON_NAME)], 5)
+    wait_for(lambda: using.notified[-1:] == [ObjectKey(Kind.ADDON, cluster, ADDON_NAME)], 5)
 
 
 def test_score_changes_are_reported_and_own_writes_are_recognisable(
@@ -126,26 +126,26 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
         return hub.backend.apply_score(manifest, {"scores": [{"name": "a", "value": value}]})
 
     def reports() -> int:
-        return hub.told.count(ObjectKey(Kind.SCORE, cluster, "sample"))
+        return hub.notified.count(ObjectKey(Kind.SCORE, cluster, "sample"))
 
     def state() -> ScoreState | None:
         return hub.backend.score(cluster, "sample")
 
     def is_read() -> bool:
-        found = hub.backend.get(Kind.SCORE, cluster, "sample")
-        return found is not None and found["metadata"]["resourceVersion"] == stored_version()
+        cached_score = hub.backend.get(Kind.SCORE, cluster, "sample")
+        return cached_score is not None and cached_score["metadata"]["resourceVersion"] == stored_version()
 
     def stored_version() -> str:
         return str(session.get(path)["metadata"]["resourceVersion"])
 
     for value in (1, 2, 3):
-        written = write(value)
+        written_state = write(value)
         wait_for(is_read, 5)
-        assert state() == written
+        assert state() == written_state
     assert reports() > 0
-    held = hub.backend.get(Kind.SCORE, cluster, "sample")
-    assert held is not None
-    assert "status" not in held
+    cached_score = hub.backend.get(Kind.SCORE, cluster, "sample")
+    assert cached_score is not None
+    assert "status" not in cached_score
     edits: list[list[dict[str, Any]]] = [
         [],
         [{"name": "a", "value": 7}],
@@ -154,10 +154,12 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
     for scores in edits:
         before = reports()
         session.merge(path + "/status", {"status": {"scores": scores}}, field_manager="kubectl-edit")
-        wait_for(lambda before=before, written=written: reports() > before and state() != written, 5)
-        written = write(3)
+        wait_for(
+            lambda before=before, previous_state=written_state: reports() > before and state() != previous_state, 5
+        )
+        written_state = write(3)
         wait_for(is_read, 5)
-        assert state() == written
+        assert state() == written_state
     before = reports()
     session.delete(path)
     wait_for(lambda: reports() > before and state() is None, 5)
@@ -174,11 +176,11 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
 def test_stopped_backend_notifies_no_more(control_plane: ControlPlane, start_hub: Callable[..., Hub]) -> None:
     hub = start_hub()
     hub.backend.stop()
-    told = len(hub.told)
+    notified_before = len(hub.notified)
     control_plane.cluster()
     other = start_hub()
-    assert other.told
-    assert len(hub.told) == told
+    assert other.notified
+    assert len(hub.notified) == notified_before
 
 
 def test_missing_right_prevents_the_start_and_is_named(

@@ -57,15 +57,15 @@ def backend(session: Session) -> KubeScores:
 @pytest.fixture
 def requests(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The requests of the session, as `METHOD path`."""
-    made: list[str] = []
+    requests_sent: list[str] = []
     request: Callable[..., Any] = session.request
 
     def counting(method: str, path: str, **options: Any) -> Any:
-        made.append(f"{method} {path}")
+        requests_sent.append(f"{method} {path}")
         return request(method, path, **options)
 
     monkeypatch.setattr(session, "request", counting)
-    return made
+    return requests_sent
 
 
 def _status(*items: tuple[str, int], minutes: int = 5) -> dict[str, Any]:
@@ -75,9 +75,9 @@ def _status(*items: tuple[str, int], minutes: int = 5) -> dict[str, Any]:
 def test_new_score_has_its_status(backend: KubeScores, session: Session, cluster: Cluster, requests: list[str]) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 10), ("b", -20)))
     assert len(requests) == 2
-    stored = session.get(cluster.path)
-    assert stored["status"] == _status(("a", 10), ("b", -20))
-    metadata = stored["metadata"]
+    score_object = session.get(cluster.path)
+    assert score_object["status"] == _status(("a", 10), ("b", -20))
+    metadata = score_object["metadata"]
     assert metadata["ownerReferences"] == cluster.manifest()["metadata"]["ownerReferences"]
     assert metadata["labels"]["dynamic-scoring.open-cluster-management.io/scorer-name"] == "sample-scorer"
 
@@ -89,10 +89,10 @@ def test_changed_score_is_one_request_and_an_equal_score_changes_nothing(
     requests.clear()
     backend.apply_score(cluster.manifest(), _status(("b", 3), ("c", 4), minutes=6))
     assert requests == [f"PATCH {cluster.path}/status"]
-    stored = session.get(cluster.path)
-    assert stored["status"] == _status(("b", 3), ("c", 4), minutes=6), "an item that is not there any more goes"
+    score_object = session.get(cluster.path)
+    assert score_object["status"] == _status(("b", 3), ("c", 4), minutes=6), "an item that is not there any more goes"
     backend.apply_score(cluster.manifest(), _status(("b", 3), ("c", 4), minutes=6))
-    assert session.get(cluster.path)["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
+    assert session.get(cluster.path)["metadata"]["resourceVersion"] == score_object["metadata"]["resourceVersion"]
     backend.apply_score(cluster.manifest(), _status())
     assert session.get(cluster.path)["status"].get("scores", []) == []
 
@@ -100,8 +100,8 @@ def test_changed_score_is_one_request_and_an_equal_score_changes_nothing(
 def test_edits_by_hand_do_not_last(
     backend: KubeScores, session: Session, control_plane: ControlPlane, cluster: Cluster, requests: list[str]
 ) -> None:
-    wanted = _status(("a", 1), ("b", 2))
-    backend.apply_score(cluster.manifest(), wanted)
+    status = _status(("a", 1), ("b", 2))
+    backend.apply_score(cluster.manifest(), status)
     edited = (
         '{"status":{"scores":[{"name":"a","value":99},{"name":"b","value":2},{"name":"mine","value":100}],'
         '"validUntil":null}}'
@@ -112,9 +112,9 @@ def test_edits_by_hand_do_not_last(
             *("--subresource=status", "--type=merge", "-p", edited),
         )
         requests.clear()
-        backend.apply_score(cluster.manifest(), wanted)
+        backend.apply_score(cluster.manifest(), status)
         assert len(requests) == 1
-        assert session.get(cluster.path)["status"] == wanted
+        assert session.get(cluster.path)["status"] == status
     requests.clear()
     later = _status(("b", 3), minutes=9)
     backend.apply_score(cluster.manifest(), later)
@@ -180,12 +180,12 @@ def test_foreign_score_is_neither_written_nor_deleted(
     backend: KubeScores, session: Session, cluster: Cluster, manager: str, status: dict[str, Any]
 ) -> None:
     cluster.create_without_label(session, manager, **status)
-    stored = session.get(cluster.path)
+    foreign_score = session.get(cluster.path)
     for _ in range(2):
         with pytest.raises(ForeignObjectError, match=rf"sample in namespace {cluster.name} belongs to somebody else"):
             backend.apply_score(cluster.manifest(), _status(("a", 99)))
         backend.delete_score(cluster.name, "sample")
-    assert session.get(cluster.path) == stored
+    assert session.get(cluster.path) == foreign_score
 
 
 def test_score_that_lost_the_label_is_given_up(backend: KubeScores, session: Session, cluster: Cluster) -> None:
@@ -238,11 +238,11 @@ def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session:
         return cluster.manifest(), until
 
     assert backend.adopt_scores(claim) == 1
-    stored = session.get(cluster.path)
-    assert stored["status"]["validUntil"] == "2026-11-21T09:05:00Z"
-    assert stored["status"]["scores"] == [{"name": "a", "value": 1}, {"name": "old", "value": 2}]
-    assert stored["status"]["conditions"][0]["reason"] == "WrittenByUpstream"
-    assert stored["metadata"]["labels"] == cluster.manifest()["metadata"]["labels"]
+    score_object = session.get(cluster.path)
+    assert score_object["status"]["validUntil"] == "2026-11-21T09:05:00Z"
+    assert score_object["status"]["scores"] == [{"name": "a", "value": 1}, {"name": "old", "value": 2}]
+    assert score_object["status"]["conditions"][0]["reason"] == "WrittenByUpstream"
+    assert score_object["metadata"]["labels"] == cluster.manifest()["metadata"]["labels"]
     assert backend.adopt_scores(claim) == 0
     # Also what both wrote goes.
     for item in (("a", 1), ("b", 1)):
@@ -253,6 +253,6 @@ def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session:
 def test_score_with_an_end_is_not_taken_over(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     cluster.create_without_label(session, "resource-usage-collect-addon")
     session.merge(cluster.path + "/status", {"status": {"validUntil": "2030-01-01T00:00:00Z"}}, field_manager="other")
-    asked: list[str] = []
-    assert backend.adopt_scores(lambda namespace, name, created: asked.append(namespace)) == 0
-    assert cluster.name not in asked
+    namespaces: list[str] = []
+    assert backend.adopt_scores(lambda namespace, name, created: namespaces.append(namespace)) == 0
+    assert cluster.name not in namespaces

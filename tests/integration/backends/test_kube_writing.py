@@ -38,28 +38,28 @@ def test_manifest_work_keeps_foreign_fields_and_is_repaired(
 ) -> None:
     cluster = control_plane.cluster()
     path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME)
-    wanted = _work(cluster)
-    hub.backend.apply(wanted)
+    manifest_work = _work(cluster)
+    hub.backend.apply(manifest_work)
     work_finalizer = "cluster.open-cluster-management.io/manifest-work-cleanup"
     session.merge(path, {"metadata": {"labels": {"foreign": "label"}, "finalizers": [work_finalizer]}})
     condition = applied(1)
     session.merge(path + "/status", {"status": {"conditions": [condition]}}, field_manager="work-agent")
-    edited = [{**wanted["spec"]["workload"]["manifests"][0], "data": {"summaries": "hacked"}}]
+    edited = [{**manifest_work["spec"]["workload"]["manifests"][0], "data": {"summaries": "hacked"}}]
     session.merge(path, {"spec": {"workload": {"manifests": edited}}}, field_manager="kubectl-edit")
-    wait_for(lambda: not covers(hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME), wanted), 5)
+    wait_for(lambda: not covers(hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME), manifest_work), 5)
 
-    hub.backend.apply(wanted)
+    hub.backend.apply(manifest_work)
     observed = hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
     assert observed is not None
-    assert covers(observed, wanted), "the answer is taken in at once"
+    assert covers(observed, manifest_work), "the answer is taken in at once"
     assert not is_applied(observed), "the repair is another generation"
-    stored = session.get(path)
-    assert stored["metadata"]["labels"]["foreign"] == "label"
-    assert stored["metadata"]["finalizers"] == [work_finalizer]
-    assert stored["status"]["conditions"] == [condition]
-    assert covers(stored, wanted)
-    version = stored["metadata"]["resourceVersion"]
-    hub.backend.apply(wanted)
+    stored_work = session.get(path)
+    assert stored_work["metadata"]["labels"]["foreign"] == "label"
+    assert stored_work["metadata"]["finalizers"] == [work_finalizer]
+    assert stored_work["status"]["conditions"] == [condition]
+    assert covers(stored_work, manifest_work)
+    version = stored_work["metadata"]["resourceVersion"]
+    hub.backend.apply(manifest_work)
     assert session.get(path)["metadata"]["resourceVersion"] == version, "the same again is no change"
 
     hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
@@ -93,12 +93,12 @@ def test_status_is_replaced_as_a_whole_and_only_if_it_differs(
 
     def write(status: dict[str, Any]) -> dict[str, Any]:
         hub.backend.update_status(Kind.SCORER, namespace, "sample", status)
-        stored = session.get(path)
-        assert stored["status"] == status
+        stored_object = session.get(path)
+        assert stored_object["status"] == status
         observed = hub.backend.get(Kind.SCORER, namespace, "sample")
         assert observed is not None
         assert observed["status"] == status, "the answer is taken in at once"
-        return stored
+        return stored_object
 
     both = {
         "healthStatus": "Active",
@@ -152,14 +152,14 @@ def test_credentials_go_through_a_manifest_work_of_their_own(
     wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME), 5)
     requests: list[object] = []
     apply = hub.session.apply
-    monkeypatch.setattr(hub.session, "apply", lambda *args, **more: requests.append(args) or apply(*args, **more))
+    monkeypatch.setattr(hub.session, "apply", lambda *args, **options: requests.append(args) or apply(*args, **options))
     hub.backend.deliver_credentials(cluster, plain)
     assert requests == [], "what is there is not written again"
     session.merge(path, {"spec": {"workload": {"manifests": []}}})
     wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME, 2), 5)
     hub.backend.deliver_credentials(cluster, plain)
-    stored = session.get(path)
-    (secret,) = stored["spec"]["workload"]["manifests"]
+    stored_work = session.get(path)
+    (secret,) = stored_work["spec"]["workload"]["manifests"]
     assert (secret["kind"], secret["metadata"]["namespace"]) == ("Secret", "dynamic-scoring")
     assert {name: base64.b64decode(text).decode() for name, text in secret["data"].items()} == {"signing-key": key}
     # Which ones are valid is noted there, and read from the key itself when the note is lost.

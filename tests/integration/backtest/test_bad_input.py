@@ -95,9 +95,9 @@ def view(result: Any) -> Any:
 
 
 def test_each_moment_is_a_cycle_whose_range_ends_there(dsf: Dsf, author: Author) -> None:
-    found = view(dsf(*author.command("-o", "json")))
-    assert (found["moments"], found["outcomes"]) == (11, {"ok": 11})
-    assert found["items"][0] | {"line": 0} == {
+    report = view(dsf(*author.command("-o", "json")))
+    assert (report["moments"], report["outcomes"]) == (11, {"ok": 11})
+    assert report["items"][0] | {"line": 0} == {
         "name": "n1",
         "minimum": 12,
         "median": 12.0,
@@ -127,9 +127,9 @@ def test_each_moment_is_a_cycle_whose_range_ends_there(dsf: Dsf, author: Author)
 def test_backtest_refuses_a_source_without_history(
     dsf: Dsf, author: Author, source: dict[str, Any], words: str
 ) -> None:
-    said = ended_with(dsf(*author.command(source=source)), 2)
-    assert words in said
-    assert said.count("error:") == 1
+    error_output = ended_with(dsf(*author.command(source=source)), 2)
+    assert words in error_output
+    assert error_output.count("error:") == 1
     assert author.scorer.requests == []
 
 
@@ -165,9 +165,9 @@ def test_backtest_stops_after_five_failed_moments(dsf: Dsf, author: Author) -> N
 
 def test_backtest_abandons_a_slow_scoring_api_after_its_timeout(dsf: Dsf, author: Author) -> None:
     author.scorer.script(slow(60, answer(SCORES)), answer(SCORES))
-    found = view(dsf(*author.command("-o", "json", execution={"timeoutSeconds": 4})))
-    assert found["outcomes"] == {"ok": 10, "error": 1}
-    assert [(one["stage"], one["reason"]) for one in found["failures"]] == [("score", "timeout")]
+    report = view(dsf(*author.command("-o", "json", execution={"timeoutSeconds": 4})))
+    assert report["outcomes"] == {"ok": 10, "error": 1}
+    assert [(failure["stage"], failure["reason"]) for failure in report["failures"]] == [("score", "timeout")]
 
 
 def test_more_items_than_an_object_may_have(dsf: Dsf, author: Author) -> None:
@@ -186,8 +186,8 @@ def test_backtest_refuses_a_file_of_a_different_question(dsf: Dsf, author: Autho
     file = author.folder / "a.jsonl"
     assert dsf(*author.command("--out", str(file))).exit_code == 0
     before = file.read_bytes()
-    said = ended_with(dsf(*author.command("--out", str(file), "--every", "1m")), 2)
-    assert f"{file}: has moments of another question (every differ)" in said
+    error_output = ended_with(dsf(*author.command("--out", str(file), "--every", "1m")), 2)
+    assert f"{file}: has moments of another question (every differ)" in error_output
     assert file.read_bytes() == before
 
 
@@ -196,12 +196,12 @@ def test_backtest_notes_a_retention_shorter_than_requested(
 ) -> None:
     command = author.command("--since", "50h", "--every", "1h", "-o", "json", source=_busy())
     command[command.index(author.source.url)] = past["worker01"].url
-    found = view(dsf(*command))
-    assert 20 < found["outcomes"]["ok"] <= 51
-    note, *others = found["notes"]
+    report = view(dsf(*command))
+    assert 20 < report["outcomes"]["ok"] <= 51
+    note, *other_notes = report["notes"]
     assert note.startswith("the source has no series before ")
     # Whether a moment is within a range of the oldest sample depends on the time of day.
-    assert all("only the end of the range" in other for other in others)
+    assert all("only the end of the range" in other for other in other_notes)
     assert author.source.requests == []
 
 
@@ -227,28 +227,28 @@ def test_ctrl_c_keeps_what_there_is(author: Author) -> None:
     wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") > 4, 30, "some moments")
     child.signal(signal.SIGINT)
     assert child.wait() == 130
-    said = child.tail()
-    assert "interrupted; what was computed is kept" in said
-    kept = file.read_bytes().count(b"\n") - 1
-    assert f"{kept} of 289 moments" in said
-    assert "n1" in said
+    output = child.tail()
+    assert "interrupted; what was computed is kept" in output
+    recorded_moments = file.read_bytes().count(b"\n") - 1
+    assert f"{recorded_moments} of 289 moments" in output
+    assert "n1" in output
 
 
 def test_backtest_needs_neither_redis_nor_a_cluster(author: Author) -> None:
     environment = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(author.folder), "HOME": str(author.folder)}
     environment["DSF_REDIS_URL"] = "redis://127.0.0.1:1/0"
     command = [sys.executable, "-m", "dsf.cli", *author.command("-o", "jsonl")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    question, *records = map(json.loads, done.stdout.splitlines())
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stderr
+    question, *records = map(json.loads, process.stdout.splitlines())
     assert question["question"]["cluster"] == "c1"
     assert [record["items"] for record in records] == [{"n1": 12}] * 11
-    named = subprocess.run(
+    unknown_scorer = subprocess.run(
         [sys.executable, "-m", "dsf.cli", "backtest", "nobody", "-c", "c1"],
         env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert named.returncode == 1
-    assert "nothing says what scorer 'nobody' is" in named.stderr
+    assert unknown_scorer.returncode == 1
+    assert "nothing says what scorer 'nobody' is" in unknown_scorer.stderr
 
 
 def _busy() -> dict[str, Any]:

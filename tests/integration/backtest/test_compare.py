@@ -101,9 +101,9 @@ def test_two_scorers_of_a_hub_on_a_folder(dsf: Dsf, tmp_path: Path, monkeypatch:
         result = dsf("compare", "before", "after", "--since", "10m", "--every", "1m", "--rate", "1000", "-o", "json")
         assert {request.path.partition("?")[0] for request in source.requests} == {"/worker01", "/worker02"}
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["clusters"] == ["worker01", "worker02"]
-    assert [(item["cluster"], item["meanDifference"]) for item in found["items"]] == [("worker01", 5), ("worker02", 5)]
+    report = json.loads(result.stdout)
+    assert report["clusters"] == ["worker01", "worker02"]
+    assert [(item["cluster"], item["meanDifference"]) for item in report["items"]] == [("worker01", 5), ("worker02", 5)]
 
 
 def test_two_cadences_end_at_the_same_moment(dsf: Dsf, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ NOT_TYPED = ("kubectl ", "dsf compare demo/", "dsf compare before.jsonl")
 
 
 @pytest.fixture(scope="module")
-def said(
+def printed_outputs(
     past: dict[str, RecordedPrometheus], sample_scorer: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     """Command of the page -> what it printed."""
@@ -42,17 +42,17 @@ def said(
         if step.text.startswith(NOT_TYPED):
             continue
         text = re.sub(r"http://localhost:\d+", lambda match: urls[match[0]], step.text)
-        done = subprocess.run(
+        process = subprocess.run(
             ["/bin/bash", "-euc", text],
             cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, f"{step.text}: {done.stdout}{done.stderr}"
-        outputs[step.text] = done.stdout
+        assert process.returncode == 0, f"{step.text}: {process.stdout}{process.stderr}"
+        outputs[step.text] = process.stdout
     return outputs
 
 
-def test_each_backtest_has_a_value_at_every_moment(said: dict[str, str]) -> None:
-    backtests = {text: output for text, output in said.items() if text.startswith("dsf backtest")}
+def test_each_backtest_has_a_value_at_every_moment(printed_outputs: dict[str, str]) -> None:
+    backtests = {text: output for text, output in printed_outputs.items() if text.startswith("dsf backtest")}
     assert len(backtests) == 4
     for text, output in backtests.items():
         title, _, row, *notes = output.splitlines()
@@ -62,21 +62,23 @@ def test_each_backtest_has_a_value_at_every_moment(said: dict[str, str]) -> None
         assert notes == [], text
 
 
-def test_the_hasty_version_would_have_moved_the_workloads(said: dict[str, str]) -> None:
-    (output,) = [output for text, output in said.items() if text.startswith("dsf compare")]
-    found = re.search(r"Placement apps/web: (\d+) of 2[89]\d decisions differ; flaps (\S+) -> (\S+) a day", output)
-    assert found is not None, output
-    assert int(found[1]) > 20
+def test_the_hasty_version_would_have_moved_the_workloads(printed_outputs: dict[str, str]) -> None:
+    (output,) = [output for text, output in printed_outputs.items() if text.startswith("dsf compare")]
+    placement_match = re.search(
+        r"Placement apps/web: (\d+) of 2[89]\d decisions differ; flaps (\S+) -> (\S+) a day", output
+    )
+    assert placement_match is not None, output
+    assert int(placement_match[1]) > 20
     # The slow wave crosses twice a day, and rounded values meet some times more around that.
-    assert float(found[2]) <= 15
-    assert float(found[3]) > 3 * float(found[2])
+    assert float(placement_match[2]) <= 15
+    assert float(placement_match[3]) > 3 * float(placement_match[2])
     assert "rank correlation" in output
 
 
-def test_the_page_shows_what_is_printed(said: dict[str, str]) -> None:
+def test_the_page_shows_what_is_printed(printed_outputs: dict[str, str]) -> None:
     """Times and counts are of another day; words, columns and their order are these."""
     page = PAGE.read_text(encoding="utf-8")
-    for output in said.values():
+    for output in printed_outputs.values():
         for line in output.splitlines():
             words = re.findall(r"[A-Za-z]{3,}", line)
-            assert any(re.findall(r"[A-Za-z]{3,}", shown) == words for shown in page.splitlines()), line
+            assert any(re.findall(r"[A-Za-z]{3,}", page_line) == words for page_line in page.splitlines()), line

@@ -40,7 +40,7 @@ def _measure(url: str, folder: Path) -> dict[str, Any]:
     summary = ScorerSummary(
         name="s", score_name="s", source_type="Prometheus", source_endpoint=url, source_query="up", scoring_endpoint=url
     )
-    sizes, ended = [], threading.Event()
+    sizes, cycles_finished = [], threading.Event()
 
     def run() -> None:
         cycle = Cycle("s", "1", summary, time.monotonic() + 300, room=Room(budget, folder))
@@ -53,23 +53,23 @@ def _measure(url: str, folder: Path) -> dict[str, Any]:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         peak = max(peak, _anonymous())
-        ended.wait(0.005)
+        cycles_finished.wait(0.005)
     return {"grown": peak - before, "sizes": sizes}
 
 
 def test_cycles_due_together_have_bounded_memory(tmp_path: Path) -> None:
     with ScriptedServer(zipped(_answer(40))) as server:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", __name__, server.url, str(tmp_path)],
             capture_output=True,
             text=True,
             check=False,
             cwd=Path(__file__).parents[3],
         )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert [size > 39_000_000 for size in found["sizes"]] == [True] * _CYCLES
-    assert found["grown"] < 100, found
+    assert process.returncode == 0, process.stderr[-2000:]
+    measurement = json.loads(process.stdout)
+    assert [size > 39_000_000 for size in measurement["sizes"]] == [True] * _CYCLES
+    assert measurement["grown"] < 100, measurement
     assert not list(tmp_path.iterdir())
 
 

@@ -73,7 +73,7 @@ def servers() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
 
 def cycle_of(servers: tuple[ScriptedServer, ScriptedServer], **values: object) -> Cycle:
     source, scorer = servers
-    known: dict[str, object] = {
+    summary_fields: dict[str, object] = {
         "name": "sample-scorer",
         "score_name": "sample_score",
         "source_type": "Prometheus",
@@ -84,45 +84,45 @@ def cycle_of(servers: tuple[ScriptedServer, ScriptedServer], **values: object) -
         "scoring_endpoint": f"{scorer.url}/scoring",
         "timeout_seconds": 60,
     }
-    return Cycle("sample-scorer", "run", ScorerSummary.model_validate(known | values), math.inf)
+    return Cycle("sample-scorer", "run", ScorerSummary.model_validate(summary_fields | values), math.inf)
 
 
 def test_an_observer_is_told_of_each_question_and_each_stage(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    seen = Recorder()
-    stages = Stages(Settings(), NoSecrets(), observer=seen)
+    recorder = Recorder()
+    stages = Stages(Settings(), NoSecrets(), observer=recorder)
     cycle = cycle_of(servers)
     request = b"".join(stages.fetch(cycle).pieces)
     stages.score(cycle, request)
-    assert [(stage, question.query, question.series) for stage, question in seen.questions] == [
+    assert [(stage, question.query, question.series) for stage, question in recorder.questions] == [
         ("fetch", "up", 1),
         ("fetch", "down", 1),
         ("score", "", 0),
     ]
-    assert b"1.5" in bytes(seen.questions[2][1].pieces[0])
-    assert seen.stages == ["fetch", "score"] == list(cycle.timings)
+    assert b"1.5" in bytes(recorder.questions[2][1].pieces[0])
+    assert recorder.stages == ["fetch", "score"] == list(cycle.timings)
     assert cycle.response is not None
     assert cycle.counts == {"series": 2, "bytes_in": cycle.counts["bytes_in"], "bytes_out": len(request), "results": 1}
 
 
 def test_refused_query_is_observed_with_its_error(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     servers[0].script(answer({"status": "error", "error": "no such function"}, 400))
-    seen = Recorder()
+    recorder = Recorder()
     with pytest.raises(CycleError, match="no such function") as caught:
-        Stages(Settings(), NoSecrets(), observer=seen).fetch(cycle_of(servers))
-    ((stage, question),) = seen.questions
+        Stages(Settings(), NoSecrets(), observer=recorder).fetch(cycle_of(servers))
+    ((stage, question),) = recorder.questions
     assert (caught.value.stage, caught.value.reason) == (stage, "bad_query")
     assert question.error is not None
     assert question.error.status == 400
-    assert seen.stages == ["fetch"]
+    assert recorder.stages == ["fetch"]
 
 
 def test_without_its_token_nothing_is_asked(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    seen = Recorder()
+    recorder = Recorder()
     cycle = cycle_of(servers, source_endpoint_auth_name="secret", source_endpoint_auth_key="token")
     with pytest.raises(CycleError) as caught:
-        Stages(Settings(), NoSecrets(), observer=seen).fetch(cycle)
+        Stages(Settings(), NoSecrets(), observer=recorder).fetch(cycle)
     assert caught.value.reason == "secret_missing"
-    assert (seen.questions, servers[0].requests) == ([], [])
+    assert (recorder.questions, servers[0].requests) == ([], [])
 
 
 REFUSED = answer({"status": "error", "errorType": "bad_data", "error": "1:4: parse error"}, 400)

@@ -95,30 +95,32 @@ class Clusters:
             except (AssertionError, HelmError, OSError, SystemExit) as error:
                 # argparse has said on stderr what it does not know.
                 raise AssertionError(f"{command.page}:{command.line}\n$ {command.text}\n{error}") from error
-        kept = self.folder / ".variables"
+        variables_file = self.folder / ".variables"
         lines = [f"{name}={value!r}" for name, value in self.variables.items()]
-        script = "\n".join([*lines, command.text, f"declare -p HUB_IP > {kept} 2>/dev/null || true"])
-        done = self._typed(script)
-        if _TOO_SOON in done.stderr:
+        script = "\n".join([*lines, command.text, f"declare -p HUB_IP > {variables_file} 2>/dev/null || true"])
+        process = self._typed(script)
+        if _TOO_SOON in process.stderr:
             # A person is never so fast.
             pass_time(1.1)
-            done = self._typed(script)
-        assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
-        _, found, value = kept.read_text().strip().partition('HUB_IP="')
-        if found:
+            process = self._typed(script)
+        assert process.returncode == 0, (
+            f"{command.page}:{command.line}\n$ {command.text}\n{process.stdout}{process.stderr}"
+        )
+        _, assignment, value = variables_file.read_text().strip().partition('HUB_IP="')
+        if assignment:
             self.variables["HUB_IP"] = value.removesuffix('"')
-        return done.stdout
+        return process.stdout
 
     def write_files(self, blocks: Iterable[Block]) -> None:
         """What a page shows as a file, named in its first line."""
         for block in blocks:
-            if found := re.match(r"# ([\w-]+\.yaml)\b", block.text):
-                (self.folder / found[1]).write_text(block.text)
+            if name_match := re.match(r"# ([\w-]+\.yaml)\b", block.text):
+                (self.folder / name_match[1]).write_text(block.text)
 
     def install(self) -> None:
         """The chart, as `docs/install.md` does, where a page needs it to be there and the one before has removed it."""
         with contextlib.closing(self.hub.session()) as session:
-            names = [one["metadata"]["name"] for one in session.get(SECRETS.path(NAMESPACE))["items"]]
+            names = [secret["metadata"]["name"] for secret in session.get(SECRETS.path(NAMESPACE))["items"]]
         if not any(name.startswith("sh.helm.release.v1.dynamic-scoring-framework.") for name in names):
             text = "helm upgrade --install dynamic-scoring-framework deploy/helm --create-namespace"
             self.run(Command("the test", 0, f"{text} --namespace {NAMESPACE}"))
@@ -129,10 +131,10 @@ class Clusters:
             text = text.replace(f"${name}", value)
         assert not needs_a_shell(text), f"{text}: only a shell understands this"
         with contextlib.chdir(self.folder):
-            said = helm(shlex.split(text)[1:], self.kubeconfig, render=render)
+            output = helm(shlex.split(text)[1:], self.kubeconfig, render=render)
             if file:
-                Path(file).write_text(said)
-        return said
+                Path(file).write_text(output)
+        return output
 
     def _typed(self, script: str) -> subprocess.CompletedProcess[str]:
         return ran(
@@ -140,8 +142,8 @@ class Clusters:
         )
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
-        return kept | {
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+        return variables | {
             "PATH": f"{self._bin}:/usr/bin:/bin",
             "KUBECONFIG": str(self.kubeconfig),
             "KUBECACHEDIR": str(self.hub.dir / "kubectl-cache"),
@@ -155,9 +157,9 @@ class Clusters:
         names = {"kind-hub": self.hub} | {f"kind-{cluster}": self.managed for cluster in CLUSTERS}
         names |= {"MANAGED_CLUSTER": self.managed, "HUB": self.hub}
         for name, plane in names.items():
-            own = json.loads(plane.kubeconfig.read_text())
-            parts["clusters"].append({"name": name, "cluster": own["clusters"][0]["cluster"]})
-            parts["users"].append({"name": name, "user": own["users"][0]["user"]})
+            kubeconfig = json.loads(plane.kubeconfig.read_text())
+            parts["clusters"].append({"name": name, "cluster": kubeconfig["clusters"][0]["cluster"]})
+            parts["users"].append({"name": name, "user": kubeconfig["users"][0]["user"]})
             parts["contexts"].append({"name": name, "context": {"cluster": name, "user": name}})
         config = {"apiVersion": "v1", "kind": "Config", "current-context": "kind-hub", **parts}
         self.kubeconfig.write_text(json.dumps(config))

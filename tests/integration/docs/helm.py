@@ -22,8 +22,8 @@ def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--namespace", "-n", default="default")
     common.add_argument("--kube-context", default="")
-    found = argparse.ArgumentParser(prog="helm", allow_abbrev=False)
-    commands = found.add_subparsers(dest="command", required=True)
+    helm_parser = argparse.ArgumentParser(prog="helm", allow_abbrev=False)
+    commands = helm_parser.add_subparsers(dest="command", required=True)
     upgrade = commands.add_parser("upgrade", parents=[common], allow_abbrev=False)
     upgrade.add_argument("release")
     upgrade.add_argument("chart")
@@ -43,17 +43,17 @@ def parser() -> argparse.ArgumentParser:
     repo.add_argument("what", choices=["add"])
     repo.add_argument("name")
     repo.add_argument("url")
-    return found
+    return helm_parser
 
 
 def merged(*values: dict[str, Any]) -> dict[str, Any]:
     """Later ones win, key by key."""
-    found: dict[str, Any] = {}
-    for one in values:
-        for key, value in one.items():
-            old = found.get(key)
-            found[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return found
+    merged_values: dict[str, Any] = {}
+    for mapping in values:
+        for key, value in mapping.items():
+            old = merged_values.get(key)
+            merged_values[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged_values
 
 
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def _upgrade(config: helm_python.Config, arguments: argparse.Namespace, render: 
 
 
 def _releases(config: helm_python.Config) -> list[dict[str, Any]]:
-    found = config.list()
-    return list(found["releases"] if isinstance(found, dict) else found)
+    releases = config.list()
+    return list(releases["releases"] if isinstance(releases, dict) else releases)
 
 
 def helm(words: Sequence[str], kubeconfig: Path, *, render: bool = False) -> str:

@@ -82,7 +82,7 @@ def blocks(page: Path) -> list[Block]:
 
 def commands(page: Path) -> list[Command]:
     """What is to be typed: after `$` in console blocks, every line in the others."""
-    found: list[Command] = []
+    page_commands: list[Command] = []
     for block in blocks(page):
         if block.language not in _SHELLS:
             continue
@@ -102,9 +102,9 @@ def commands(page: Path) -> list[Command]:
                 continue
             open_line = None
             if text := _uncommented(text):
-                found.append(Command(block.page, start, text))
+                page_commands.append(Command(block.page, start, text))
         assert open_line is None, f"{block}: the block ends in the middle of a command"
-    return found
+    return page_commands
 
 
 def _uncommented(text: str) -> str:
@@ -153,8 +153,8 @@ def links(page: Path) -> list[str]:
 def anchors(page: Path) -> set[str]:
     """Names of its headings, as GitHub makes them."""
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
-    found: set[str] = set()
+    page_anchors: set[str] = set()
     for heading in re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE):
         plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
-        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
-    return found
+        page_anchors.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return page_anchors

@@ -69,8 +69,8 @@ class StackWorld(Fleet):
         user, _, password = _LOGIN.partition(":")
         url = f"http://127.0.0.1:{self.flower_port}/api/task/info/{task}"
         answer = requests.get(url, auth=(user, password), timeout=300)
-        found: dict[str, Any] = answer.json() if answer.ok else {}
-        return found
+        task_fields: dict[str, Any] = answer.json() if answer.ok else {}
+        return task_fields
 
     def _start_flower(self) -> None:
         # As the chart does with flower.readOnly false.
@@ -91,7 +91,7 @@ class StackWorld(Fleet):
                 {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
                 for name, port in targets.items()
             ],
-            "remote_write": [_remote_write(one, self.receiver_port) for one in spec["remoteWrite"]],
+            "remote_write": [_remote_write(remote, self.receiver_port) for remote in spec["remoteWrite"]],
         }
         rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yaml").read_text(encoding="utf-8"))
         rules["groups"][0]["interval"] = "1s"
@@ -120,15 +120,15 @@ class StackWorld(Fleet):
         url = f"http://127.0.0.1:{port or self.prometheus_port}/api/v1/query"
         answered = requests.get(url, params={"query": expression}, timeout=300).json()
         assert answered["status"] == "success", f"{expression}: {answered.get('error')}"
-        found: list[dict[str, Any]] = answered["data"]["result"]
-        return found
+        result: list[dict[str, Any]] = answered["data"]["result"]
+        return result
 
     def type(self, command: Command) -> str:
         """What a command prints. Raises AssertionError with its output."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
         user, _, password = _LOGIN.partition(":")
         config = self.out / "clusters" / CLUSTERS[0] / "dynamic-scoring-config.yaml"
-        environment = kept | self.environment("cli")
+        environment = variables | self.environment("cli")
         environment |= {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:{find('curl').parent}",
             "DSF_AGENT_CONFIG": str(config),
@@ -141,17 +141,21 @@ class StackWorld(Fleet):
         match Command(command.page, command.line, text).words:
             case ["dsf", *words]:
                 with contextlib.chdir(self.folder):
-                    done = forked.dsf(words, environment)
+                    process = forked.dsf(words, environment)
             case ["celery", "-A", "dsf.celery", *words]:
                 with contextlib.chdir(self.folder):
-                    done = forked.celery(words, environment)
+                    process = forked.celery(words, environment)
             case _:
-                done = ran(["/bin/bash", "-o", "pipefail", "-euc", text], cwd=self.folder, env=environment, timeout=180)
-        assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
-        return done.stdout
+                process = ran(
+                    ["/bin/bash", "-o", "pipefail", "-euc", text], cwd=self.folder, env=environment, timeout=180
+                )
+        assert process.returncode == 0, (
+            f"{command.page}:{command.line}\n$ {command.text}\n{process.stdout}{process.stderr}"
+        )
+        return process.stdout
 
 
-def _remote_write(one: dict[str, Any], port: int) -> dict[str, Any]:
+def _remote_write(remote: dict[str, Any], port: int) -> dict[str, Any]:
     """A remote write of the operator's values in Prometheus' own words, to another address."""
     relabel = [
         {
@@ -159,6 +163,6 @@ def _remote_write(one: dict[str, Any], port: int) -> dict[str, Any]:
             "regex": rule["regex"],
             "action": rule["action"],
         }
-        for rule in one["writeRelabelConfigs"]
+        for rule in remote["writeRelabelConfigs"]
     ]
     return {"url": f"http://127.0.0.1:{port}/api/v1/write", "write_relabel_configs": relabel}

@@ -31,13 +31,13 @@ HUB_IP = "192.0.2.10"
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     """Hub and managed clusters. Without the programs the tests are skipped; in CI that is a failure."""
     try:
-        made = Clusters(tmp_path_factory.mktemp("clusters"))
+        new_clusters = Clusters(tmp_path_factory.mktemp("clusters"))
     except ControlPlaneMissingError as error:
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
-    with made:
-        yield made
+    with new_clusters:
+        yield new_clusters
 
 
 def _commands(page: str) -> list[Command]:
@@ -46,10 +46,10 @@ def _commands(page: str) -> list[Command]:
 
 def test_the_quickstart(clusters: Clusters) -> None:
     clusters.variables["HUB_IP"] = HUB_IP
-    said = {command.text: clusters.run(command) for command in _commands(QUICKSTART)}
-    assert len(said) >= 15
-    listed = next(output for text, output in said.items() if "get dynamicscorers" in text)
-    assert "sample-scorer" in listed
+    outputs = {command.text: clusters.run(command) for command in _commands(QUICKSTART)}
+    assert len(outputs) >= 15
+    scorer_table = next(output for text, output in outputs.items() if "get dynamicscorers" in text)
+    assert "sample-scorer" in scorer_table
     hub = clusters.hub
     agent = json.loads(hub.kubectl("get", "addontemplate", "dynamic-scoring-framework", "-o", "json"))
     assert "rediss://dynamic-scoring-redis.open-cluster-management.svc:6379/0" in json.dumps(agent)
@@ -60,8 +60,8 @@ def test_the_quickstart(clusters: Clusters) -> None:
     service = json.loads(hub.kubectl("-n", "dynamic-scoring", "get", "service", "sample-scorer-nodeport", "-o", "json"))
     assert service["spec"]["ports"][0]["nodePort"] == 30007
     placement = json.loads(hub.kubectl("-n", "default", "get", "placement", "most-free", "-o", "json"))
-    (one,) = placement["spec"]["prioritizerPolicy"]["configurations"]
-    assert one["scoreCoordinate"]["addOn"] == {"resourceName": "cluster-free", "scoreName": "cluster_free"}
+    (prioritizer,) = placement["spec"]["prioritizerPolicy"]["configurations"]
+    assert prioritizer["scoreCoordinate"]["addOn"] == {"resourceName": "cluster-free", "scoreName": "cluster_free"}
 
 
 def _others() -> list[str]:

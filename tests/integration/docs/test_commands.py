@@ -91,17 +91,17 @@ def test_kubectl_knows_its_flags(command: Command) -> None:
     end = next((place for place, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
     # With --help it reads all flags and does nothing.
     arguments = [*tokens[1:end], "--help"]
-    done = ran([_kubectl(), *arguments])
-    assert done.returncode == 0, done.stderr
-    assert "Usage:" in done.stdout
+    process = ran([_kubectl(), *arguments])
+    assert process.returncode == 0, process.stderr
+    assert "Usage:" in process.stdout
 
 
 def _kubectl() -> str:
     try:
         return str(find("kubectl") / "kubectl")
     except ControlPlaneMissingError as error:
-        if found := shutil.which("kubectl"):
-            return found
+        if kubectl_path := shutil.which("kubectl"):
+            return kubectl_path
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
@@ -114,13 +114,13 @@ def test_helm_knows_its_flags(command: Command) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "make" in c.programs], ids=str)
 def test_make_knows_its_targets(command: Command) -> None:
-    done = ran(["make", "-n", *shlex.split(command.text)[1:]], cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    process = ran(["make", "-n", *shlex.split(command.text)[1:]], cwd=ROOT)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize("command", venues.of(Venue.HERE), ids=str)
 def test_standalone_commands_run_here(command: Command) -> None:
-    own = [str(Path(program).parent) for program in (programs.find("promtool"), sys.executable)]
-    path = os.pathsep.join([*own, os.environ["PATH"]])
-    done = ran(["/bin/bash", "-euc", command.text], cwd=ROOT, env=os.environ | {"PATH": path})
-    assert done.returncode == 0, done.stdout + done.stderr
+    program_folders = [str(Path(program).parent) for program in (programs.find("promtool"), sys.executable)]
+    path = os.pathsep.join([*program_folders, os.environ["PATH"]])
+    process = ran(["/bin/bash", "-euc", command.text], cwd=ROOT, env=os.environ | {"PATH": path})
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -50,8 +50,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_found_from_the_index() -> None:
-    listed = {(ROOT / "docs" / link.partition("#")[0]).name for link in pages.links(ROOT / "docs" / "README.md")}
-    assert {page.name for page in PAGES} - {"README.md"} <= listed
+    linked_pages = {(ROOT / "docs" / link.partition("#")[0]).name for link in pages.links(ROOT / "docs" / "README.md")}
+    assert {page.name for page in PAGES} - {"README.md"} <= linked_pages
     assert "docs/README.md" in pages.links(ROOT / "README.md")
 
 

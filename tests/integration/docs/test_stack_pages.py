@@ -21,10 +21,10 @@ _FAILING = "broken"
 
 def _commands() -> list[Command]:
     """Each once, in the order in which a reader meets them."""
-    found: dict[str, Command] = {}
+    commands_by_text: dict[str, Command] = {}
     for command in venues.of(Venue.STACK):
-        found.setdefault(command.text, command)
-    return list(found.values())
+        commands_by_text.setdefault(command.text, command)
+    return list(commands_by_text.values())
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +36,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWorld]:
 
 def test_every_command_works(world: StackWorld) -> None:
     before = {cluster: world.books(SCORER, cluster)["scheduled"] for cluster in CLUSTERS}
-    said: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for command in _commands():
-        said[command.text] = world.type(command)
-    assert len(said) >= 15
-    explained = said["dsf explain sample-scorer --cluster worker01"]
+        outputs[command.text] = world.type(command)
+    assert len(outputs) >= 15
+    explained = outputs["dsf explain sample-scorer --cluster worker01"]
     assert "n1" in explained
-    (sent,) = [text for text in said if text.startswith("dsf rescore") and "-o json" in text]
-    assert {run["cluster"] for run in json.loads(said[sent])["runs"]} == set(CLUSTERS)
+    (rescore_command,) = [text for text in outputs if text.startswith("dsf rescore") and "-o json" in text]
+    assert {run["cluster"] for run in json.loads(outputs[rescore_command])["runs"]} == set(CLUSTERS)
     # What was asked for by hand was done: by the command line, by Celery and through Flower's API.
-    (asked,) = [text for text in said if "send-task" in text]
-    task = json.loads(said[asked])["task-id"]
+    (send_task_command,) = [text for text in outputs if "send-task" in text]
+    task = json.loads(outputs[send_task_command])["task-id"]
     world.until(lambda: _has_run(world, task), f"the task {task} that was sent through Flower")
     for cluster in CLUSTERS:
         assert world.books(SCORER, cluster)["scheduled"] > before[cluster]
@@ -97,5 +97,5 @@ def test_central_store_receives_the_documented_metrics(world: StackWorld) -> Non
     assert (float(cpu["value"][1]), cpu["metric"]["cluster"]) == (8 - 1.5, "worker01")
     (memory,) = world.query("cluster_memory_free", world.receiver_port)
     assert float(memory["value"][1]) == 750
-    sent = {series["metric"]["__name__"] for series in world.query('{__name__=~".+"}', world.receiver_port)}
-    assert {name for name in sent if not name.startswith(("dynamic_scor", "cluster_"))} == set()
+    metric_names = {series["metric"]["__name__"] for series in world.query('{__name__=~".+"}', world.receiver_port)}
+    assert {name for name in metric_names if not name.startswith(("dynamic_scor", "cluster_"))} == set()

@@ -117,8 +117,8 @@ def good_fleet(client: redis.Redis, *, due_in: float = 5.0) -> Fleet:
 def set_row(client: redis.Redis, cluster: str, scorer: str, fields: Mapping[str, object]) -> None:
     """What the scripts of the results worker do with the row of a pair."""
     pair = keys.pair(cluster, scorer)
-    stored: str | None = client.hget(keys.ROWS, pair)  # type: ignore[assignment]
-    row = {name: str(value) for name, value in {**json.loads(stored or "{}"), **fields}.items()}
+    stored_row: str | None = client.hget(keys.ROWS, pair)  # type: ignore[assignment]
+    row = {name: str(value) for name, value in {**json.loads(stored_row or "{}"), **fields}.items()}
     client.hset(keys.ROWS, pair, json.dumps(row))
     tell_readers(client, cluster, scorer)
 

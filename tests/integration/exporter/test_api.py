@@ -47,12 +47,12 @@ def client(exporter: ApiProcess, fleet: Fleet) -> Client:
 
 
 def test_the_summary_counts_every_pair_once(client: Client) -> None:
-    found = client.summary()
-    assert (found.pairs, found.clusters) == (12, 12)
-    states = found.states
+    summary = client.summary()
+    assert (summary.pairs, summary.clusters) == (12, 12)
+    states = summary.states
     assert (states.ok, states.failing, states.never, states.skipped) == (8, 1, 1, 2)
-    [sample] = [one for one in found.scorers if one.name == SAMPLE]
-    assert {(one.state, one.stage, one.reason, one.clusters) for one in sample.reasons} == {
+    [sample] = [scorer for scorer in summary.scorers if scorer.name == SAMPLE]
+    assert {(group.state, group.stage, group.reason, group.clusters) for group in sample.reasons} == {
         (Verdict.FAILING, "fetch", "bad_query", 1),
         (Verdict.SKIPPED, "", "queue_full", 2),
     }
@@ -77,14 +77,14 @@ def test_pairs_come_worst_first_in_pages(client: Client) -> None:
 
 def test_client_returns_one_scorer_one_cluster_and_one_pair(client: Client) -> None:
     scorer = client.scorer(SAMPLE)
-    assert [one.cluster for one in scorer.top[:2]] == ["worker01", "worker02"] or scorer.top[0].value >= 9
+    assert [top_pair.cluster for top_pair in scorer.top[:2]] == ["worker01", "worker02"] or scorer.top[0].value >= 9
     assert scorer.bottom[0].value <= scorer.top[0].value
     assert client.clusters().clusters[0].name == "edge1"
-    assert {one.name for one in client.all_clusters("worker*")} == {"worker01", "worker02"}
+    assert {cluster.name for cluster in client.all_clusters("worker*")} == {"worker01", "worker02"}
     cluster = client.cluster("worker01")
     assert cluster.scorers == {SAMPLE: Verdict.OK}
     pair = client.pair("worker01", SAMPLE)
-    assert [(one.name, one.value) for one in pair.score_items] == [("n1", 12), ("n2", -4)]
+    assert [(item.name, item.value) for item in pair.score_items] == [("n1", 12), ("n2", -4)]
     assert pair.books.scheduled == 7
     assert len(pair.cycles) == 1
 
@@ -105,12 +105,12 @@ def test_past_cycles_come_in_pages_while_others_end(client: Client, exporter: Ap
         fleet.cycle("edge0", run=run)
 
     def page(cursor: str = "") -> tuple[list[str], str | None]:
-        asked = f"&cursor={cursor}" if cursor else ""
-        answer = exporter.get(f"/api/v1/history/edge0/{SAMPLE}?limit=2{asked}").json()
-        return [one["runId"] for one in answer["cycles"]], answer["cursor"]
+        cursor_parameter = f"&cursor={cursor}" if cursor else ""
+        answer = exporter.get(f"/api/v1/history/edge0/{SAMPLE}?limit=2{cursor_parameter}").json()
+        return [cycle["runId"] for cycle in answer["cycles"]], answer["cursor"]
 
-    shown, cursor = page()
-    assert (shown, cursor) == (runs[5:3:-1], runs[4])
+    run_ids, cursor = page()
+    assert (run_ids, cursor) == (runs[5:3:-1], runs[4])
     # One more ends, and the oldest of the first page is kept no more: nothing is given twice, nothing is left out.
     fleet.cycle("edge0", run=runs[6])
     assert page(runs[4]) == (runs[3:1:-1], runs[2])
@@ -119,17 +119,21 @@ def test_past_cycles_come_in_pages_while_others_end(client: Client, exporter: Ap
     fleet.redis.delete(history)
     for number in range(120):
         fleet.cycle("edge0", run=new_run_id(fleet.now + number))
-    found = client.history("edge0", SAMPLE)
-    assert (len({one.run_id for one in found.cycles}), found.total, found.cursor) == (120, 120, None)
+    complete_history = client.history("edge0", SAMPLE)
+    assert (
+        len({cycle.run_id for cycle in complete_history.cycles}),
+        complete_history.total,
+        complete_history.cursor,
+    ) == (120, 120, None)
 
 
 def test_changes_come_in_pages(exporter: ApiProcess, client: Client) -> None:
     first = exporter.get("/api/v1/updates?since=0&limit=5").json()
     assert (len(first["pairs"]), first["more"]) == (5, True)
     again = client.updates(0, limit=5)
-    assert ([list(one) for one in again.pairs], again.more) == (first["pairs"], True)
+    assert ([list(pair) for pair in again.pairs], again.more) == (first["pairs"], True)
     rest = client.updates(first["sequence"])
-    assert {tuple(one) for one in first["pairs"]} | set(rest.pairs) == set(client.updates(0).pairs)
+    assert {tuple(pair) for pair in first["pairs"]} | set(rest.pairs) == set(client.updates(0).pairs)
 
 
 def test_scorers_come_in_pages_with_and_without_a_model(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
@@ -140,26 +144,29 @@ def test_scorers_come_in_pages_with_and_without_a_model(client: Client, exporter
     for number in range(3):
         why = ConditionNotice(type="Healthy", status="False", reason="Unreachable", since=1.0)
         Notices(fleet.redis).tell_scorer(ScorerNotice(name=f"unready-{number}", conditions=(why,)))
-    found = client.summary()
-    assert (len(found.scorers), found.scorers_total, found.states.total) == (200, 205, 12)
+    summary = client.summary()
+    assert (len(summary.scorers), summary.scorers_total, summary.states.total) == (200, 205, 12)
     # The worst is first.
     short = exporter.get("/api/v1/summary?limit=1").json()
-    assert [one["name"] for one in short["scorers"]] == [SAMPLE]
-    assert ([one["name"] for one in short["unready"]], short["unreadyTotal"]) == (["unready-0"], 3)
+    assert [scorer["name"] for scorer in short["scorers"]] == [SAMPLE]
+    assert ([unready_scorer["name"] for unready_scorer in short["unready"]], short["unreadyTotal"]) == (
+        ["unready-0"],
+        3,
+    )
     assert exporter.get("/api/v1/summary?limit=0").status_code == 422
     first = exporter.get("/api/v1/scorers?limit=2").json()
-    assert [one["name"] for one in first["scorers"]] == names[:2]
+    assert [scorer["name"] for scorer in first["scorers"]] == names[:2]
     assert (first["total"], first["cursor"]) == (205, names[1])
-    assert [one.name for one in client.scorers().scorers] == names
+    assert [scorer.name for scorer in client.scorers().scorers] == names
     last = exporter.get(f"/api/v1/scorers?cursor={names[202]}").json()
-    assert ([one["name"] for one in last["scorers"]], last["cursor"]) == (names[203:], None)
+    assert ([scorer["name"] for scorer in last["scorers"]], last["cursor"]) == (names[203:], None)
     [sample] = client.scorers(SAMPLE).scorers
     assert sample.pairs == sample.states.total == 12
 
 
 def test_scores_of_a_state(client: Client, exporter: ApiProcess) -> None:
-    found = exporter.get("/api/v1/scores?state=skipped&state=failing").json()
-    assert [score["cluster"] for score in found["scores"]] == ["edge1", "edge2", "edge3"]
+    report = exporter.get("/api/v1/scores?state=skipped&state=failing").json()
+    assert [score["cluster"] for score in report["scores"]] == ["edge1", "edge2", "edge3"]
     pages = client.scores(limit=7)
     assert (len(pages.scores), pages.total) == (7, 12)
     assert len(client.scores().scores) == 12
@@ -172,16 +179,16 @@ def test_no_row_is_lost_between_pages_of_pages(exporter: ApiProcess, fleet: Flee
         fleet.entry(f"more{number:03}", due_in=300)
     client = Client(exporter.url)
     for ask in (client.scores, client.schedule):
-        found: list[str] = []
+        clusters: list[str] = []
         after: str | None = None
         while True:
             page = ask(limit=300, after=after)
             rows = page.scores if isinstance(page, ScoreList) else page.entries
             assert len(rows) <= 300
-            found += [row.cluster for row in rows]
+            clusters += [row.cluster for row in rows]
             if (after := page.continue_) is None:
                 break
-        assert len(found) == len(set(found)) == 612
+        assert len(clusters) == len(set(clusters)) == 612
 
 
 def test_paused_pairs_are_marked_in_every_list(
@@ -192,9 +199,9 @@ def test_paused_pairs_are_marked_in_every_list(
     [score] = client.scores(cluster="worker01").scores
     # It may be used as long as it is valid.
     assert (score.state, score.fresh) == (Verdict.PAUSED, True)
-    assert [one.cluster for one in client.scores().scores if one.state is Verdict.PAUSED] == ["worker01"]
-    found = exporter.get("/api/v1/scores?state=paused").json()["scores"]
-    assert [(one["cluster"], one["state"]) for one in found] == [("worker01", "paused")]
+    assert [score.cluster for score in client.scores().scores if score.state is Verdict.PAUSED] == ["worker01"]
+    paused_scores = exporter.get("/api/v1/scores?state=paused").json()["scores"]
+    assert [(score["cluster"], score["state"]) for score in paused_scores] == [("worker01", "paused")]
     store.set_override(f"*/{SAMPLE}", paused=True)
     monkeypatch.setenv("DSF_API_URL", exporter.url)
     result = CliRunner().invoke(app, ["status", SAMPLE], prog_name="dsf")
@@ -212,22 +219,22 @@ def test_status_says_the_same_with_the_api(exporter: ApiProcess, fleet: Fleet, m
         return CliRunner().invoke(app, ["status", *arguments], prog_name="dsf")
 
     assert status().exit_code == 0
-    said = ConditionNotice(
+    condition = ConditionNotice(
         type="Resolved", status="False", reason="MissingInterval", message="no interval", since=fleet.now
     )
-    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", namespace="n", conditions=[said]))
+    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", namespace="n", conditions=[condition]))
     for arguments in ((), ("broken",)):
-        found = status(*arguments)
-        assert found.exit_code == 1
-        assert "broken: Resolved=False (MissingInterval): no interval" in found.stdout
+        result = status(*arguments)
+        assert result.exit_code == 1
+        assert "broken: Resolved=False (MissingInterval): no interval" in result.stdout
     assert status(SAMPLE).exit_code == 0
-    Notices(fleet.redis).tell_scorer(ScorerNotice(name=SAMPLE, namespace="n", conditions=[said]))
+    Notices(fleet.redis).tell_scorer(ScorerNotice(name=SAMPLE, namespace="n", conditions=[condition]))
     assert status(SAMPLE).exit_code == 1
     assert f"{SAMPLE}: Resolved=False" in status().stdout
     unknown = status("nobody")
     assert isinstance(unknown.exception, UnknownScorerError) or unknown.exit_code == 1
-    refused = status("--context", "nosuchdemo")
-    assert "nosuchdemo" in f"{refused.output} {refused.exception}"
+    unknown_context = status("--context", "nosuchdemo")
+    assert "nosuchdemo" in f"{unknown_context.output} {unknown_context.exception}"
 
 
 def test_pages_of_large_results_stay_below_one_megabyte(exporter: ApiProcess, fleet: Fleet, client: Client) -> None:

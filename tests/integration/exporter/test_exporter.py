@@ -21,17 +21,17 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def samples(text: str) -> Samples:
-    found: Samples = {}
+    samples_by_key: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
-            assert key not in found, f"exposed twice: {key}"
-            found[key] = sample.value
-    return found
+            assert key not in samples_by_key, f"exposed twice: {key}"
+            samples_by_key[key] = sample.value
+    return samples_by_key
 
 
-def value(found: Samples, name: str, **labels: str) -> float | None:
-    return found.get((name, frozenset(labels.items())))
+def value(exposed_samples: Samples, name: str, **labels: str) -> float | None:
+    return exposed_samples.get((name, frozenset(labels.items())))
 
 
 def test_metrics_of_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -> None:
@@ -43,26 +43,26 @@ def test_metrics_of_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -
     answer = exporter.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain")
-    found = samples(answer.text)
-    assert value(found, "dynamic_scoring_up") == 1
+    exposed_samples = samples(answer.text)
+    assert value(exposed_samples, "dynamic_scoring_up") == 1
     gauge = {"ds_cluster": "worker01", "ds_node": "n2", "ds_device": "", "ds_namespace": "", "ds_app": "",
              "ds_pod": "", "ds_container": "", "ds_meta": "mean", "ds_score_name": "sample_score"}  # fmt: skip
-    assert value(found, "dynamic_score", **gauge) == -3.25
+    assert value(exposed_samples, "dynamic_score", **gauge) == -3.25
     where = {"score_name": "sample_score", "ds_cluster": "worker01"}
-    assert value(found, "dynamic_scoring_requests_total", **where, status="success") == 5
-    assert value(found, "dynamic_scoring_requests_total", **where, status="failure") == 1
-    assert value(found, "dynamic_scoring_stage_seconds_count", **where, stage="fetch") == 6
+    assert value(exposed_samples, "dynamic_scoring_requests_total", **where, status="success") == 5
+    assert value(exposed_samples, "dynamic_scoring_requests_total", **where, status="failure") == 1
+    assert value(exposed_samples, "dynamic_scoring_stage_seconds_count", **where, stage="fetch") == 6
     failure = {**where, "stage": "fetch", "reason": "timeout"}
-    assert value(found, "dynamic_scoring_failures_total", **failure) == 1
-    assert value(found, "dynamic_scoring_results_rejected_total", reason="replayed") == 4
-    assert value(found, "dynamic_scoring_results_rejected_total", reason="bad_signature") == 0
-    assert value(found, "dynamic_scoring_mail_rejected_total", ds_cluster="worker02") == 3
-    assert value(found, "dynamic_scoring_score_writes_total", result="unchanged") == 80
-    assert value(found, "dynamic_scoring_queue_length", queue="spoke.worker02") == 2
-    assert value(found, "dynamic_scoring_queue_length", queue="hub.results") == 0
-    assert value(found, "dynamic_scoring_entries") == 2
-    assert value(found, "dynamic_scoring_scorer_healthy", scorer=SAMPLE) == 1
-    assert value(found, "dynamic_scoring_scorer_healthy", scorer=STATIC) == 0
+    assert value(exposed_samples, "dynamic_scoring_failures_total", **failure) == 1
+    assert value(exposed_samples, "dynamic_scoring_results_rejected_total", reason="replayed") == 4
+    assert value(exposed_samples, "dynamic_scoring_results_rejected_total", reason="bad_signature") == 0
+    assert value(exposed_samples, "dynamic_scoring_mail_rejected_total", ds_cluster="worker02") == 3
+    assert value(exposed_samples, "dynamic_scoring_score_writes_total", result="unchanged") == 80
+    assert value(exposed_samples, "dynamic_scoring_queue_length", queue="spoke.worker02") == 2
+    assert value(exposed_samples, "dynamic_scoring_queue_length", queue="hub.results") == 0
+    assert value(exposed_samples, "dynamic_scoring_entries") == 2
+    assert value(exposed_samples, "dynamic_scoring_scorer_healthy", scorer=SAMPLE) == 1
+    assert value(exposed_samples, "dynamic_scoring_scorer_healthy", scorer=STATIC) == 0
 
 
 @pytest.mark.parametrize("filled", [True, False])
@@ -90,10 +90,10 @@ def test_openmetrics_and_gzip_when_asked_for(exporter: ApiProcess, redis_client:
 def test_scores(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     run = fleet.score("worker01", age=30)
-    found = exporter.get("/api/v1/scores?cluster=worker01&scorer=sample-scorer").json()
-    assert set(found) == {"at", "total", "scores", "continue"}
-    assert found["continue"] is None
-    (score,) = found["scores"]
+    report = exporter.get("/api/v1/scores?cluster=worker01&scorer=sample-scorer").json()
+    assert set(report) == {"at", "total", "scores", "continue"}
+    assert report["continue"] is None
+    (score,) = report["scores"]
     assert (score["cluster"], score["scorer"], score["scoreName"]) == ("worker01", SAMPLE, "sample_score")
     assert score["runId"] == run
     assert score["items"] == [{"name": "n1", "value": 12}, {"name": "n2", "value": -4}]
@@ -107,22 +107,22 @@ def test_scores(exporter: ApiProcess, redis_client: redis.Redis) -> None:
 def test_scorers(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker02")
-    found = {scorer["name"]: scorer for scorer in exporter.get("/api/v1/scorers").json()["scorers"]}
-    assert list(found) == [SAMPLE, STATIC]
-    assert found[SAMPLE]["healthStatus"] == "Active"
-    assert {state for state, number in found[SAMPLE]["states"].items() if number == 1} == {"ok", "failing"}
-    assert sum(found[SAMPLE]["states"].values()) == found[SAMPLE]["pairs"] == 2
-    assert found[SAMPLE]["reasons"][0]["cluster"] == "worker02"
-    assert found[STATIC]["pairs"] == 0
+    scorers_by_name = {scorer["name"]: scorer for scorer in exporter.get("/api/v1/scorers").json()["scorers"]}
+    assert list(scorers_by_name) == [SAMPLE, STATIC]
+    assert scorers_by_name[SAMPLE]["healthStatus"] == "Active"
+    assert {state for state, number in scorers_by_name[SAMPLE]["states"].items() if number == 1} == {"ok", "failing"}
+    assert sum(scorers_by_name[SAMPLE]["states"].values()) == scorers_by_name[SAMPLE]["pairs"] == 2
+    assert scorers_by_name[SAMPLE]["reasons"][0]["cluster"] == "worker02"
+    assert scorers_by_name[STATIC]["pairs"] == 0
 
 
 def test_history_and_books(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500")
-    found = exporter.get("/api/v1/history/worker01/sample-scorer").json()
-    assert [cycle["outcome"] for cycle in found["cycles"]] == ["error", "ok"]
-    assert found["cycles"][1]["counts"] == {"series": 2, "bytes": 512}
-    books = found["books"]
+    history = exporter.get("/api/v1/history/worker01/sample-scorer").json()
+    assert [cycle["outcome"] for cycle in history["cycles"]] == ["error", "ok"]
+    assert history["cycles"][1]["counts"] == {"series": 2, "bytes": 512}
+    books = history["books"]
     outcomes = ("ok", "empty", "partial", "error", "skipped", "lost", "open")
     assert books["scheduled"] == 7 == sum(books[name] for name in outcomes)
     assert books["skippedByReason"] == {"overlap": 1}

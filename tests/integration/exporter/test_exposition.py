@@ -35,11 +35,11 @@ def scraped(client: TestClient, query: str = "") -> dict[str, list[dict[str, str
     """Label sets by name of the sample."""
     answer = client.get(f"/metrics{query}")
     assert answer.status_code == 200
-    found: dict[str, list[dict[str, str]]] = {}
+    labels_by_metric: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(answer.text):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append(sample.labels)
-    return found
+            labels_by_metric.setdefault(sample.name, []).append(sample.labels)
+    return labels_by_metric
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def fleet(redis_client: redis.Redis) -> Fleet:
 def test_series_above_the_limit_are_left_out_of_the_exposition(
     fleet: Fleet, limit: int, level: str, scores: int, books: int
 ) -> None:
-    found = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
-    assert len(found.get("dynamic_score", [])) == scores
-    assert len(found.get("dynamic_scoring_scheduled_total", [])) == books
-    assert {one["scorer"]: one["exposition"] for one in found["dynamic_scoring_exposition"]} == {
+    exposed = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
+    assert len(exposed.get("dynamic_score", [])) == scores
+    assert len(exposed.get("dynamic_scoring_scheduled_total", [])) == books
+    assert {sample["scorer"]: sample["exposition"] for sample in exposed["dynamic_scoring_exposition"]} == {
         SAMPLE: level,
         STATIC: level,
     }
@@ -70,8 +70,8 @@ def test_series_above_the_limit_are_left_out_of_the_exposition(
     text = TestClient(make_app(fleet.redis, series_limit=limit)).get("/metrics").text
     assert f"dynamic_scoring_series_wanted {float(EVERYTHING)}" in text.splitlines()
     # Sums are always there.
-    assert {"scorer": SAMPLE, "state": "ok"} in found["dynamic_scoring_pairs"]
-    assert {"scorer": SAMPLE, "percentile": "99"} in found["dynamic_scoring_age_seconds"]
+    assert {"scorer": SAMPLE, "state": "ok"} in exposed["dynamic_scoring_pairs"]
+    assert {"scorer": SAMPLE, "percentile": "99"} in exposed["dynamic_scoring_age_seconds"]
 
 
 def test_exposition_setting_of_a_scorer_selects_its_series(fleet: Fleet) -> None:
@@ -81,9 +81,9 @@ def test_exposition_setting_of_a_scorer_selects_its_series(fleet: Fleet) -> None
         )
         Registry(fleet.redis).put_scorer(record)
         for limit in (0, 1_000_000):
-            found = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
-            assert len(found.get("dynamic_score", [])) == scores
-            assert len(found.get("dynamic_scoring_scheduled_total", [])) == books
+            exposed = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
+            assert len(exposed.get("dynamic_score", [])) == scores
+            assert len(exposed.get("dynamic_scoring_scheduled_total", [])) == books
 
 
 def test_each_pair_that_is_not_paused_has_the_interval_in_force(fleet: Fleet) -> None:
@@ -92,26 +92,26 @@ def test_each_pair_that_is_not_paused_has_the_interval_in_force(fleet: Fleet) ->
     store.set_override(f"worker02/{SAMPLE}", interval=7200)
     name = "dynamic_scoring_interval_seconds"
 
-    def said() -> dict[str, float]:
+    def exposed_intervals() -> dict[str, float]:
         text = TestClient(make_app(fleet.redis)).get("/metrics").text
-        found = [one for one in text_string_to_metric_families(text) if one.name == name]
-        return {sample.labels["ds_cluster"]: sample.value for one in found for sample in one.samples}
+        families = [family for family in text_string_to_metric_families(text) if family.name == name]
+        return {sample.labels["ds_cluster"]: sample.value for family in families for sample in family.samples}
 
-    assert said() == {"worker01": 60, "worker02": 7200}
+    assert exposed_intervals() == {"worker01": 60, "worker02": 7200}
     store.set_override(f"worker02/{SAMPLE}", paused=True)
-    assert said() == {"worker01": 60}
+    assert exposed_intervals() == {"worker01": 60}
     store.set_override(f"worker02/{SAMPLE}", paused=True, paused_until=time.time() - 1)
-    assert said() == {"worker01": 60, "worker02": 7200}
+    assert exposed_intervals() == {"worker01": 60, "worker02": 7200}
     # Its scoring API is down: its cycles are missing, and an alert says so.
     [entry] = store.entries([f"worker02/{SAMPLE}"])
     fleet.redis.hset(keys.ENTRIES, entry.pair, entry.stopped().dump())
-    assert said() == {"worker01": 60, "worker02": 7200}
+    assert exposed_intervals() == {"worker01": 60, "worker02": 7200}
 
 
 def test_reasons_are_counted(fleet: Fleet) -> None:
     fleet.failure("worker02")
-    found = scraped(TestClient(make_app(fleet.redis, series_limit=0)))
-    assert found["dynamic_scoring_pairs_by_reason"] == [
+    exposed = scraped(TestClient(make_app(fleet.redis, series_limit=0)))
+    assert exposed["dynamic_scoring_pairs_by_reason"] == [
         {"scorer": SAMPLE, "state": "failing", "stage": "fetch", "reason": "bad_query"}
     ]
 
@@ -123,8 +123,8 @@ def test_shards_have_every_cluster_once(fleet: Fleet) -> None:
     client = TestClient(make_app(fleet.redis))
     whole = scraped(client)
     shards = [scraped(client, f"?shard={number}/3") for number in range(3)]
-    clusters = [{one["ds_cluster"] for one in shard.get("dynamic_score", [])} for shard in shards]
-    assert set.union(*clusters) == {one["ds_cluster"] for one in whole["dynamic_score"]}
+    clusters = [{score["ds_cluster"] for score in shard.get("dynamic_score", [])} for shard in shards]
+    assert set.union(*clusters) == {score["ds_cluster"] for score in whole["dynamic_score"]}
     assert sum(map(len, clusters)) == 22
     assert ["dynamic_scoring_up" in shard for shard in shards] == [True, True, True]
     assert ["dynamic_scoring_entries" in shard for shard in shards] == [True, False, False]

@@ -20,12 +20,12 @@ def test_scores_come_in_pages(exporter: ApiProcess, redis_client: redis.Redis) -
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}")
 
-    def page(more: str = "", **parameters: str | int) -> dict[str, Any]:
-        query = urlencode(parameters | ({"continue": more} if more else {}))
+    def page(continue_token: str = "", **parameters: str | int) -> dict[str, Any]:
+        query = urlencode(parameters | ({"continue": continue_token} if continue_token else {}))
         answer = exporter.get(f"/api/v1/scores?{query}")
         assert answer.status_code == 200
-        found: dict[str, Any] = answer.json()
-        return found
+        page_content: dict[str, Any] = answer.json()
+        return page_content
 
     first = page(limit=3)
     assert [score["cluster"] for score in first["scores"]] == ["edge0", "edge1", "edge2"]
@@ -52,7 +52,9 @@ def test_invalid_limit_is_refused(exporter: ApiProcess, limit: str) -> None:
 
 def test_the_pages_are_in_the_openapi_document(exporter: ApiProcess) -> None:
     document = exporter.get("/openapi.json").json()
-    parameters = {one["name"]: one for one in document["paths"]["/api/v1/scores"]["get"]["parameters"]}
+    parameters = {
+        parameter["name"]: parameter for parameter in document["paths"]["/api/v1/scores"]["get"]["parameters"]
+    }
     assert set(parameters) == {"cluster", "scorer", "state", "limit", "continue", "cursor"}
     limit = parameters["limit"]["schema"]
     assert (limit["default"], limit["minimum"], limit["maximum"]) == (1000, 1, 10_000)

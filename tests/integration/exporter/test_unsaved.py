@@ -34,7 +34,7 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "expected_text"),
     [
         ("status", "sample-scorer"),
         ("status sample-scorer", "worker01"),
@@ -43,8 +43,8 @@ def redis_url() -> Iterator[str]:
         ("history sample-scorer --cluster worker01", "scheduled 7 = ok 5"),
     ],
 )
-def test_commands_that_look(dsf: Dsf, redis_url: str, words: str, shown: str) -> None:
-    assert shown in dsf(*words.split()).stdout
+def test_commands_that_look(dsf: Dsf, redis_url: str, words: str, expected_text: str) -> None:
+    assert expected_text in dsf(*words.split()).stdout
 
 
 def test_the_exporter(redis_url: str, tmp_path: Path) -> None:

@@ -36,13 +36,13 @@ class ForgetfulRelay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in (self._listener, *self._open):
+        for connection in (self._listener, *self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
-        for one in (self._listener, *self._open):
-            one.close()
+        for connection in (self._listener, *self._open):
+            connection.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -56,17 +56,17 @@ class ForgetfulRelay:
                     self._threads[-1].start()
 
     def _ask(self, near: socket.socket, far: socket.socket) -> None:
-        used = time.monotonic()
+        last_used_at = time.monotonic()
         with contextlib.suppress(OSError):
             while data := near.recv(65536):
-                if time.monotonic() - used > self._seconds:
+                if time.monotonic() - last_used_at > self._seconds:
                     self.forgotten += 1
                     if self._resets:
                         near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                         near.close()
                         return
                     continue
-                used = time.monotonic()
+                last_used_at = time.monotonic()
                 far.sendall(data)
 
     def _answer(self, near: socket.socket, far: socket.socket) -> None:

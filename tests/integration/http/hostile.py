@@ -34,7 +34,7 @@ class Hostile:
     """One answer: what the server sends, then it closes. Endless ones end when the client has gone."""
 
     name: str
-    sent: Bytes
+    payload: Bytes
     reason: str
     retryable: bool = False
     text: str = ""
@@ -179,8 +179,8 @@ TABLE = [
 class RawServer:
     """Answers every connection with the same bytes, once a whole request head has come."""
 
-    def __init__(self, sent: Bytes) -> None:
-        self._sent = sent
+    def __init__(self, payload: Bytes) -> None:
+        self._sent = payload
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []
         self._connections: list[socket.socket] = []
@@ -221,10 +221,10 @@ class RawServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for held in [self._listener, *self._connections]:
+        for connection in [self._listener, *self._connections]:
             with contextlib.suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)
-            held.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
         self._thread.join()
         for thread in self._threads:
             thread.join()

@@ -98,10 +98,14 @@ def test_transport_close_ends_connections_of_all_threads() -> None:
         thread = threading.Thread(target=get, args=(server.url,))
         thread.start()
         thread.join()
-        own = psutil.Process()
-        assert any(one.raddr and one.raddr.port == server.port for one in own.net_connections())
+        process = psutil.Process()
+        assert any(
+            connection.raddr and connection.raddr.port == server.port for connection in process.net_connections()
+        )
         transport.close()
-        assert not any(one.raddr and one.raddr.port == server.port for one in own.net_connections())
+        assert not any(
+            connection.raddr and connection.raddr.port == server.port for connection in process.net_connections()
+        )
 
 
 def test_connections_are_kept_open() -> None:
@@ -174,11 +178,11 @@ def test_all_headers_of_a_name_are_one() -> None:
 
 def test_server_that_does_not_read_times_out_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        held: list[socket.socket] = []
+        accepted: list[socket.socket] = []
 
         def accept() -> None:
             with suppress(OSError):
-                held.append(listener.accept()[0])
+                accepted.append(listener.accept()[0])
 
         thread = threading.Thread(target=accept)
         thread.start()
@@ -191,7 +195,7 @@ def test_server_that_does_not_read_times_out_at_the_deadline() -> None:
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         thread.join()
-        for connection in held:
+        for connection in accepted:
             connection.close()
     assert caught.value.reason == "timeout"
 
@@ -205,9 +209,9 @@ def test_an_expired_deadline_asks_nobody() -> None:
 def test_connection_errors_may_be_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    refused = failure(f"http://127.0.0.1:{port}/x?secret=1")
-    assert (refused.reason, refused.retryable) == ("connection_failed", True)
-    assert str(refused) == f"GET http://127.0.0.1:{port}/x: Connection refused"
+    refusal = failure(f"http://127.0.0.1:{port}/x?secret=1")
+    assert (refusal.reason, refusal.retryable) == ("connection_failed", True)
+    assert str(refusal) == f"GET http://127.0.0.1:{port}/x: Connection refused"
     with ScriptedServer(httpserver.close_early) as server:
         closed = failure(server.url)
     assert (closed.reason, closed.retryable) == ("connection_failed", True)
@@ -284,20 +288,20 @@ def test_dead_addresses_leave_time_for_one_that_answers(monkeypatch: pytest.Monk
 
 
 def test_an_endless_redirect_is_not_read() -> None:
-    sent = []
+    chunks_sent = []
 
     def redirect(exchange: httpserver.Exchange) -> None:
         exchange.start(302, None, Location="http://127.0.0.1:1/")
         for number in range(1024):
             exchange.http.wfile.write(bytes(1 << 20))
-            sent.append(number)
+            chunks_sent.append(number)
 
     with ScriptedServer(redirect) as server:
         started = time.monotonic()
         assert failure(server.url).reason == "redirect"
         assert time.monotonic() - started < PATIENCE
     # What fits into the buffers of a connection.
-    assert len(sent) < 100
+    assert len(chunks_sent) < 100
 
 
 def test_token_echoed_by_the_server_is_masked_in_the_error() -> None:

@@ -69,7 +69,7 @@ def _ways() -> Iterator[Any]:
 def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask) -> None:
     process = psutil.Process()
     for seconds in _SECONDS if row.reason == "timeout" else (_FLOOD_SECONDS,):
-        with RawServer(row.sent) as server:
+        with RawServer(row.payload) as server:
             before = process.memory_info().rss
             started = time.monotonic()
             with pytest.raises(HttpError) as caught:
@@ -86,19 +86,19 @@ def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask)
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.name in _EACH_WAY], ids=lambda row: row.name)
 def test_the_hubs_health_check_fails_with_words(row: Hostile) -> None:
-    with RawServer(row.sent) as server:
+    with RawServer(row.payload) as server:
         target = health.HealthTarget(f"{server.url}/config", ConfigSyncMode.Full)
         seconds = 0.4 if row.reason == "timeout" else _FLOOD_SECONDS
-        found = health.check(target, timeout=seconds).health_failure
-    assert found is not None
-    assert found.message.startswith(f"GET {server.url}/")
-    assert row.text.replace(str(MAX_BYTES), str(health.MAX_BYTES)) in found.message
+        health_failure = health.check(target, timeout=seconds).health_failure
+    assert health_failure is not None
+    assert health_failure.message.startswith(f"GET {server.url}/")
+    assert row.text.replace(str(MAX_BYTES), str(health.MAX_BYTES)) in health_failure.message
 
 
 def test_the_deadline_counts_for_compressed_bytes_that_are_there_already() -> None:
     # Everything is in the socket's buffer at once, so only the work on it takes time.
     row = next(row for row in TABLE if row.name == "gzip bomb of members")
-    with RawServer(row.sent) as server, pytest.raises(HttpError) as caught:
+    with RawServer(row.payload) as server, pytest.raises(HttpError) as caught:
         http.get(server.url, deadline=time.monotonic() + 0.05, max_bytes=1 << 40)
     assert caught.value.reason == "timeout"
 
@@ -161,8 +161,8 @@ _getaddrinfo = socket.getaddrinfo
 def _name_server(monkeypatch: pytest.MonkeyPatch, look_up: Callable[..., object]) -> None:
     """Answers for names; an address stands for itself, as everywhere."""
 
-    def either(host: str, *rest: Any, **more: Any) -> object:
-        return (_getaddrinfo if host[0].isdigit() else look_up)(host, *rest, **more)
+    def either(host: str, *rest: Any, **options: Any) -> object:
+        return (_getaddrinfo if host[0].isdigit() else look_up)(host, *rest, **options)
 
     monkeypatch.setattr("socket.getaddrinfo", either)
 

@@ -46,9 +46,9 @@ class Proxy:
                 parts = urlsplit(self.path)
                 onward = HTTPConnection("127.0.0.1", parts.port or 80, timeout=PATIENCE)
                 onward.request("GET", parts.path)
-                with onward.getresponse() as found:
-                    body = found.read()
-                self.send_response(found.status)
+                with onward.getresponse() as response:
+                    body = response.read()
+                self.send_response(response.status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -114,9 +114,9 @@ def by_hub(url: str) -> bytes:
 
 @contextmanager
 def over_tls(server: ScriptedServer, ca: TestCa, *names: str) -> Iterator[None]:
-    made = ca.issue(*names)
+    certificate = ca.issue(*names)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.cert, made.key)
+    context.load_cert_chain(certificate.cert, certificate.key)
     server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
     yield
 
@@ -245,12 +245,12 @@ def test_silent_proxy_times_out_at_the_deadline(monkeypatch: pytest.MonkeyPatch,
 def test_proxy_of_a_server_overrides_the_environment(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(2, 1, 6, "", ("127.0.0.1", server.port))]
     url = f"http://scorer.test:{server.port}/config"
-    with Proxy() as other, Proxy() as named:
+    with Proxy() as other, Proxy() as chosen_proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://{other.address}")
-        assert by_agent(url, Access(proxy=f"http://{named.address}")) == b"hello"
-        assert (len(named.asked), len(other.asked)) == (1, 0)
+        assert by_agent(url, Access(proxy=f"http://{chosen_proxy.address}")) == b"hello"
+        assert (len(chosen_proxy.asked), len(other.asked)) == (1, 0)
         assert by_agent(url) == b"hello"
-        assert (len(named.asked), len(other.asked)) == (1, 1)
+        assert (len(chosen_proxy.asked), len(other.asked)) == (1, 1)
         monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
         assert by_agent(url, DIRECT) == b"hello"
-        assert (len(named.asked), len(other.asked)) == (1, 1)
+        assert (len(chosen_proxy.asked), len(other.asked)) == (1, 1)

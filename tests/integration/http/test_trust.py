@@ -33,18 +33,18 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
 @pytest.fixture(scope="module")
 def server(ca: TestCa) -> Iterator[int]:
     """The port of a server with a certificate of the private CA, for localhost only."""
-    made = ca.issue("localhost")
+    certificate = ca.issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.cert, made.key)
+    context.load_cert_chain(certificate.cert, certificate.key)
     with ScriptedServer(answer("ok"), tls=context) as running:
         yield running.port
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    made = tmp_path / "trusted"
-    made.mkdir()
-    yield made
+    trusted_folder = tmp_path / "trusted"
+    trusted_folder.mkdir()
+    yield trusted_folder
     trust.use_folder(None)
     transport.close()
 
@@ -61,14 +61,17 @@ def by_hub(url: str) -> bytes:
     return http.probe(url, deadline=time.monotonic() + 60, max_bytes=1000).body
 
 
-def in_time(ask: Callable[[str], bytes], url: str, *, refused: bool = False) -> None:
-    """Wait until the server is trusted, or `refused`: a process sees a changed file within a second."""
+def in_time(ask: Callable[[str], bytes], url: str, *, is_refused: bool = False) -> None:
+    """Wait until the server is trusted, or no longer trusted if `is_refused`.
+
+    A process sees a changed file within a second.
+    """
 
     def as_wanted() -> bool:
         try:
-            return ask(url) == b"ok" and not refused
+            return ask(url) == b"ok" and not is_refused
         except HttpError as error:
-            return refused and "TLS failed" in str(error)
+            return is_refused and "TLS failed" in str(error)
 
     wait_for(as_wanted, message="what is trusted")
 
@@ -97,7 +100,7 @@ def test_private_ca_is_trusted_while_its_file_is_in_the_folder(
     wait_for(lambda: trust.context() is not before, message="another context")
     assert ask(url) == b"ok"
     (folder / "ca.crt").unlink()
-    in_time(ask, url, refused=True)
+    in_time(ask, url, is_refused=True)
 
 
 def test_the_hubs_health_check_says_whose_ca_counts_for_it(ca: TestCa, server: int, folder: Path) -> None:
@@ -185,9 +188,9 @@ def test_tls_handshake_may_exceed_the_connect_timeout(
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.5)
     (folder / "ca.crt").write_text(ca.cert.read_text())
     trust.use_folder(folder)
-    made = ca.issue("localhost")
+    certificate = ca.issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.cert, made.key)
+    context.load_cert_chain(certificate.cert, certificate.key)
 
     def serve(connection: socket.socket) -> None:
         # The kernel accepts for a process that does something else.
@@ -243,9 +246,9 @@ def test_an_exchange_over_tls_meets_the_deadline(
 ) -> None:
     (folder / "ca.crt").write_text(ca.cert.read_text())
     trust.use_folder(folder)
-    made = ca.issue("localhost")
+    certificate = ca.issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made.cert, made.key)
+    context.load_cert_chain(certificate.cert, certificate.key)
     greeted, over = threading.Event(), threading.Event()
 
     def over_tls(connection: socket.socket) -> None:

@@ -89,8 +89,8 @@ def test_single_listen_address_accepts_its_family_only(server: Server) -> None:
 
 
 def test_occupied_ipv4_port_is_reported() -> None:
-    with socket.create_server(("0.0.0.0", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("0.0.0.0", 0)) as occupied_socket:
+        port = occupied_socket.getsockname()[1]
         with pytest.raises(SettingsError, match=f"DSF_LISTEN_PORT: cannot listen on :::{port}"):
             Listener(EVERYWHERE, port)
 

@@ -17,9 +17,9 @@ from tests.support.wait import wait_for
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.close()
+    span_receiver = Receiver()
+    yield span_receiver
+    span_receiver.close()
 
 
 class Traced(Fleet):
@@ -37,7 +37,7 @@ def _trace_of(fleet: Fleet, scorer: str, outcome: str) -> str:
 
     def newest() -> dict[str, Any] | None:
         cycles = fleet.data("history", scorer, "--cluster", "c1")["cycles"]
-        return next((one for one in cycles if one["outcome"] == outcome), None)
+        return next((candidate for candidate in cycles if candidate["outcome"] == outcome), None)
 
     cycle = wait_for(newest, 30, f"a cycle of {scorer} that is {outcome}")
     assert cycle is not None
@@ -53,10 +53,10 @@ def _whole(receiver: Receiver, trace: str, outcome: str) -> dict[str, tuple[str,
         return {"tick", "run/dsf.cycle", "ingest"} <= names
 
     wait_for(is_whole, 30, "the spans of beat, agent and results worker")
-    found = {span.name: (service, span) for service, span in receiver.of(trace)}
-    attributes = {one.key: one.value.string_value for one in found["ingest"][1].attributes}
+    spans = {span.name: (service, span) for service, span in receiver.of(trace)}
+    attributes = {attribute.key: attribute.value.string_value for attribute in spans["ingest"][1].attributes}
     assert attributes["dsf.outcome"] == outcome
-    return found
+    return spans
 
 
 def test_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path, receiver: Receiver) -> None:
@@ -65,20 +65,20 @@ def test_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path,
     with fleet:
         fleet.scorer("cpu", scores(7.0), query="up", interval=2)
         trace = _trace_of(fleet, "cpu", "ok")
-        found = _whole(receiver, trace, "ok")
+        spans = _whole(receiver, trace, "ok")
         services = {service for service, _ in receiver.of(trace)}
         assert services == {"dsf-beat", "dsf-agent", "dsf-results"}
-        root, cycle = found["tick"][1], found["run/dsf.cycle"][1]
+        root, cycle = spans["tick"][1], spans["run/dsf.cycle"][1]
         assert root.parent_span_id == b""
-        assert cycle.parent_span_id == root.span_id == found["ingest"][1].parent_span_id
-        stages = [found[f"run/dsf.{name}"][1] for name in ("fetch", "score", "publish")]
+        assert cycle.parent_span_id == root.span_id == spans["ingest"][1].parent_span_id
+        stages = [spans[f"run/dsf.{name}"][1] for name in ("fetch", "score", "publish")]
         assert {stage.parent_span_id for stage in stages} == {cycle.span_id}
         # The requests: to the source below fetch, to the scoring API below score, without parameters.
         requests = {span.parent_span_id: span for _, span in receiver.of(trace) if span.name in ("GET", "POST")}
         assert {stage.span_id for stage in stages[:2]} <= set(requests)
         # A request of another server knows its trace as well.
-        sent = fleet.source.requests[-1]
-        assert any(name.lower() == "traceparent" for name in sent.headers)
+        source_request = fleet.source.requests[-1]
+        assert any(name.lower() == "traceparent" for name in source_request.headers)
         assert b"query=up" not in receiver.raw
         # Nothing that belongs to no cycle.
         roots = {span.name for _, span in receiver.spans if span.parent_span_id == b""}

@@ -18,12 +18,12 @@ from tests.support.redisserver import SocketRedis
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    made = Fleet(tmp_path / "stack", redis_server=SocketRedis())
+    stack = Fleet(tmp_path / "stack", redis_server=SocketRedis())
     # Celery's way to write it.
-    made.settings["agent"] = {"redis_url": f"redis+socket://{made.redis_server.dir}/Redis.sock?virtual_host=0"}
-    made.scorer("sample", scores(10), interval=BY_HAND)
-    with made:
-        yield made
+    stack.settings["agent"] = {"redis_url": f"redis+socket://{stack.redis_server.dir}/Redis.sock?virtual_host=0"}
+    stack.scorer("sample", scores(10), interval=BY_HAND)
+    with stack:
+        yield stack
 
 
 def test_score_is_published_and_visible_through_a_unix_socket(fleet: Fleet) -> None:
@@ -32,8 +32,8 @@ def test_score_is_published_and_visible_through_a_unix_socket(fleet: Fleet) -> N
     fleet.run("flower")
     fleet.wait_ready("flower")
     fleet.until(lambda: fleet.redis.pubsub_numpat() > before, "Flower to listen")
-    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
+    assert process.returncode == 0, process.stdout + process.stderr
     assert fleet.items("sample") == {"n1": 10}
     fleet.until(
         lambda: any(task["name"] == "dsf.publish" for task in fleet.page("flower", "/api/tasks").json().values()),

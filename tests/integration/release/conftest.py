@@ -22,25 +22,25 @@ VERSION = "98.76.54"
 
 @dataclass(frozen=True)
 class DryRun:
-    """A repository in which a dry run was, and what it said."""
+    """A repository in which a dry run was made, and its standard error."""
 
     folder: Path
-    said: str
+    stderr: str
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """A command that has to succeed, in a folder."""
-    done = ran(command, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done
+    process = ran(command, cwd=folder)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 @pytest.fixture(scope="session")
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
     """Beside a change that is not committed."""
     folder = tmp_path_factory.mktemp("release") / "repository"
-    listed = run(ROOT, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout
-    for name in listed.strip("\0").split("\0"):
+    tracked_files = run(ROOT, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout
+    for name in tracked_files.strip("\0").split("\0"):
         # One that is removed and not committed is listed, too.
         if os.path.lexists(ROOT / name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,14 +48,14 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
     run(folder, "git", "init", "--quiet")
     run(folder, "git", "add", "--all")
     # Whatever the person's own settings say of signatures and hooks.
-    own = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
-    run(folder, "git", *own, "commit", "--quiet", "--no-verify", "--message", "all")
+    identity = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
+    run(folder, "git", *identity, "commit", "--quiet", "--no-verify", "--message", "all")
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "pyproject.toml").write_text("not committed")
-    done = ran([folder / "scripts" / "release", VERSION, "--dry-run"], cwd=folder)
-    if done.returncode:
-        failed(done.stderr)
-    return DryRun(folder, done.stderr)
+    process = ran([folder / "scripts" / "release", VERSION, "--dry-run"], cwd=folder)
+    if process.returncode:
+        failed(process.stderr)
+    return DryRun(folder, process.stderr)
 
 
 @pytest.fixture(scope="session")
@@ -78,5 +78,5 @@ def sources(dry_run: DryRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wheel(dist: Path, name: str) -> Path:
     """The wheel of `dynamic-scoring-<name>`."""
-    (found,) = dist.glob(f"dynamic_scoring_{name}-*.whl")
-    return found
+    (wheel_path,) = dist.glob(f"dynamic_scoring_{name}-*.whl")
+    return wheel_path

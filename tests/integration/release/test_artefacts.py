@@ -87,7 +87,7 @@ def test_release_files_are_complete_and_match_their_checksums(dist: Path) -> Non
     sums = dict(line.split("  ")[::-1] for line in (dist / "SHA256SUMS").read_text().splitlines())
     assert {name: checksum(dist / name) for name in sums} == sums
     python = [f"dynamic_scoring_{name}-{VERSION}" for name in PACKAGES]
-    others = {
+    other_files = {
         f"dynamic-scoring-framework-{VERSION}.tgz",
         "index.yaml",
         "kubectl-dsf.tar.gz",
@@ -95,7 +95,8 @@ def test_release_files_are_complete_and_match_their_checksums(dist: Path) -> Non
         "sbom.cdx.json",
     }
     assert (
-        sums.keys() == {f"{name}-py3-none-any.whl" for name in python} | {f"{name}.tar.gz" for name in python} | others
+        sums.keys()
+        == {f"{name}-py3-none-any.whl" for name in python} | {f"{name}.tar.gz" for name in python} | other_files
     )
 
 
@@ -110,8 +111,8 @@ def test_wheel_contains_exactly_the_files_of_its_package(dist: Path, name: str) 
     folder = ROOT / PACKAGES[name]
     files = (path for path in (folder / "dsf").rglob("*") if path.is_file() and path.parent.name != "__pycache__")
     # The demo's has copies of samples and manifests besides.
-    others = (".dist-info/", "dsf/demo/files/")
-    names = {file for file in contents(wheel(dist, name)) if not any(other in file for other in others)}
+    other_parts = (".dist-info/", "dsf/demo/files/")
+    names = {file for file in contents(wheel(dist, name)) if not any(other in file for other in other_parts)}
     assert names == {str(path.relative_to(folder)) for path in files}
 
 
@@ -128,16 +129,23 @@ def test_wheel_has_types_its_version_and_pinned_siblings(dist: Path, name: str) 
     unmarked = {p for p in packages if not any(p == marker or p.startswith(f"{marker}/") for marker in markers)}
     assert packages
     assert unmarked == set()
-    found = metadata(wheel(dist, name))
-    assert found["Version"] == VERSION
-    assert found["License-Expression"] == "Apache-2.0"
+    wheel_metadata = metadata(wheel(dist, name))
+    assert wheel_metadata["Version"] == VERSION
+    assert wheel_metadata["License-Expression"] == "Apache-2.0"
     assert any(file.endswith("licenses/LICENSE") for file in names)
     # What an index shows.
-    assert all([found["Author"], found["Summary"], found.get_all("Project-URL"), str(found.get_payload()).strip()])
-    classifiers = found.get_all("Classifier", [])
+    assert all(
+        [
+            wheel_metadata["Author"],
+            wheel_metadata["Summary"],
+            wheel_metadata.get_all("Project-URL"),
+            str(wheel_metadata.get_payload()).strip(),
+        ]
+    )
+    classifiers = wheel_metadata.get_all("Classifier", [])
     assert "Typing :: Typed" in classifiers
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(classifiers)
-    ours = [line for line in found.get_all("Requires-Dist", []) if line.startswith("dynamic-scoring-")]
+    ours = [line for line in wheel_metadata.get_all("Requires-Dist", []) if line.startswith("dynamic-scoring-")]
     assert [line for line in ours if f"=={VERSION}" not in line.partition(";")[0]] == []
 
 
@@ -215,12 +223,12 @@ def test_the_bill_of_materials_names_what_is_locked(dist: Path, sources: Path) -
         "dynamic-scoring-framework",
         VERSION,
     )
-    listed = {(component["name"], component["version"]) for component in bill["components"]}
+    components = {(component["name"], component["version"]) for component in bill["components"]}
     locked = {
         (package["name"], package["version"]) for package in tomllib.loads((sources / "uv.lock").read_text())["package"]
     }
-    assert listed <= locked
-    names = {name for name, _ in listed}
+    assert components <= locked
+    names = {name for name, _ in components}
     assert {"celery", "redis", "scipy", "dynamic-scoring-optimizer"} <= names
     assert not {"pytest", "ruff"} & names
 
@@ -234,8 +242,11 @@ def test_existing_target_folder_is_left_unchanged(tmp_path: Path) -> None:
 
 def test_dry_run_builds_a_later_version_from_the_last_commit(dry_run: DryRun) -> None:
     for words in ("uncommitted changes", "no section of this version", "`make test-all`"):
-        assert any("would be refused" in line and words in line for line in dry_run.said.splitlines()), words
-    made = {path.name for path in (dry_run.folder / "dist").iterdir()}
-    assert {f"dynamic-scoring-framework-{VERSION}.tgz", f"dynamic_scoring_demo-{VERSION}-py3-none-any.whl"} <= made
+        assert any("would be refused" in line and words in line for line in dry_run.stderr.splitlines()), words
+    built_files = {path.name for path in (dry_run.folder / "dist").iterdir()}
+    assert {
+        f"dynamic-scoring-framework-{VERSION}.tgz",
+        f"dynamic_scoring_demo-{VERSION}-py3-none-any.whl",
+    } <= built_files
     assert run(dry_run.folder, "git", "tag").stdout == ""
     assert run(dry_run.folder, "git", "status", "--porcelain").stdout == " M pyproject.toml\n?? .venv\n"

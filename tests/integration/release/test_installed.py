@@ -49,11 +49,13 @@ print(*where)
 
 def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command without the settings and paths of this process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTHON", "VIRTUAL_ENV"))}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTHON", "VIRTUAL_ENV"))
+    }
     return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
-        env=kept,
+        env=variables,
         capture_output=True,
         text=True,
         timeout=300,
@@ -63,9 +65,9 @@ def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def run(*command: str | Path, folder: Path) -> str:
     """What a command prints that has to succeed."""
-    done = ran(*command, folder=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = ran(*command, folder=folder)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: 
 
 
 def test_the_framework_alone_says_what_a_command_lacks(core: Path) -> None:
-    given = {
+    commands_and_extras = {
         "optimize -f params.json": "optimizer",
         "optimizer": "optimizer",
         "mcp": "optimizer",
@@ -122,10 +124,10 @@ def test_the_framework_alone_says_what_a_command_lacks(core: Path) -> None:
         "up --manifests .": "demo",
     }
     # One process for all of them.
-    ended = json.loads(run(core / "python", "-I", "-c", _ALL, *given, folder=core))
-    assert ended == {
+    results = json.loads(run(core / "python", "-I", "-c", _ALL, *commands_and_extras, folder=core))
+    assert results == {
         command: [1, "", f"error: this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'\n"]
-        for command, extra in given.items()
+        for command, extra in commands_and_extras.items()
     }
 
 
@@ -148,19 +150,19 @@ print(json.dumps(ended))
 def test_the_plug_in_of_krew_runs_it(dist: Path, core: Path, tmp_path: Path) -> None:
     with tarfile.open(dist / "kubectl-dsf.tar.gz") as tar:
         tar.extractall(tmp_path, filter="data")
-    said = run("env", f"PATH={core}:/usr/bin:/bin", tmp_path / "kubectl-dsf", "version", folder=tmp_path)
-    assert said.startswith(f"dsf {VERSION} (")
+    output = run("env", f"PATH={core}:/usr/bin:/bin", tmp_path / "kubectl-dsf", "version", folder=tmp_path)
+    assert output.startswith(f"dsf {VERSION} (")
 
 
 def test_uv_installs_it_as_a_tool(dist: Path, core: Path, tmp_path: Path) -> None:
     """After `core`, so that what it needs is in uv's cache."""
     tools = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
     command = (UV, "tool", "install", "--quiet", "--python", sys.executable, str(wheel(dist, "framework")))
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=os.environ | tools, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
     )
-    if done.returncode:
-        failed(done.stderr)
+    if process.returncode:
+        failed(process.stderr)
     assert {path.name for path in (tmp_path / "bin").iterdir()} == {"dsf", "kubectl-dsf"}
     assert run(tmp_path / "bin" / "dsf", "version", folder=tmp_path).startswith(f"dsf {VERSION} (")
 
@@ -220,9 +222,9 @@ def test_type_checker_reads_the_types_of_installed_libraries(libraries: Path, tm
     )
     files = [tmp_path / f"{name}_{kind}.py" for name in _PROGRAMS for kind in ("program", "wrong")]
     cache = libraries.parent / "mypy"
-    said = ran(*mypy, "--cache-dir", cache, "--hide-error-context", *files, folder=tmp_path).stdout
-    wrong = re.findall(r"^(\w+)\.py:\d+: error: ", said, re.MULTILINE)
-    assert sorted(wrong) == sorted(f"{name}_wrong" for name in _PROGRAMS), said
+    output = ran(*mypy, "--cache-dir", cache, "--hide-error-context", *files, folder=tmp_path).stdout
+    wrong = re.findall(r"^(\w+)\.py:\d+: error: ", output, re.MULTILINE)
+    assert sorted(wrong) == sorted(f"{name}_wrong" for name in _PROGRAMS), output
 
 
 #: What the libraries load and these programs have nothing of: to read it takes more than half of the time.

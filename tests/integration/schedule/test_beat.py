@@ -52,15 +52,21 @@ def test_the_scheduler_lists_its_entries(
     store.set_override("c2/s", interval=7)
     store.set_override("c3/s", paused=True)
     config = settings_factory(role="beat", redis_url=redis_url)
-    listed = BeatScheduler(make_app(config), config=config, lazy=True).schedule
-    assert {name: (one.task, one.args, one.options["queue"]) for name, one in listed.items()} == {
+    scheduled_entries = BeatScheduler(make_app(config), config=config, lazy=True).schedule
+    assert {
+        name: (scheduled_entry.task, scheduled_entry.args, scheduled_entry.options["queue"])
+        for name, scheduled_entry in scheduled_entries.items()
+    } == {
         "c1/s": ("dsf.cycle", ("s",), "spoke.c1"),
         "c2/s": ("dsf.cycle", ("s",), "spoke.c2"),
     }
-    assert [one.schedule.run_every.total_seconds() for one in listed.values()] == [30, 7]
-    due = store.due_times(listed)
-    for name, one in listed.items():
-        in_seconds = one.schedule.remaining_estimate(one.last_run_at).total_seconds()
+    assert [scheduled_entry.schedule.run_every.total_seconds() for scheduled_entry in scheduled_entries.values()] == [
+        30,
+        7,
+    ]
+    due = store.due_times(scheduled_entries)
+    for name, scheduled_entry in scheduled_entries.items():
+        in_seconds = scheduled_entry.schedule.remaining_estimate(scheduled_entry.last_run_at).total_seconds()
         assert abs(time.time() + in_seconds - due[name]) < 1, name
 
 
@@ -149,10 +155,10 @@ def test_beat_survives_a_restart_of_redis(aof_server: RedisServer) -> None:
         before_it, back = outages(process), process.output.count("redis is back")
         aof_server.kill()
         wait_for(lambda: outages(process) > before_it, 10, "the outage to be logged")
-        used = psutil.Process(process.child.pid).cpu_times()
+        cpu_before = psutil.Process(process.child.pid).cpu_times()
         time.sleep(3)  # The outage itself: long enough for several attempts.
         still = psutil.Process(process.child.pid).cpu_times()
-        assert still.user + still.system - used.user - used.system < 0.5
+        assert still.user + still.system - cpu_before.user - cpu_before.system < 0.5
         assert outages(process) == before_it + 1
         aof_server.restart()
         ran = len(pushed(client, "c1"))
@@ -185,11 +191,11 @@ def test_probe_file_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path
     with beat(redis_url, probe_dir=tmp_path) as process:
         wait_for_ticks(redis_client, "c1", 0)
         touched = alive.stat().st_mtime
-        used, began = psutil.Process(process.child.pid).cpu_times(), time.monotonic()
+        cpu_before, began = psutil.Process(process.child.pid).cpu_times(), time.monotonic()
         wait_for(lambda: alive.stat().st_mtime > touched + 2, 5, "the liveness file to be touched")
         still, took = psutil.Process(process.child.pid).cpu_times(), time.monotonic() - began
         # Nothing is due: two looks a second, for as long as this process looked at it.
-        assert still.user + still.system - used.user - used.system < max(0.1, took / 25)
+        assert still.user + still.system - cpu_before.user - cpu_before.system < max(0.1, took / 25)
         assert process.terminate() == 0
 
 
@@ -200,16 +206,16 @@ def test_beat_ends_even_if_the_signal_was_swallowed(
     settings = settings_factory(role="beat", redis_url=redis_url)
     app = make_app(settings)
     scheduler = BeatScheduler(app, config=settings)
-    held: list[str | None] = []
+    lock_holders: list[str | None] = []
 
     def interrupted() -> None:
-        held.append(holder(redis_client))
+        lock_holders.append(holder(redis_client))
         # All that the handler does but raising.
         scheduler.close()
 
     scheduler._dispatcher.run = interrupted  # type: ignore[method-assign]
     assert scheduler.tick() == 0.0
-    assert held != [None]
+    assert lock_holders != [None]
     for _ in range(2):
         assert holder(redis_client) is None
         with pytest.raises(SystemExit):

@@ -124,11 +124,11 @@ def test_exactness_under_every_reason(redis_client: redis.Redis) -> None:
         assert sum(waiting.values()) <= 7
         for scorer in ("plain", "slow", "limited", "off"):
             state = books(redis_client, cluster, scorer)
-            sent = waiting[scorer] + int(redis_client.hget("taken", f"{cluster}/{scorer}") or 0)
-            assert state.scheduled == sent + state.count("skipped"), (cluster, scorer)
-            assert state.open == sent
+            ticks_sent = waiting[scorer] + int(redis_client.hget("taken", f"{cluster}/{scorer}") or 0)
+            assert state.scheduled == ticks_sent + state.count("skipped"), (cluster, scorer)
+            assert state.open == ticks_sent
             reasons += Counter(state.skipped())
-            total += sent
+            total += ticks_sent
     assert set(reasons) == {"queue_full", "rate_limit", "paused"}
     stats = redis_client.hgetall(keys.BEAT_STATS)
     assert int(stats["ticks"]) == int(stats["lag:count"]) == total == redis_client.zcard(keys.OPEN_RUNS)
@@ -162,8 +162,8 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
             raise
 
     with ThreadPoolExecutor(3) as pool:
-        for done in [pool.submit(beat) for _ in range(3)]:
-            done.result()
+        for future in [pool.submit(beat) for _ in range(3)]:
+            future.result()
     total = 0
     for cluster, scorer in pairs:
         times = sorted(run_time(run) for name, run in pushed(redis_client, cluster) if name == scorer)

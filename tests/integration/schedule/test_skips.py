@@ -18,10 +18,10 @@ BEGUN = START + 60
 def begun(redis_client: redis.Redis) -> Bench:
     """A pair that has run for a minute."""
     register(redis_client, ["c1"])
-    found = Bench(redis_client, queue_limit=100)
-    found.store.upsert([entry("c1", interval=10)], found.now)
-    found.run(60)
-    return found
+    started_bench = Bench(redis_client, queue_limit=100)
+    started_bench.store.upsert([entry("c1", interval=10)], started_bench.now)
+    started_bench.run(60)
+    return started_bench
 
 
 def test_pair_with_sent_ticks_has_no_skips(begun: Bench) -> None:
@@ -38,11 +38,11 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     assert (first.reason, first.ticks) == ("paused", 1)
     assert BEGUN <= first.since <= begun.now
     begun.run(50)
-    found = books(begun.client, "c1").skips
-    assert found is not None
-    assert found == Skips("c1", "paused", 6, first.since, found.newest)
+    skips = books(begun.client, "c1").skips
+    assert skips is not None
+    assert skips == Skips("c1", "paused", 6, first.since, skips.newest)
     # Ten seconds apart.
-    assert begun.now - 11 <= found.newest <= begun.now
+    assert begun.now - 11 <= skips.newest <= begun.now
     assert books(begun.client, "c1").skipped() == {"paused": 6}
     begun.store.set_override("c1/s", paused=False, now=begun.now)
     begun.run(0.1)
@@ -52,26 +52,26 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     begun.store.set_override("c1/s", paused=True, now=begun.now)
     again = begun.now
     begun.run(35)
-    found = books(begun.client, "c1").skips
-    assert found is not None
-    assert 2 <= found.ticks <= 4
-    assert books(begun.client, "c1").skipped() == {"paused": 6 + found.ticks}
+    skips = books(begun.client, "c1").skips
+    assert skips is not None
+    assert 2 <= skips.ticks <= 4
+    assert books(begun.client, "c1").skipped() == {"paused": 6 + skips.ticks}
     # A pair that ran between its slots leaves one out that would come too soon.
-    assert int(again) <= found.since <= again + 15
+    assert int(again) <= skips.since <= again + 15
 
 
 def test_skip_reason_follows_the_newest_cause(begun: Bench) -> None:
     begun.client.lpush(keys.spoke_queue("c1"), *["waiting"] * 100)
     begun.run(30)
-    found = books(begun.client, "c1").skips
-    assert found is not None
-    assert (found.reason, found.ticks) == ("queue_full", 3)
+    queue_full = books(begun.client, "c1").skips
+    assert queue_full is not None
+    assert (queue_full.reason, queue_full.ticks) == ("queue_full", 3)
     begun.store.set_override("*/s", paused=True, now=begun.now)
     begun.run(10)
     paused = books(begun.client, "c1").skips
     assert paused is not None
-    assert paused == Skips("c1", "paused", 4, found.since, paused.newest)
-    assert found.newest < paused.newest <= begun.now
+    assert paused == Skips("c1", "paused", 4, queue_full.since, paused.newest)
+    assert queue_full.newest < paused.newest <= begun.now
     begun.store.set_override("*/s", paused=False, now=begun.now)
     begun.run(10)
     newest = books(begun.client, "c1").skips
@@ -85,8 +85,8 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
     bench.store.upsert([entry(cluster, interval=10, rate_limit="2/m") for cluster in clusters], bench.now)
     bench.run(120)
     # Four or five of them had a turn, and the next one has its in 30 seconds.
-    sent = {cluster: len(pushed(redis_client, cluster)) for cluster in clusters}
-    never = [cluster for cluster, number in sent.items() if number == 0]
+    ticks_per_cluster = {cluster: len(pushed(redis_client, cluster)) for cluster in clusters}
+    never = [cluster for cluster, number in ticks_per_cluster.items() if number == 0]
     assert len(never) >= 7
     for state in Pairs(redis_client).rows((cluster, "s") for cluster in never):
         skips = state.skips
@@ -106,9 +106,9 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
 def test_beat_was_away(begun: Bench) -> None:
     begun.now += 600
     begun.dispatcher.run()
-    found = books(begun.client, "c1").skips
-    assert found is not None
-    assert (found.reason, found.ticks) == ("expired", 1)
+    skips = books(begun.client, "c1").skips
+    assert skips is not None
+    assert (skips.reason, skips.ticks) == ("expired", 1)
     begun.run(20)
     assert books(begun.client, "c1").skips is None
 

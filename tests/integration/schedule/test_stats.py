@@ -14,12 +14,12 @@ def samples(client: redis.Redis) -> dict[tuple[str, ...], float]:
 
 
 def test_everything_is_there_before_the_first_tick(redis_client: redis.Redis) -> None:
-    found = samples(redis_client)
-    assert found["dynamic_scoring_ticks_total",] == 0
-    assert found["dynamic_scoring_ticks_skipped_total", "queue_full"] == 0
-    assert found["dynamic_scoring_schedule_lag_seconds_count",] == 0
-    assert found["dynamic_scoring_queue_length", keys.RESULTS_QUEUE] == 0
-    assert found["dynamic_scoring_entries",] == 0
+    metrics = samples(redis_client)
+    assert metrics["dynamic_scoring_ticks_total",] == 0
+    assert metrics["dynamic_scoring_ticks_skipped_total", "queue_full"] == 0
+    assert metrics["dynamic_scoring_schedule_lag_seconds_count",] == 0
+    assert metrics["dynamic_scoring_queue_length", keys.RESULTS_QUEUE] == 0
+    assert metrics["dynamic_scoring_entries",] == 0
 
 
 def test_counters_follow_what_beat_did(redis_client: redis.Redis) -> None:
@@ -28,16 +28,16 @@ def test_counters_follow_what_beat_did(redis_client: redis.Redis) -> None:
     bench.store.upsert([entry("c1", "a"), entry("c1", "b"), entry("c2", "a")], bench.now)
     bench.now += 0.3
     bench.dispatcher.run()
-    found = samples(redis_client)
-    assert found["dynamic_scoring_ticks_total",] == 2
-    assert found["dynamic_scoring_ticks_skipped_total", "queue_full"] == 1
-    assert found["dynamic_scoring_schedule_lag_seconds_bucket", "0.25"] == 0
-    assert found["dynamic_scoring_schedule_lag_seconds_bucket", "0.5"] == 2
-    assert found["dynamic_scoring_schedule_lag_seconds_bucket", "+Inf"] == 2
-    assert found["dynamic_scoring_schedule_lag_seconds_count",] == 2
-    assert 0.5 < found["dynamic_scoring_schedule_lag_seconds_sum",] < 0.6
-    assert found["dynamic_scoring_entries",] == 3
-    assert found["dynamic_scoring_queue_length", "spoke.c1"] == 1
+    metrics = samples(redis_client)
+    assert metrics["dynamic_scoring_ticks_total",] == 2
+    assert metrics["dynamic_scoring_ticks_skipped_total", "queue_full"] == 1
+    assert metrics["dynamic_scoring_schedule_lag_seconds_bucket", "0.25"] == 0
+    assert metrics["dynamic_scoring_schedule_lag_seconds_bucket", "0.5"] == 2
+    assert metrics["dynamic_scoring_schedule_lag_seconds_bucket", "+Inf"] == 2
+    assert metrics["dynamic_scoring_schedule_lag_seconds_count",] == 2
+    assert 0.5 < metrics["dynamic_scoring_schedule_lag_seconds_sum",] < 0.6
+    assert metrics["dynamic_scoring_entries",] == 3
+    assert metrics["dynamic_scoring_queue_length", "spoke.c1"] == 1
     # The entries were written as due at once, at a clock far behind: no beat has sent them.
-    assert found["dynamic_scoring_ticks_stopped",] == 1
+    assert metrics["dynamic_scoring_ticks_stopped",] == 1
     assert len(list(schedule_families(redis_client))) == 7

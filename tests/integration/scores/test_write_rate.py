@@ -37,7 +37,7 @@ def test_write_turns_are_taken_by_one_thread_at_a_time(bed: Bed, monkeypatch: py
     take, asking = writer._turns.take, threading.Lock()
     was_alone: list[bool] = []
 
-    def asked() -> float:
+    def take_turn() -> float:
         is_alone = asking.acquire(blocking=False)
         was_alone.append(is_alone)
         try:
@@ -46,7 +46,7 @@ def test_write_turns_are_taken_by_one_thread_at_a_time(bed: Bed, monkeypatch: py
             if is_alone:
                 asking.release()
 
-    monkeypatch.setattr(writer._turns, "take", asked)
+    monkeypatch.setattr(writer._turns, "take", take_turn)
     writer.step()
     assert len(bed.backend.log) == 30
     assert all(was_alone)

@@ -173,11 +173,11 @@ def test_failing_pairs_leave_most_of_the_writes_to_others(bed: Bed) -> None:
         bed.add(f"good{number}")
         bed.cycle(f"good{number}")
     bed.now += 10
-    failed = stats(bed)["failed"]
+    failed_before = stats(bed)["failed"]
     for _ in range(3):
         writer.step()
     assert len(bed.backend.log) == 60
-    assert stats(bed)["failed"] - failed <= 24
+    assert stats(bed)["failed"] - failed_before <= 24
 
 
 def test_scores_are_written_and_pairs_go_while_redis_is_full(bed: Bed) -> None:

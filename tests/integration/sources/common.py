@@ -22,13 +22,13 @@ def summary(kind: str, query: str = "", *, name: str = "s", **values: Any) -> Sc
 
 def memory(*summaries: ScorerSummary, series: int = 1000, samples: int = 10_000) -> SourceMemory:
     """What an agent with these scorers keeps."""
-    known = {one.name: one for one in summaries}
-    return SourceMemory(WindowBudget(series, samples), lambda: known)
+    summaries_by_name = {summary.name: summary for summary in summaries}
+    return SourceMemory(WindowBudget(series, samples), lambda: summaries_by_name)
 
 
 def ask(
-    one: ScorerSummary,
-    kept: SourceMemory | None = None,
+    summary: ScorerSummary,
+    source_memory: SourceMemory | None = None,
     *,
     now: float | None = None,
     access: Access = PLAIN,
@@ -36,8 +36,8 @@ def ask(
     max_bytes: int = 1_000_000,
 ) -> list[dict[str, Any]]:
     """The series that a scoring API would be sent. Raises HttpError."""
-    context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, kept)
-    payload = source_of(type_of(one))(one, context)
+    context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, source_memory)
+    payload = source_of(type_of(summary))(summary, context)
     document = json.loads(b"".join(payload.pieces))
     assert list(document) == ["data"]
     assert len(document["data"]) == payload.series

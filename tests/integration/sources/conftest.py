@@ -13,26 +13,26 @@ from tests.integration.sources.senders import Agent, Make, Sdk, pushed
 @pytest.fixture
 def make() -> Iterator[Make]:
     """Makes agents; by default of a scorer that wants what the SDK's tests measure."""
-    made: list[Agent] = []
+    agents: list[Agent] = []
 
     def start(scorer: Any = None, **options: Any) -> Agent:
-        made.append(Agent(scorer or pushed(), **options))
-        return made[-1]
+        agents.append(Agent(scorer or pushed(), **options))
+        return agents[-1]
 
     yield start
-    for agent in made:
+    for agent in agents:
         agent.memory.stop()
 
 
 @pytest.fixture
 def sdk() -> Iterator[Callable[..., Sdk]]:
     """Makes applications that push to the URL they are given."""
-    made: list[Sdk] = []
+    sdks: list[Sdk] = []
 
     def start(*args: Any, **options: Any) -> Sdk:
-        made.append(Sdk(*args, **options))
-        return made[-1]
+        sdks.append(Sdk(*args, **options))
+        return sdks[-1]
 
     yield start
-    for one in made:
-        one.close()
+    for running_sdk in sdks:
+        running_sdk.close()

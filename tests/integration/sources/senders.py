@@ -60,10 +60,11 @@ class Agent:
         """The newest value by name and the labels that tell series apart."""
         apart = ("state", "code", "le")
         return {
-            (one["metric"]["__name__"], *(one["metric"][name] for name in apart if name in one["metric"])): one[
-                "values"
-            ][-1][1]
-            for one in self.series()
+            (
+                series["metric"]["__name__"],
+                *(series["metric"][name] for name in apart if name in series["metric"]),
+            ): series["values"][-1][1]
+            for series in self.series()
         }
 
 
@@ -104,9 +105,9 @@ def gauge(name: str, *values: float, at: float | None = None, **attributes: str)
 
 def request(*metrics: pb.Metric) -> ExportMetricsServiceRequest:
     """A request with these metrics."""
-    made = ExportMetricsServiceRequest()
-    made.resource_metrics.add().scope_metrics.add().metrics.extend(metrics)
-    return made
+    export_request = ExportMetricsServiceRequest()
+    export_request.resource_metrics.add().scope_metrics.add().metrics.extend(metrics)
+    return export_request
 
 
 def push(agent: Agent, body: ExportMetricsServiceRequest | bytes, **headers: str) -> requests.Response:

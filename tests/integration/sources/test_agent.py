@@ -26,7 +26,7 @@ def scorer() -> Iterator[ScriptedServer]:
 
 
 def series(request: Any) -> dict[str, list[Any]]:
-    return {one["metric"]["__name__"]: one["values"] for one in request.json()["data"]}
+    return {sent_series["metric"]["__name__"]: sent_series["values"] for sent_series in request.json()["data"]}
 
 
 def test_pushed_and_pulled_metrics_reach_the_scoring_api(

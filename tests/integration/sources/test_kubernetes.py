@@ -38,8 +38,8 @@ class Cluster:
     def values(self, **options: object) -> dict[tuple[str, str], float]:
         """The newest value by resource and node; the cluster's own are under no node."""
         return {
-            (one["metric"]["resource"], one["metric"].get("node", "")): float(one["values"][-1][1])
-            for one in ask(SCORER, self.memory, **options)  # type: ignore[arg-type]
+            (series["metric"]["resource"], series["metric"].get("node", "")): float(series["values"][-1][1])
+            for series in ask(SCORER, self.memory, **options)  # type: ignore[arg-type]
         }
 
     def close(self) -> None:
@@ -50,19 +50,19 @@ class Cluster:
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
-    made = Cluster(control_plane, RULES)
-    add_node(made.admin, "n1", cpu="4", memory="8Gi", **{"nvidia.com/gpu": "2"})
-    add_node(made.admin, "n2", cpu="8", memory="16Gi")
-    add_node(made.admin, "cordoned", cordoned=True, cpu="64", memory="64Gi")
-    yield made
-    for pod in made.admin.get(PODS.path(made.namespace))["items"]:
+    new_cluster = Cluster(control_plane, RULES)
+    add_node(new_cluster.admin, "n1", cpu="4", memory="8Gi", **{"nvidia.com/gpu": "2"})
+    add_node(new_cluster.admin, "n2", cpu="8", memory="16Gi")
+    add_node(new_cluster.admin, "cordoned", cordoned=True, cpu="64", memory="64Gi")
+    yield new_cluster
+    for pod in new_cluster.admin.get(PODS.path(new_cluster.namespace))["items"]:
         # No kubelet says that they are gone.
-        made.admin.request(
-            "DELETE", PODS.path(made.namespace, pod["metadata"]["name"]), query={"gracePeriodSeconds": "0"}
+        new_cluster.admin.request(
+            "DELETE", PODS.path(new_cluster.namespace, pod["metadata"]["name"]), query={"gracePeriodSeconds": "0"}
         )
     for name in ("n1", "n2", "cordoned"):
-        made.admin.delete(NODES.path(name=name))
-    made.close()
+        new_cluster.admin.delete(NODES.path(name=name))
+    new_cluster.close()
 
 
 def test_available_resources_follow_the_pods(cluster: Cluster) -> None:
@@ -106,8 +106,8 @@ def test_query_selects_series_and_cycles_fill_the_range(cluster: Cluster) -> Non
     query = 'kubernetes_available{resource="memory",node=""}'
     scorer = summary("Kubernetes", query, source_range=60, source_step=30)
     ask(scorer, cluster.memory, now=1000)
-    found = ask(scorer, cluster.memory, now=1030)
-    assert found == [
+    matrix = ask(scorer, cluster.memory, now=1030)
+    assert matrix == [
         {
             "metric": {"__name__": "kubernetes_available", "resource": "memory"},
             "values": [[1000, str(24 * GIB)], [1030, str(24 * GIB)]],
@@ -142,10 +142,10 @@ def test_watch_runs_only_while_a_scorer_needs_it(cluster: Cluster) -> None:
     cluster.memory.tidy()
     assert cluster.view.is_watching
     # The last scorer is gone.
-    known, cluster.memory.summaries = cluster.memory.summaries, dict
+    summaries, cluster.memory.summaries = cluster.memory.summaries, dict
     cluster.memory.tidy()
     assert not cluster.view.is_watching
-    cluster.memory.summaries = known
+    cluster.memory.summaries = summaries
     assert cluster.values()["cpu", ""] == 12
 
 
@@ -164,14 +164,14 @@ def test_no_copy_passes_for_news_while_the_server_is_away(control_plane: Control
     assert wait_for(back, 20)["cpu", ""] == 0
     cluster.way.cut()
 
-    def refused() -> HttpError | None:
+    def refusal() -> HttpError | None:
         try:
             cluster.values()
         except HttpError as error:
             return error
         return None
 
-    error = wait_for(refused, 20, "the cycle fails")
+    error = wait_for(refusal, 20, "the cycle fails")
     assert (error.reason, error.retryable) == ("connection_failed", True)
     cluster.close()
 

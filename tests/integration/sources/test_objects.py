@@ -72,14 +72,23 @@ class Cluster:
 
     def ask(self, max_bytes: int = 1_000_000, seconds: float = 60, **source: Any) -> dict[tuple[str, ...], float]:
         """The newest values by what the labels say."""
-        wanted = {"apiVersion": "apps/v1", "kind": "Deployment", "namespace": self.namespace, "fields": FIELDS} | source
-        query = ObjectSource.model_validate(wanted, by_alias=True).model_dump_json(by_alias=True, exclude_unset=True)
+        source_fields = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "namespace": self.namespace,
+            "fields": FIELDS,
+        } | source
+        query = ObjectSource.model_validate(source_fields, by_alias=True).model_dump_json(
+            by_alias=True, exclude_unset=True
+        )
         return {
-            tuple(value for key, value in one["metric"].items() if key != "namespace"): float(one["values"][-1][1])
-            for one in ask(summary("Object", query), self.memory, max_bytes=max_bytes, seconds=seconds)
+            tuple(value for key, value in series["metric"].items() if key != "namespace"): float(
+                series["values"][-1][1]
+            )
+            for series in ask(summary("Object", query), self.memory, max_bytes=max_bytes, seconds=seconds)
         }
 
-    def refused(self, **source: Any) -> HttpError:
+    def failure_of(self, **source: Any) -> HttpError:
         """How the cycle fails."""
         with pytest.raises(HttpError) as caught:
             self.ask(**source)
@@ -88,15 +97,15 @@ class Cluster:
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
-    made = Cluster(control_plane)
-    yield made
-    made.close()
+    new_cluster = Cluster(control_plane)
+    yield new_cluster
+    new_cluster.close()
 
 
 def test_fields_of_the_selected_objects_in_pages(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, app in (("a", "shop"), ("b", "shop"), ("c", "other")):
         cluster.deployment(name, app, cpu="500m" if name == "a" else "2")
-    everything = {
+    expected_values = {
         ("replicas", "a", "shop"): 2,
         ("replicas", "b", "shop"): 2,
         ("replicas", "c", "other"): 2,
@@ -104,13 +113,13 @@ def test_fields_of_the_selected_objects_in_pages(cluster: Cluster, monkeypatch: 
         ("cpu_limit", "b"): 2,
         ("cpu_limit", "c"): 2,
     }
-    assert cluster.ask() == everything
+    assert cluster.ask() == expected_values
     monkeypatch.setattr(kubelisting, "_PAGE", 1)
-    assert cluster.ask() == everything
+    assert cluster.ask() == expected_values
     shop = cluster.ask(selector={"matchLabels": {"app": "shop"}}, fields=FIELDS[1:])
     assert shop == {("cpu_limit", "a"): 0.5, ("cpu_limit", "b"): 2}
     assert cluster.ask(selector={"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}) == {}
-    error = cluster.refused(max_bytes=500)
+    error = cluster.failure_of(max_bytes=500)
     assert (error.reason, error.retryable) == ("too_large", False)
 
 
@@ -125,7 +134,7 @@ def test_unreleased_kind_is_not_read_despite_permissions(cluster: Cluster) -> No
             return False
 
     wait_for(may, 60, "the right works")
-    error = cluster.refused(apiVersion="v1", kind="ConfigMap")
+    error = cluster.failure_of(apiVersion="v1", kind="ConfigMap")
     assert error.reason == "unauthorized"
     assert "this agent may not read configmaps: " in str(error)
     assert "add {apiGroup: '', resource: configmaps} to the chart's spokeSetting.agent.sources.objects" in str(error)
@@ -159,7 +168,7 @@ def test_without_the_right_the_cycle_says_how_to_grant_it(cluster: Cluster) -> N
     ],
 )
 def test_invalid_object_source_is_refused(cluster: Cluster, source: dict[str, Any], reason: str, words: str) -> None:
-    error = cluster.refused(**source)
+    error = cluster.failure_of(**source)
     assert error.reason == reason
     assert words in str(error)
 
@@ -168,10 +177,10 @@ def test_while_the_server_is_silent_or_away(control_plane: ControlPlane) -> None
     cluster = Cluster(control_plane)
     with control_plane.paused():
         began = time.monotonic()
-        error = cluster.refused(seconds=2)
+        error = cluster.failure_of(seconds=2)
         assert time.monotonic() - began < PATIENCE
     assert (error.reason, error.retryable) == ("timeout", True)
     cluster.way.cut()
-    error = cluster.refused()
+    error = cluster.failure_of()
     assert (error.reason, error.retryable) == ("connection_failed", True)
     cluster.close()

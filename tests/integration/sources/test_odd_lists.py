@@ -20,12 +20,12 @@ WANTED = ObjectSource.model_validate(
 )
 
 
-def listed(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
+def list_all_pages(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
     """All objects of these pages, from a server that says that it has these kinds."""
-    left = list(pages)
+    remaining_pages = list(pages)
 
     def answer(exchange: Exchange) -> None:
-        exchange.answer({"resources": kinds} if exchange.path == "/apis/apps/v1" else left.pop(0))
+        exchange.answer({"resources": kinds} if exchange.path == "/apis/apps/v1" else remaining_pages.pop(0))
 
     deadline = time.monotonic() + 30
     with StubServer(answer) as server, contextlib.closing(server.session()) as session:
@@ -34,10 +34,10 @@ def listed(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
 
 
 def test_missing_list_fields_count_as_empty() -> None:
-    assert listed({}) == []
-    assert listed({"items": None, "metadata": None}) == []
+    assert list_all_pages({}) == []
+    assert list_all_pages({"items": None, "metadata": None}) == []
     pages = ({"items": [{}, {"metadata": None}], "metadata": {"continue": "more"}}, {"items": [{"spec": 1}]})
-    assert listed(*pages) == [{}, {"metadata": None}, {"spec": 1}]
+    assert list_all_pages(*pages) == [{}, {"metadata": None}, {"spec": 1}]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_missing_list_fields_count_as_empty() -> None:
 )
 def test_malformed_list_is_a_bad_answer(page: dict[str, Any]) -> None:
     with pytest.raises(HttpError, match=r"the list of deployments\.apps is no list of objects") as caught:
-        listed(page)
+        list_all_pages(page)
     assert caught.value.reason == "bad_answer"
 
 
@@ -62,5 +62,5 @@ def test_malformed_list_is_a_bad_answer(page: dict[str, Any]) -> None:
 )
 def test_kinds_of_another_shape_are_a_bad_answer(kinds: Any) -> None:
     with pytest.raises(HttpError, match=r"the list of kinds in apps/v1 cannot be read") as caught:
-        listed(kinds=kinds)
+        list_all_pages(kinds=kinds)
     assert caught.value.reason == "bad_answer"

@@ -125,18 +125,18 @@ def test_scopes_with_the_same_attributes_are_series_of_their_own(make: Make) -> 
     agent = make(pushed("m"))
     scopes = [("", ""), ("", "9"), ("a", "1"), ("a", "2"), ("b", "")]
     now = time.time()
-    made = ExportMetricsServiceRequest()
-    resource = made.resource_metrics.add()
+    export_request = ExportMetricsServiceRequest()
+    resource = export_request.resource_metrics.add()
     for value, (name, version) in enumerate(scopes):
         scope = resource.scope_metrics.add()
         scope.scope.name, scope.scope.version = name, version
         # Of its own it says another one, which does not count.
         scope.metrics.append(gauge("m", value, at=now + value / 1000, **{"otel.scope.version": "own"} if name else {}))
-    assert partial(push(agent, made)) == (0, "")
-    found = {one["values"][-1][1]: one["metric"] for one in agent.series()}
+    assert partial(push(agent, export_request)) == (0, "")
+    labels_by_value = {series["values"][-1][1]: series["metric"] for series in agent.series()}
     plain = {"__name__": "m", "index": "0"}
     # Without a name there is nothing to add: what was pushed so is the same as ever.
-    assert found == {
+    assert labels_by_value == {
         "1": plain,
         "2": plain | {"otel_scope_name": "a", "otel_scope_version": "1"},
         "3": plain | {"otel_scope_name": "a", "otel_scope_version": "2"},
@@ -162,20 +162,20 @@ def test_json_with_numbers_as_text_and_unknown_fields(make: Make) -> None:
     answer = requests.post(agent.url, json=document, timeout=300)
     assert (answer.status_code, answer.json()) == (200, {})
     assert answer.headers["Content-Type"] == "application/json"
-    found = {one["metric"]["__name__"]: one for one in agent.series()}
-    assert found["requests"]["values"][-1][1] == "42"
-    assert found["requests"]["metric"] == {"__name__": "requests", "flag": "true", "list": '[1,"0.5"]'}
-    assert (found["s"]["metric"]["quantile"], found["s"]["values"][-1][1]) == ("0.5", "1.5")
-    assert found["s_sum"]["values"][-1][1] == "3.5"
+    series_by_name = {series["metric"]["__name__"]: series for series in agent.series()}
+    assert series_by_name["requests"]["values"][-1][1] == "42"
+    assert series_by_name["requests"]["metric"] == {"__name__": "requests", "flag": "true", "list": '[1,"0.5"]'}
+    assert (series_by_name["s"]["metric"]["quantile"], series_by_name["s"]["values"][-1][1]) == ("0.5", "1.5")
+    assert series_by_name["s_sum"]["values"][-1][1] == "3.5"
 
 
 def test_series_ends_with_a_point_marked_as_no_value(make: Make) -> None:
     agent = make(pushed("m", source_range=60, source_step=30))
     now = int(time.time()) // 30 * 30
     push(agent, request(gauge("m", 1, at=now - 60)))
-    ended = gauge("m", 0, at=now - 30)
-    ended.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
-    push(agent, request(ended))
+    final_point = gauge("m", 0, at=now - 30)
+    final_point.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+    push(agent, request(final_point))
     (series,) = agent.series(now=now)
     assert series["values"] == [[now - 60, "1"]]
 
@@ -187,12 +187,12 @@ def test_point_without_a_value_is_rejected_and_not_zero(make: Make) -> None:
     total = pb.Metric(name="total")
     total.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_CUMULATIVE
     total.sum.data_points.add(time_unix_nano=time.time_ns())
-    ended = gauge("ended", 1)
-    ended.gauge.data_points[0].ClearField("as_double")
-    ended.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+    without_value = gauge("ended", 1)
+    without_value.gauge.data_points[0].ClearField("as_double")
+    without_value.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
     nobodys = gauge("nobody_wants_it", 1)
     nobodys.gauge.data_points[0].ClearField("as_double")
-    rejected, words = partial(push(agent, request(lacking, total, ended, nobodys)))
+    rejected, words = partial(push(agent, request(lacking, total, without_value, nobodys)))
     assert rejected == 2
     assert "m: a point without a value" in words
     assert "total: a point without a value" not in words, "one example of a reason is enough"
@@ -250,8 +250,8 @@ def test_pushed_series_make_room_for_a_pulling_scorer(make: Make) -> None:
     other = summary("OpenTelemetry", "m", name="other", source_endpoint="http://x/metrics", source_step=30)
     agent.known["other"] = other
     push(agent, request(gauge("m", 1, 2, 3, 4)))
-    found = {"a": ({"__name__": "m"}, 100.0, 1.0)}
-    History(other, agent.memory, 100.0).keep(found)
+    pulled_series = {"a": ({"__name__": "m"}, 100.0, 1.0)}
+    History(other, agent.memory, 100.0).keep(pulled_series)
     assert (len(agent.series()), len(agent.memory.window(other))) == (0, 1)
 
 
@@ -269,9 +269,9 @@ def test_unwanted_series_are_dropped(make: Make) -> None:
 
 def test_without_a_receiver_the_cycle_says_what_to_do() -> None:
     scorer = pushed("m")
-    for kept in (None, memory(scorer)):
+    for source_memory in (None, memory(scorer)):
         with pytest.raises(HttpError) as caught:
-            ask(scorer, kept)
+            ask(scorer, source_memory)
         assert caught.value.reason == "unsupported_source"
         assert "DSF_OTLP_PORT" in str(caught.value)
 
@@ -288,10 +288,10 @@ def test_attributes_of_any_size_take_no_memory(make: Make) -> None:
         assert (answer.status_code, partial(answer)) == (200, (0, ""))
         if batch == 5:
             before = tracemalloc.get_traced_memory()[0]
-    kept = tracemalloc.get_traced_memory()[0] - before
+    retained_bytes = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     # 48 MB more came. Not the memory of this process, which other tests share and malloc gives back when it likes.
-    assert kept < 5_000_000
+    assert retained_bytes < 5_000_000
     assert (agent.received.counts["unwanted"], agent.series()) == (30 * 40, [])
 
 

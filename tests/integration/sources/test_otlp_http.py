@@ -43,8 +43,8 @@ def test_refusals_are_a_status_message(make: Make) -> None:
     from google.rpc.status_pb2 import Status
 
     answer = push(make(max_bytes=10), bytes(11))
-    found = Status.FromString(answer.content)
-    assert (found.code, found.message) == (3, "a request may have 10 bytes; send smaller batches")
+    error_status = Status.FromString(answer.content)
+    assert (error_status.code, error_status.message) == (3, "a request may have 10 bytes; send smaller batches")
 
 
 def test_expect_header_is_answered_at_once(make: Make) -> None:
@@ -132,16 +132,16 @@ def test_senders_that_stall_keep_others_out_for_a_while_only(make: Make, monkeyp
     silent: list[http.client.HTTPConnection] = []
     since = float("-inf")
 
-    def refused() -> list[requests.Response]:
+    def refusals() -> list[requests.Response]:
         nonlocal since
         # Again where their time was over before this process came to ask.
         if time.monotonic() - since > 1.5:
             silent.extend(stalled(agent) for _ in range(4))
             since = time.monotonic()
-        return [found for found in [push(agent, request())] if found.status_code == 503]
+        return [response for response in [push(agent, request())] if response.status_code == 503]
 
     try:
-        assert wait_for(refused, 5)[0].headers["Retry-After"] == "1"
+        assert wait_for(refusals, 5)[0].headers["Retry-After"] == "1"
         wait_for(lambda: push(agent, request()).status_code == 200, 10, "the others have their turn")
     finally:
         for connection in silent:

@@ -61,10 +61,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 def _ask(url: str, query: str, method: str | None = None, path: str = "/api/v1/query_range") -> list[int]:
     """The number of samples of each series."""
-    one = summary(
+    scorer_summary = summary(
         "Prometheus", query, source_endpoint=url + path, source_range=60, source_step=15, source_method=method
     )
-    return [len(series["values"]) for series in ask(one)]
+    return [len(series["values"]) for series in ask(scorer_summary)]
 
 
 def test_both_methods_have_the_same_answer(servers: Servers) -> None:

@@ -56,40 +56,40 @@ def test_selected_series_has_short_label_names(exporter: ScriptedServer) -> None
 
 def test_counters_and_histograms_are_series_like_others(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "http_server_duration_seconds_bucket; requests_total")
-    found = ask(scorer, memory(scorer))
-    assert [one["metric"].get("le", one["metric"].get("code")) for one in found] == ["0.5", "+Inf", '2"00']
-    assert [one["values"][0][1] for one in found] == ["3", "4", "17"]
+    matrix = ask(scorer, memory(scorer))
+    assert [series["metric"].get("le", series["metric"].get("code")) for series in matrix] == ["0.5", "+Inf", '2"00']
+    assert [series["values"][0][1] for series in matrix] == ["3", "4", "17"]
 
 
 def test_cycles_fill_the_range(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, 'system_memory_usage_bytes{state="free"}', source_range=60, source_step=30)
-    kept = memory(scorer)
+    source_memory = memory(scorer)
     for at, free in ((1000, 1), (1030, 2), (1060, 3), (1090, 4)):
         exporter.script(answer(PAGE % {"free": free}, **TEXT))
-        (series,) = ask(scorer, kept, now=at)
+        (series,) = ask(scorer, source_memory, now=at)
     assert series["values"] == [[1030, "2"], [1060, "3"], [1090, "4"]]
-    assert kept.budget.series == 1
+    assert source_memory.budget.series == 1
 
 
 def test_old_samples_go(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
-    kept = memory(scorer)
+    source_memory = memory(scorer)
     for at in range(1000, 3000, 30):
-        ask(scorer, kept, now=at)
+        ask(scorer, source_memory, now=at)
     # Range and look-back are 360 s: 12 cycles, and the slack of one move.
-    assert kept.budget.samples <= 12 + 17
+    assert source_memory.budget.samples <= 12 + 17
 
 
 def test_failed_cycle_leaves_a_gap(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
-    kept = memory(scorer)
-    ask(scorer, kept, now=1000)
+    source_memory = memory(scorer)
+    ask(scorer, source_memory, now=1000)
     exporter.script(answer("sorry", 503))
     with pytest.raises(HttpError) as caught:
-        ask(scorer, kept, now=1030)
+        ask(scorer, source_memory, now=1030)
     assert (caught.value.reason, caught.value.retryable) == ("http_error", True)
     exporter.script(answer(PAGE % {"free": 1}, **TEXT))
-    (series,) = ask(scorer, kept, now=1060)
+    (series,) = ask(scorer, source_memory, now=1060)
     assert series["values"] == [[1000, "17"], [1060, "17"]]
 
 
@@ -97,8 +97,8 @@ def test_series_with_oversized_labels_is_left_out(exporter: ScriptedServer) -> N
     long = "x" * 5000
     exporter.script(answer(f'm{{a="{long}"}} 1\nm{{a="short"}} 2\n', **TEXT))
     scorer = otel(exporter, "m", source_range=60, source_step=30)
-    for kept in (memory(scorer), None):
-        assert [one["metric"]["a"] for one in ask(scorer, kept)] == ["short"]
+    for source_memory in (memory(scorer), None):
+        assert [series["metric"]["a"] for series in ask(scorer, source_memory)] == ["short"]
 
 
 @pytest.mark.parametrize(("length", "fits"), [(110_009, True), (110_010, False)])
@@ -114,10 +114,10 @@ def test_range_is_limited_to_the_steps_of_prometheus(exporter: ScriptedServer, l
 
 def test_vanished_series_ends(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
-    kept = memory(scorer)
-    ask(scorer, kept, now=1000)
+    source_memory = memory(scorer)
+    ask(scorer, source_memory, now=1000)
     exporter.script(answer("other 1\n", **TEXT))
-    (series,) = ask(scorer, kept, now=1030)
+    (series,) = ask(scorer, source_memory, now=1030)
     assert series["values"] == [[1000, "17"]]
 
 
@@ -179,17 +179,17 @@ def test_history_restarts_after_a_query_change_and_ends_with_its_scorer(exporter
     times = {"source_range": 60, "source_step": 30}
     scorer = otel(exporter, "requests_total", **times)
     other = otel(exporter, "requests_total", name="other", **times)
-    known = {"s": scorer, "other": other}
-    kept = memory(scorer)
-    kept.summaries = lambda: known
-    ask(scorer, kept, now=1000)
-    ask(other, kept, now=1000)
-    assert kept.budget.series == 2
-    ask(otel(exporter, "http_server_duration_seconds_sum", **times), kept, now=1000)
-    assert kept.budget.series == 2
-    del known["other"]
-    ask(scorer, kept, now=1010)
-    assert kept.budget.series == 1
+    summaries = {"s": scorer, "other": other}
+    source_memory = memory(scorer)
+    source_memory.summaries = lambda: summaries
+    ask(scorer, source_memory, now=1000)
+    ask(other, source_memory, now=1000)
+    assert source_memory.budget.series == 2
+    ask(otel(exporter, "http_server_duration_seconds_sum", **times), source_memory, now=1000)
+    assert source_memory.budget.series == 2
+    del summaries["other"]
+    ask(scorer, source_memory, now=1010)
+    assert source_memory.budget.series == 1
 
 
 def test_without_an_agent_there_is_the_present(exporter: ScriptedServer) -> None:

@@ -63,13 +63,17 @@ def test_range_query_returns_series_in_order(url: str) -> None:
         source_range=STEP * (COUNT - 1),
         source_step=STEP,
     )
-    found = ask(scorer)
-    assert [one["metric"] for one in found] == [{"__name__": "load", "pod": "a"}, {"__name__": "load", "pod": "b"}, {}]
-    for one in found:
-        times = [time for time, _ in one["values"]]
+    matrix = ask(scorer)
+    assert [series["metric"] for series in matrix] == [
+        {"__name__": "load", "pod": "a"},
+        {"__name__": "load", "pod": "b"},
+        {},
+    ]
+    for series in matrix:
+        times = [time for time, _ in series["values"]]
         assert times == sorted(times)
-        assert all(isinstance(value, str) for _, value in one["values"])
-    newest = [float(one["values"][-1][1]) for one in found]
+        assert all(isinstance(value, str) for _, value in series["values"])
+    newest = [float(series["values"][-1][1]) for series in matrix]
     assert newest[2] == newest[0] + newest[1]
 
 
@@ -101,8 +105,8 @@ def test_tenants_behind_a_gateway_get_their_own(url: str, tmp_path: Path, settin
             exchange.send(b"no org id", 401)
             return
         params = {**exchange.request.query, "extra_label": f"tenant={tenant}"}
-        found = requests.get(f"{url}{exchange.request.path}", params, timeout=300)
-        exchange.send(found.content, found.status_code)
+        response = requests.get(f"{url}{exchange.request.path}", params, timeout=300)
+        exchange.send(response.content, response.status_code)
 
     bed = Bed(tmp_path, settings_factory())
     with ScriptedServer(forward) as gateway:

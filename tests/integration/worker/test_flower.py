@@ -61,8 +61,8 @@ class Flower:
         return {row["hostname"] for row in self.get("/workers?json=1").json()["data"]}
 
     def tasks(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.get("/api/tasks").json()
-        return found
+        tasks: dict[str, Any] = self.get("/api/tasks").json()
+        return tasks
 
 
 _ENVELOPE: dict[str, Any] = {
@@ -92,10 +92,10 @@ def flower(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     Registry(client).put_cluster(ClusterRecord(name="c1"))
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": server.url, "FLOWER_UNAUTHENTICATED_API": "true"}
     child = Child(commands.flower("127.0.0.1", port), tmp_path_factory.mktemp("flower") / "log", environment)
-    made = Flower(child, port, client)
+    running_flower = Flower(child, port, client)
     try:
-        wait_for(made.is_ready, 60, "Flower to answer")
-        yield made
+        wait_for(running_flower.is_ready, 60, "Flower to answer")
+        yield running_flower
     finally:
         child.kill()
 
@@ -109,19 +109,19 @@ def _comes_after_all(flower: Flower, uuid: str) -> None:
     """Publish an honest event until it is shown: all before it were seen, or Redis had cut Flower off meanwhile."""
     published = 0.0
 
-    def shown() -> bool:
+    def is_shown() -> bool:
         nonlocal published
         if time.monotonic() - published > 1:
             flower.publish(_task(uuid, args="('honest', '1')"))
             published = time.monotonic()
         return bool(flower.tasks().get(uuid, {}).get("worker") == "spoke@c1")
 
-    wait_for(shown, 30, "the honest event", interval=0.1)
+    wait_for(is_shown, 30, "the honest event", interval=0.1)
 
 
 def test_large_events_and_made_up_workers_take_no_memory(flower: Flower) -> None:
     _comes_after_all(flower, "0a")
-    known, before = set(flower.tasks()), flower.memory
+    known_tasks, before = set(flower.tasks()), flower.memory
     # More than it may grow by, together.
     for _ in range(8):
         flower.publish(_task("0b", args="x" * 10_000_000))
@@ -132,7 +132,7 @@ def test_large_events_and_made_up_workers_take_no_memory(flower: Flower) -> None
         flower.publish({"type": "worker-online", "hostname": f"results@made-up-{n}", "timestamp": time.time()})
     _comes_after_all(flower, "0c")
     assert flower.memory - before < GROWTH
-    assert set(flower.tasks()) - known == {"0c"}
+    assert set(flower.tasks()) - known_tasks == {"0c"}
     names = flower.workers()
     assert not [name for name in names if name.startswith("spoke@made-up")]
     assert "spoke@c1" in names
@@ -163,8 +163,8 @@ def test_whatever_comes_together_is_taken(
         dispatcher.flush()
     app.close()
     wait_for(lambda: flower.tasks().keys() >= set(numbers), 30, "all tasks in Flower", interval=0.5)
-    found = flower.tasks()
-    assert {found[number]["state"] for number in numbers} == {"FAILURE"}
+    tasks = flower.tasks()
+    assert {tasks[number]["state"] for number in numbers} == {"FAILURE"}
 
 
 def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:
@@ -187,7 +187,7 @@ def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:
 def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
     flower.publish(_task("0f", args="<script>alert(1)</script>"))
     _comes_after_all(flower, "10")
-    for path, wanted in {
+    for path, policy in {
         "/tasks": "frame-ancestors 'none'",
         "/task/0f": "frame-ancestors 'none'",
         "/api/tasks": "default-src 'none'; sandbox",
@@ -195,7 +195,7 @@ def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
     }.items():
         answer = flower.get(path)
         assert answer.status_code == 200, path
-        assert wanted in answer.headers["Content-Security-Policy"], path
+        assert policy in answer.headers["Content-Security-Policy"], path
         assert "connect-src *" not in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert "<script>alert(1)" not in flower.get("/task/0f").text

@@ -46,10 +46,10 @@ class Bed:
         environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": self.url("dsf-operator")}
         return forked.celery(words, environment)
 
-    def asked(self, *words: str) -> Any:
-        done = self.celery("inspect", *words, "--json", *PATIENT)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout)[WORKER]
+    def inspect(self, *words: str) -> Any:
+        process = self.celery("inspect", *words, "--json", *PATIENT)
+        assert process.returncode == 0, process.stdout + process.stderr
+        return json.loads(process.stdout)[WORKER]
 
 
 @pytest.fixture(scope="module")
@@ -84,20 +84,20 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
     source.script(gate)
     run = bed.agent.tick("sample", expires=600)
     assert gate.entered.wait(60)
-    (active,) = bed.asked("active")
+    (active,) = bed.inspect("active")
     assert active["name"] == "dsf.cycle"
     assert run in str(active["args"])
-    assert {f"dsf.{name}" for name in ("cycle", "fetch", "score", "publish")} <= set(bed.asked("registered"))
-    assert bed.asked("stats")["pool"]["max-concurrency"] == 8
-    assert bed.asked("reserved") == []
-    done = bed.celery("status", *PATIENT)
-    assert (done.returncode, "1 node online" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert {f"dsf.{name}" for name in ("cycle", "fetch", "score", "publish")} <= set(bed.inspect("registered"))
+    assert bed.inspect("stats")["pool"]["max-concurrency"] == 8
+    assert bed.inspect("reserved") == []
+    process = bed.celery("status", *PATIENT)
+    assert (process.returncode, "1 node online" in process.stdout) == (0, True), process.stdout + process.stderr
     gate.opened.set()
     assert bed.agent.result().outcome == "ok"
     source.script(matrix(SERIES))
     # One an hour: the first has its turn, and the second one waits.
-    done = bed.celery("control", "rate_limit", "dsf.cycle", "1/h", *PATIENT)
-    assert "new rate limit set successfully" in done.stdout, done.stdout + done.stderr
+    process = bed.celery("control", "rate_limit", "dsf.cycle", "1/h", *PATIENT)
+    assert "new rate limit set successfully" in process.stdout, process.stdout + process.stderr
     before = len(source.requests)
     runs = [bed.agent.tick("sample", expires=600) for _ in range(2)]
     wait_for(lambda: not bed.agent.redis.exists(keys.spoke_queue(CLUSTER)), 30, "both to be taken")
@@ -114,8 +114,8 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
 
 
 def test_forbidden_remote_command_is_refused(bed: Bed) -> None:
-    done = bed.celery("control", "shutdown")
-    assert done.returncode != 0 or "is not possible here" in done.stdout + done.stderr or not done.stdout
+    process = bed.celery("control", "shutdown")
+    assert process.returncode != 0 or "is not possible here" in process.stdout + process.stderr or not process.stdout
     bed.agent.tick("sample")
     assert bed.agent.result().outcome == "ok"
     assert bed.agent.process is not None
@@ -124,15 +124,15 @@ def test_forbidden_remote_command_is_refused(bed: Bed) -> None:
 
 def test_an_agents_credential_controls_nobody(bed: Bed) -> None:
     with redis.Redis.from_url(bed.url("spoke"), decode_responses=True) as thief:
-        refused = redis.exceptions.NoPermissionError
-        with pytest.raises(refused):
+        permission_error = redis.exceptions.NoPermissionError
+        with pytest.raises(permission_error):
             thief.publish(keys.CONTROL.commands, "{}")
         for channel in (keys.CONTROL.questions, keys.CONTROL.reply("spoke@other"), keys.CONTROL.reply("results@hub")):
-            with pytest.raises(refused):
+            with pytest.raises(permission_error):
                 thief.publish(channel, "{}")
         for pattern in (keys.CONTROL.reply("*"), keys.CONTROL.reply(WORKER)):
             for command in ("SUBSCRIBE", "PSUBSCRIBE"):
-                with pytest.raises(refused):
+                with pytest.raises(permission_error):
                     thief.execute_command(command, pattern)
     bed.agent.redis.acl_log_reset()
 
@@ -171,20 +171,20 @@ def test_remote_control_can_be_disabled(tmp_path: Path, redis_url: str) -> None:
 
 
 def test_manual_call_without_a_queue_is_an_error_that_names_it(bed: Bed) -> None:
-    done = bed.celery("call", "dsf.cycle", "--args", '["sample"]')
-    assert done.returncode != 0
-    assert "queue='spoke.<cluster>'" in done.stderr
+    process = bed.celery("call", "dsf.cycle", "--args", '["sample"]')
+    assert process.returncode != 0
+    assert "queue='spoke.<cluster>'" in process.stderr
     assert bed.agent.no_result()
 
 
 def test_manual_call_runs_a_cycle(bed: Bed) -> None:
-    done = bed.celery("call", "dsf.cycle", "--args", '["sample"]', "--queue", f"spoke.{CLUSTER}")
-    assert done.returncode == 0, done.stderr
+    process = bed.celery("call", "dsf.cycle", "--args", '["sample"]', "--queue", f"spoke.{CLUSTER}")
+    assert process.returncode == 0, process.stderr
     assert bed.agent.result().results == [({"node": "n1", "pod": "a"}, 12.5)]
 
 
 @pytest.mark.parametrize(
-    ("role", "queue", "told"),
+    ("role", "queue", "expected_error"),
     [
         ("agent", f"spoke.{CLUSTER}", "an agent is started with `dsf agent`"),
         ("cli", f"spoke.{CLUSTER}", "DSF_ROLE=cli is no worker"),
@@ -192,12 +192,12 @@ def test_manual_call_runs_a_cycle(bed: Bed) -> None:
         ("results", f"spoke.{CLUSTER}", f"spoke.{CLUSTER}"),
     ],
 )
-def test_plain_celery_worker_command_is_refused(redis_url: str, role: str, queue: str, told: str) -> None:
+def test_plain_celery_worker_command_is_refused(redis_url: str, role: str, queue: str, expected_error: str) -> None:
     environment = {"DSF_ROLE": role, "DSF_CLUSTER": CLUSTER, "DSF_REDIS_URL": redis_url, "PATH": os.environ["PATH"]}
-    done = forked.celery(["worker", "-Q", queue, "-c", "1"], environment)
-    assert done.returncode != 0
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr or role == "results"
+    process = forked.celery(["worker", "-Q", queue, "-c", "1"], environment)
+    assert process.returncode != 0
+    assert expected_error in process.stderr
+    assert "Traceback" not in process.stderr or role == "results"
 
 
 def test_results_worker_started_by_celery_answers_under_its_own_name(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_results_worker_started_by_celery_answers_under_its_own_name(tmp_path: P
                 lambda: admin.pubsub_numsub(keys.CONTROL.commands)[0][1] or not worker.is_running, 60, "it to listen"
             )
             environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": url.replace("dsf-results", "dsf-operator")}
-            done = forked.celery(["inspect", "ping", "--json", "--timeout", "10"], environment)
-            assert done.returncode == 0, done.stdout + done.stderr + worker.tail()
-            [name] = json.loads(done.stdout)
+            process = forked.celery(["inspect", "ping", "--json", "--timeout", "10"], environment)
+            assert process.returncode == 0, process.stdout + process.stderr + worker.tail()
+            [name] = json.loads(process.stdout)
             assert name.startswith("results@")
             assert admin.acl_log() == []
         finally:
