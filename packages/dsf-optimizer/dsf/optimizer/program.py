@@ -1,4 +1,4 @@
-"""The integer program over a set of items, and its linear relaxation; HiGHS through scipy.
+"""The integer program over a set of items, and its linear relaxation; solved by HiGHS.
 
     maximise    sum value[i] x[i]
     one row     sum of x[i] of a workload                 <= its replicas
@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import highspy
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
-from scipy.sparse import block_array, csr_array, diags_array, eye_array
 
 from dsf.optimizer.table import Table, TableItems
 from dsf.optimizer.values import IntArray
 
 FloatArray = npt.NDArray[np.float64]
+#: Entries of a matrix: their rows, columns and values.
+_Entries = tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.signedinteger], npt.NDArray[np.number]]
 
 #: Below this many seconds a search is not worth starting.
 MIN_SECONDS = 0.01
@@ -98,26 +100,32 @@ class IntegerProgram:
         self.columns, self._place = np.unique(items.column, return_inverse=True)
         self._rows, row_place = np.unique(items.row, return_inverse=True)
         self._clusters, cluster_place = np.unique(table.cluster_of[self.columns], return_inverse=True)
-        count, chosen = len(items), len(self.columns)
-        capacity = [
-            [
-                _of(self._place, table.request[items.row, kind]),
-                -diags_array(table.supply[self.columns, kind].astype(float)),
-            ]
-            for kind in range(len(table.kinds))
+        count, column_count, kind_count = len(items), len(self.columns), len(table.kinds)
+        variables, column_variables = np.arange(count), count + np.arange(column_count)
+        first_capacity_row = len(self._rows) + len(self._clusters)
+        first_link_row = first_capacity_row + kind_count * column_count
+        entries: list[_Entries] = [
+            (row_place, variables, np.ones(count)),
+            (len(self._rows) + cluster_place, column_variables, np.ones(column_count)),
         ]
-        self._matrix = block_array(
+        for kind in range(kind_count):
+            first_row = first_capacity_row + kind * column_count
+            entries += [
+                (first_row + self._place, variables, table.request[items.row, kind]),
+                (first_row + np.arange(column_count), column_variables, -table.supply[self.columns, kind]),
+            ]
+        entries += [
+            (first_link_row + variables, variables, np.ones(count)),
+            (first_link_row + variables, count + self._place, -items.limit),
+        ]
+        self._matrix = _RowMatrix.of_entries(entries, first_link_row + count)
+        self._bound = np.concatenate(
             [
-                [_of(row_place, np.ones(count)), None],
-                [None, _of(cluster_place, np.ones(chosen))],
-                *capacity,
-                [eye_array(count), -_of(self._place, items.limit).T],
-            ],
-            format="csr",
-        )
-        self._matrix.eliminate_zeros()
-        most = [table.replicas[self._rows], np.ones(len(self._clusters)), np.zeros(chosen * len(capacity) + count)]
-        self._bound = np.concatenate(most)
+                table.replicas[self._rows],
+                np.ones(len(self._clusters)),
+                np.zeros(kind_count * column_count + count),
+            ]
+        ).astype(float)
 
     def maximise(
         self,
@@ -135,51 +143,105 @@ class IntegerProgram:
             return SearchResult(np.zeros(0, dtype=np.int64), 0.0, True)
         if seconds < MIN_SECONDS:
             return SearchResult(None, math.inf, False)
-        chosen = len(self.columns)
-        constraints = [LinearConstraint(self._matrix, -np.inf, self._bound)]
-        for constraint in hold:
-            row = csr_array(np.concatenate([constraint.weight, np.zeros(chosen)])[None, :].astype(float))
-            # The sum is a whole number; the half is room for the solver's tolerance.
-            constraints.append(LinearConstraint(row, constraint.least - 0.5, constraint.most + 0.5))
+        column_count = len(self.columns)
         low = np.zeros(count) if lower is None else lower
         high = self.items.limit if upper is None else upper
-        result = milp(
-            c=-np.concatenate([weight, np.zeros(chosen)]).astype(float),
-            constraints=constraints,
-            integrality=np.ones(count + chosen),
-            bounds=Bounds(np.concatenate([low, np.zeros(chosen)]), np.concatenate([high, np.ones(chosen)])),
-            options={"time_limit": seconds, "mip_rel_gap": gap},
+        problem = self._problem(
+            weight,
+            low=np.concatenate([low, np.zeros(column_count)]),
+            high=np.concatenate([high, np.ones(column_count)]),
+            hold=hold,
         )
-        bound = math.inf if result.mip_dual_bound is None else -float(result.mip_dual_bound)
-        counts = None if result.x is None else np.rint(result.x[:count]).astype(np.int64)
-        return SearchResult(counts, bound if math.isfinite(bound) else math.inf, result.status == 0)
+        problem.integrality_ = [highspy.HighsVarType.kInteger] * (count + column_count)
+        solver = _solved(problem, seconds, {"mip_rel_gap": gap})
+        info, solution = solver.getInfo(), solver.getSolution()
+        is_optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        has_counts = info.primal_solution_status == int(highspy.SolutionStatus.kSolutionStatusFeasible)
+        counts = np.rint(np.asarray(solution.col_value)[:count]).astype(np.int64) if has_counts else None
+        bound = -info.mip_dual_bound
+        return SearchResult(counts, bound if math.isfinite(bound) else math.inf, is_optimal)
 
-    def prices(self, seconds: float, method: str) -> Prices | None:
-        """The dual values of the linear relaxation, by a method of scipy; None when it was not solved in time."""
+    def prices(self, seconds: float, solver: Literal["choose", "ipm"]) -> Prices | None:
+        """Return the dual values of the linear relaxation, or None if HiGHS did not solve it in time."""
         table, items = self._table, self.items
-        count, chosen = len(items), len(self.columns)
+        count, column_count = len(items), len(self.columns)
         if count == 0 or seconds < MIN_SECONDS:
             return None
-        high = np.concatenate([items.limit, np.ones(chosen)]).astype(float)
-        result = linprog(
-            -np.concatenate([items.value, np.zeros(chosen)]).astype(float),
-            A_ub=self._matrix,
-            b_ub=self._bound,
-            bounds=np.column_stack([np.zeros(count + chosen), high]),
-            method=method,
-            options={"time_limit": seconds},
+        problem = self._problem(
+            items.value,
+            low=np.zeros(count + column_count),
+            high=np.concatenate([items.limit, np.ones(column_count)]),
         )
-        if result.status != 0:
+        relaxation = _solved(problem, seconds, {"solver": solver})
+        if relaxation.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        dual = np.maximum(-result.ineqlin.marginals, 0.0)
-        parts = np.split(dual, np.cumsum([len(self._rows), len(self._clusters), chosen * len(table.kinds)]))
+        dual = np.maximum(-np.asarray(relaxation.getSolution().row_dual), 0.0)
+        parts = np.split(dual, np.cumsum([len(self._rows), len(self._clusters), column_count * len(table.kinds)]))
         row, cluster = np.zeros(len(table.workloads)), np.zeros(len(table.clusters))
         amount = np.zeros((len(table.configurations), len(table.kinds)))
         row[self._rows], cluster[self._clusters] = parts[0], parts[1]
-        amount[self.columns] = parts[2].reshape(len(table.kinds), chosen).T
+        amount[self.columns] = parts[2].reshape(len(table.kinds), column_count).T
         return Prices(row, cluster, amount, parts[3])
 
+    def _problem(
+        self, weight: IntArray, *, low: FloatArray, high: FloatArray, hold: Sequence[Hold] = ()
+    ) -> highspy.HighsLp:
+        """Return the minimisation of minus the sum of `weight` x replicas, with bounds of all variables."""
+        count, column_count = len(self.items), len(self.columns)
+        matrix = self._matrix
+        for constraint in hold:
+            matrix = matrix.with_row(constraint.weight.astype(float))
+        problem = highspy.HighsLp()
+        problem.num_col_, problem.num_row_ = count + column_count, len(matrix.start) - 1
+        problem.col_cost_ = -np.concatenate([weight, np.zeros(column_count)]).astype(float)
+        problem.col_lower_, problem.col_upper_ = low.astype(float), high.astype(float)
+        # A held sum is a whole number; the half is room for the solver's tolerance.
+        problem.row_lower_ = np.concatenate(
+            [np.full(len(self._bound), -math.inf), [constraint.least - 0.5 for constraint in hold]]
+        )
+        problem.row_upper_ = np.concatenate([self._bound, [constraint.most + 0.5 for constraint in hold]])
+        problem.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        problem.a_matrix_.start_ = matrix.start
+        problem.a_matrix_.index_ = matrix.index
+        problem.a_matrix_.value_ = matrix.value
+        return problem
 
-def _of(place: IntArray, data: npt.NDArray[np.generic]) -> csr_array:
-    """A matrix with one entry in each column: `data` in the row `place`."""
-    return csr_array((data.astype(float), (place, np.arange(len(place)))))
+
+@dataclass(frozen=True)
+class _RowMatrix:
+    """A sparse matrix by rows: row `r` has the entries from `start[r]` to `start[r + 1]`."""
+
+    start: npt.NDArray[np.int32]
+    index: npt.NDArray[np.int32]
+    value: FloatArray
+
+    @classmethod
+    def of_entries(cls, entries: Sequence[_Entries], row_count: int) -> _RowMatrix:
+        """Build it from groups of (rows, columns, values); zeros are left out."""
+        rows, columns = (np.concatenate([group[axis] for group in entries]) for axis in (0, 1))
+        values = np.concatenate([group[2].astype(float) for group in entries])
+        order = np.lexsort((columns, rows))
+        order = order[values[order] != 0]
+        start = np.zeros(row_count + 1, dtype=np.int32)
+        start[1:] = np.cumsum(np.bincount(rows[order], minlength=row_count))
+        return cls(start, columns[order].astype(np.int32), values[order])
+
+    def with_row(self, values: FloatArray) -> _RowMatrix:
+        """Return the matrix with one more row, dense from the first column on."""
+        columns = np.flatnonzero(values)
+        return _RowMatrix(
+            np.append(self.start, self.start[-1] + len(columns)).astype(np.int32),
+            np.append(self.index, columns).astype(np.int32),
+            np.append(self.value, values[columns]),
+        )
+
+
+def _solved(problem: highspy.HighsLp, seconds: float, options: Mapping[str, float | str]) -> highspy.Highs:
+    """Return the solver after it has run for at most `seconds`, in this thread alone."""
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.silent()
+    for name, value in {"time_limit": seconds, "threads": 1, "parallel": "off", **options}.items():
+        solver.setOptionValue(name, value)
+    solver.passModel(problem)
+    solver.run()
+    return solver
