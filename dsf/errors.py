@@ -4,6 +4,7 @@
     +-- SettingsError            a setting is missing or wrong
     +-- ManifestError            a manifest of a user is invalid
     +-- ResolutionError          a DynamicScorer and its /config are not sufficient to run it
+    +-- ExpressionError          the expression of a scorer is invalid
     +-- RemoteConfigError        a scoring API's /config answer cannot be used
     +-- ScoringResponseError     a scoring API's answer cannot be used
     +-- ScoreObjectTooLargeError an AddOnPlacementScore would not fit into the API server
@@ -57,6 +58,10 @@ class ResolutionError(DsfError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class ExpressionError(DsfError):
+    """The expression of a scorer is invalid. The message has the position and the cause."""
 
 
 class RemoteConfigError(DsfError):

@@ -1,0 +1,683 @@
+"""Turns the text of an expression into nested Python functions, with all checks that need no values.
+
+The text is read once, by precedence climbing; each operator becomes a function of its operands' functions. Nothing of
+the text is ever run as Python. A macro spends steps for each item, so that nested macros cannot run for long.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from dsf.errors import ExpressionError
+from dsf.expression.functions import FUNCTIONS, Function, divide, divide_whole, remainder, whole
+from dsf.expression.scope import EvaluationError, Scope
+from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, accepts, unified
+
+#: Most characters of an expression.
+MAX_LENGTH: Final = 4096
+#: Most operators, functions, variables and constants, and most levels of them: a call in Python needs a frame for each.
+MAX_NODES: Final = 500
+MAX_DEPTH: Final = 100
+#: Most brackets within one another.
+MAX_NESTING: Final = 40
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>[\s]+|//[^\n]*)
+    |(?P<double>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
+    |(?P<int>0x[0-9a-fA-F]+|[0-9]+)
+    |(?P<string>[rR]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<sign>\|\||&&|[=!<>]=|[-+*/%<>!?:.,()\[\]{}])""",
+    re.VERBOSE,
+)
+_ESCAPE: Final = re.compile(
+    r"\\(?:[abfnrtv\\'\"`?]|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|(?P<bad>.))"
+)
+_RESERVED: Final = {
+    *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package"),
+    *("namespace", "return", "var", "void", "while"),
+}
+_MACROS: Final = ("all", "exists", "exists_one", "filter", "map")
+#: How strongly binary operators bind.
+_PRECEDENCE: Final[Mapping[str, int]] = {
+    "||": 1,
+    "&&": 2,
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 3),
+    **dict.fromkeys("+-", 4),
+    **dict.fromkeys("*/%", 5),
+}
+_ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_DOUBLES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": divide,
+}
+_INTS: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "+": lambda left, right: whole(left + right),
+    "-": lambda left, right: whole(left - right),
+    "*": lambda left, right: whole(left * right),
+    "/": divide_whole,
+    "%": remainder,
+}
+
+Run = Callable[[Scope], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression whose value is a number, or null."""
+
+    text: str
+    #: Variables that it reads.
+    variables: frozenset[str]
+    _run: Run
+
+    def evaluate(self, variables: Mapping[str, Any]) -> float | None:
+        """Return its value for these variables; None for null. Raises EvaluationError."""
+        try:
+            value = self._run(Scope(variables))
+        except OverflowError:
+            raise EvaluationError("a number beyond the range of a double") from None
+        return None if value is None else float(value)
+
+
+def compile_expression(text: str, variables: Mapping[str, Type]) -> Expression:
+    """Check an expression of these variables. Raises ExpressionError with the position of the mistake."""
+    parser = _Parser(text, variables)
+    term = parser.whole()
+    if term.type not in (NULL, INT, DOUBLE, Type("int", is_nullable=True), Type("double", is_nullable=True)):
+        raise ExpressionError(f"the value of the expression is {term.type}; a score is a number, or null")
+    return Expression(text, frozenset(parser.reads), term.run)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+
+
+class _Term(NamedTuple):
+    """A part of an expression."""
+
+    type: Type
+    run: Run
+    #: Levels of terms within it.
+    depth: int = 1
+
+
+class _Parser:
+    """Reads one expression."""
+
+    def __init__(self, text: str, variables: Mapping[str, Type]) -> None:
+        if len(text) > MAX_LENGTH:
+            raise ExpressionError(f"the expression has {len(text)} characters, more than {MAX_LENGTH}")
+        self._text = text
+        self._variables = dict(variables)
+        #: Variables of the macros around the current term.
+        self._items: dict[str, Type] = {}
+        self.reads: set[str] = set()
+        self._nodes = 0
+        self._nesting = 0
+        self._tokens = self._split()
+        self._next = 0
+
+    def whole(self) -> _Term:
+        """Read all of the text."""
+        term = self._expression()
+        if (token := self._peek()).kind != "end":
+            raise self._error(token, f"unexpected {token.text!r}")
+        return term
+
+    def _split(self) -> list[_Token]:
+        tokens = []
+        place = 0
+        while place < len(self._text):
+            match = _TOKEN.match(self._text, place)
+            if match is None:
+                character = self._text[place]
+                what = "a text without its end" if character in "\"'" else f"unexpected {character!r}"
+                raise self._error(_Token("", "", place), what)
+            if match.lastgroup != "space":
+                tokens.append(_Token(match.lastgroup or "", match[0], place))
+            place = match.end()
+        return [*tokens, _Token("end", "the end", len(self._text))]
+
+    def _error(self, token: _Token, what: str) -> ExpressionError:
+        before = self._text[: token.start]
+        line, column = before.count("\n") + 1, token.start - before.rfind("\n")
+        place = f"line {line}, column {column}" if "\n" in self._text.strip() else f"column {column}"
+        return ExpressionError(f"{place}: {what}")
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self) -> _Token:
+        token = self._tokens[self._next]
+        self._next += token.kind != "end"
+        return token
+
+    def _is_next(self, sign: str) -> bool:
+        """Take this sign if it is next."""
+        token = self._peek()
+        is_next = token.kind in ("sign", "name") and token.text == sign
+        self._next += is_next
+        return is_next
+
+    def _expect(self, sign: str) -> None:
+        if not self._is_next(sign):
+            token = self._peek()
+            raise self._error(token, f"expected {sign!r} and not {token.text!r}")
+
+    def _term(self, token: _Token, kind: Type, run: Run, *within: _Term) -> _Term:
+        self._nodes += 1
+        depth = 1 + max((term.depth for term in within), default=0)
+        if self._nodes > MAX_NODES:
+            raise self._error(token, f"the expression has more than {MAX_NODES} operators, functions and values")
+        if depth > MAX_DEPTH:
+            raise self._error(token, f"the expression has more than {MAX_DEPTH} levels")
+        return _Term(kind, run, depth)
+
+    def _expression(self) -> _Term:
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise self._error(self._peek(), f"more than {MAX_NESTING} brackets within one another")
+        term = self._binary(1)
+        token = self._peek()
+        if self._is_next("?"):
+            term = self._choice(token, term)
+        self._nesting -= 1
+        return term
+
+    def _choice(self, token: _Token, condition: _Term) -> _Term:
+        if condition.type != BOOL:
+            raise self._error(token, f"the condition before '?' is {condition.type}, not bool")
+        first = self._binary(1)
+        self._expect(":")
+        second = self._expression()
+        kind = unified(first.type, second.type)
+        if kind is None:
+            raise self._error(token, f"one value of '?' is {first.type} and the other {second.type}")
+        test, then, other = condition.run, first.run, second.run
+        return self._term(
+            token, kind, lambda scope: then(scope) if test(scope) else other(scope), condition, first, second
+        )
+
+    def _binary(self, lowest: int) -> _Term:
+        left = self._unary()
+        while (precedence := _PRECEDENCE.get((token := self._peek()).text, 0)) >= lowest and token.kind != "string":
+            self._take()
+            right = self._binary(precedence + 1)
+            left = self._operator(token, left, right)
+        return left
+
+    def _operator(self, token: _Token, left: _Term, right: _Term) -> _Term:
+        sign = token.text
+        if ANY in (left.type, right.type):
+            # An item of an empty list, which no evaluation has.
+            kind = right.type if left.type == ANY else left.type
+            left, right = left._replace(type=kind), right._replace(type=kind)
+        if sign in ("&&", "||"):
+            kind, run = self._logical(token, left, right)
+        elif sign in ("==", "!="):
+            kind, run = self._equality(token, left, right)
+        elif sign in _ORDER:
+            kind, run = self._order(token, left, right)
+        elif sign == "in":
+            kind, run = self._membership(token, left, right)
+        else:
+            kind, run = self._arithmetic(token, left, right)
+        return self._term(token, kind, run, left, right)
+
+    def _mismatch(self, token: _Token, left: _Term, right: _Term) -> ExpressionError:
+        return self._error(token, f"{left.type} {token.text} {right.type} is not possible")
+
+    def _logical(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
+        if (left.type, right.type) != (BOOL, BOOL):
+            raise self._mismatch(token, left, right)
+        decides = token.text == "||"
+
+        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+            try:
+                is_true = bool(first(scope))
+            except EvaluationError:
+                # In CEL either side decides, whatever the other one is.
+                if bool(second(scope)) is decides:
+                    return decides
+                raise
+            return decides if is_true is decides else bool(second(scope))
+
+        return BOOL, run
+
+    def _equality(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
+        if unified(left.type, right.type) is None:
+            raise self._mismatch(token, left, right)
+        spends = left.type.item is not None
+        is_equal = token.text == "=="
+
+        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+            value = first(scope)
+            if spends:
+                scope.spend(len(value or ()))
+            return bool((value == second(scope)) is is_equal)
+
+        return BOOL, run
+
+    def _order(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
+        are_numbers = left.type.is_number and right.type.is_number
+        if not are_numbers and not (left.type == right.type and left.type in (STRING, BOOL)):
+            raise self._mismatch(token, left, right)
+        compare = _ORDER[token.text]
+        return BOOL, lambda scope, first=left.run, second=right.run: compare(first(scope), second(scope))
+
+    def _membership(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
+        item = STRING if right.type.name == "map" else right.type.item
+        if item is None or right.type.is_nullable or unified(left.type, item) is None:
+            raise self._mismatch(token, left, right)
+
+        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+            value, container = first(scope), second(scope)
+            if isinstance(container, Mapping):
+                return value in container
+            scope.spend(len(container))
+            # Not Python's `in`, for which not-a-number equals itself.
+            return any(value == member for member in container)
+
+        return BOOL, run
+
+    def _arithmetic(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
+        sign, types = token.text, {left.type, right.type}
+        operate: Callable[[Any, Any], Any] | None = None
+        kind = left.type
+        if types == {INT}:
+            operate = _INTS[sign]
+        elif left.type.is_number and right.type.is_number:
+            # Beyond CEL, where 100 * 0.5 is a mistake: an int beside a double is one.
+            operate, kind = _DOUBLES.get(sign), DOUBLE
+        elif sign == "+" and types == {STRING}:
+            operate = operator.add
+        elif sign == "+" and left.type.name == right.type.name == "list" and unified(left.type, right.type):
+            return unified(left.type, right.type) or kind, _concatenation(left.run, right.run)
+        if operate is None:
+            hint = "; convert a text by double()" if STRING in types and len(types) > 1 else ""
+            hint = "; it takes ints: int()" if sign == "%" and not hint else hint
+            raise self._error(token, f"{left.type} {sign} {right.type} is not possible{hint}")
+        return kind, lambda scope, first=left.run, second=right.run: operate(first(scope), second(scope))
+
+    def _unary(self) -> _Term:
+        token = self._peek()
+        if not (self._is_next("-") or self._is_next("!")):
+            return self._member()
+        if token.text == "-" and self._peek().kind == "int" and self._tokens[self._next + 1].text not in (".", "["):
+            # The lowest int has no positive counterpart.
+            number = self._take()
+            return self._constant(number, -int(number.text, 0 if "x" in number.text else 10))
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise self._error(token, f"more than {MAX_NESTING} brackets and signs within one another")
+        term = self._unary()
+        self._nesting -= 1
+        run = term.run
+        if token.text == "!":
+            if term.type != BOOL:
+                raise self._error(token, f"!{term.type} is not possible")
+            return self._term(token, BOOL, lambda scope: not run(scope), term)
+        if not term.type.is_number:
+            raise self._error(token, f"-{term.type} is not possible")
+        if term.type == INT:
+            return self._term(token, INT, lambda scope: whole(-run(scope)), term)
+        return self._term(token, DOUBLE, lambda scope: -run(scope), term)
+
+    def _member(self) -> _Term:
+        term = self._primary()
+        while True:
+            token = self._peek()
+            if self._is_next("."):
+                name = self._name()
+                if self._is_next("("):
+                    term = self._macro(name, term) if name.text in _MACROS else self._method(name, term)
+                else:
+                    term = self._item(name, term, self._constant(name, name.text), is_field=True)
+            elif self._is_next("["):
+                index = self._expression()
+                self._expect("]")
+                term = self._item(token, term, index)
+            else:
+                return term
+
+    def _name(self) -> _Token:
+        token = self._take()
+        if token.kind != "name" or token.text in ("true", "false", "null", "in"):
+            raise self._error(token, f"expected a name and not {token.text!r}")
+        return token
+
+    def _item(self, token: _Token, container: _Term, index: _Term, *, is_field: bool = False) -> _Term:
+        kind = container.type.item
+        if container.type.name == "list" and kind is not None and index.type == INT and not is_field:
+            return self._term(token, kind, _list_item(container.run, index.run), container, index)
+        if container.type.name == "map" and kind is not None and index.type == STRING:
+            return self._term(token, kind, _map_item(container.run, index.run), container, index)
+        what = f".{token.text}" if is_field else f"[{index.type}]"
+        raise self._error(token, f"{container.type}{what} is not possible")
+
+    def _primary(self) -> _Term:
+        token = self._take()
+        if token.kind == "int":
+            return self._constant(token, int(token.text, 16 if "x" in token.text else 10))
+        if token.kind == "double":
+            return self._constant(token, float(token.text))
+        if token.kind == "string":
+            return self._constant(token, self._literal(token))
+        if token.kind == "name":
+            return self._named(token)
+        if token.text == "(":
+            term = self._expression()
+            self._expect(")")
+            return term
+        if token.text == "[":
+            return self._list(token)
+        if token.text == "{":
+            return self._map(token)
+        raise self._error(token, f"expected a value and not {token.text!r}")
+
+    def _constant(self, token: _Token, value: Any) -> _Term:
+        if self._peek().kind == "name" and self._peek().start == token.start + len(token.text):
+            raise self._error(self._peek(), f"unexpected {self._peek().text!r} after {token.text!r}")
+        kind = {bool: BOOL, int: INT, float: DOUBLE, str: STRING}.get(type(value), NULL)
+        if kind == INT:
+            try:
+                whole(value)
+            except EvaluationError:
+                raise self._error(token, f"{token.text} has more than 64 bits") from None
+        return self._term(token, kind, lambda _: value)
+
+    def _literal(self, token: _Token) -> str:
+        if token.text[0] in "rR":
+            return token.text[2:-1]
+        inside = token.text[1:-1]
+        if bad := next((match for match in _ESCAPE.finditer(inside) if match["bad"]), None):
+            raise self._error(token._replace(start=token.start + 1 + bad.start()), f"unknown escape {bad[0]!r}")
+        text = _ESCAPE.sub(lambda match: {r"\`": "`", r"\?": "?"}.get(match[0], match[0].replace("X", "x")), inside)
+        quote = token.text[0]
+        try:
+            value = str(ast.literal_eval(f"{quote}{text}{quote}"))
+            value.encode()
+        except (ValueError, SyntaxError):
+            # UnicodeError is a ValueError: half of a surrogate pair.
+            raise self._error(token, "a text with an invalid escape") from None
+        return value
+
+    def _named(self, token: _Token) -> _Term:
+        name = token.text
+        if name in ("true", "false", "null"):
+            return self._constant(token, {"true": True, "false": False}.get(name))
+        if self._is_next("("):
+            return self._has(token) if name == "has" else self._call(token, ())
+        kind = self._items.get(name) or self._variables.get(name)
+        if kind is None or name in _RESERVED:
+            hint = ", ".join(sorted({**self._variables, **self._items}))
+            is_function = name in FUNCTIONS or name == "has"
+            what = f"{name} is a function: {name}(...)" if is_function else f"there is no variable {name!r}"
+            raise self._error(token, f"{what}; the variables are {hint}")
+        if name not in self._items:
+            self.reads.add(name)
+        return self._term(token, kind, operator.itemgetter(name))
+
+    def _arguments(self, closing: str) -> list[_Term]:
+        terms: list[_Term] = []
+        while not self._is_next(closing):
+            if terms:
+                self._expect(",")
+                if closing in "]}" and self._is_next(closing):
+                    break
+            terms.append(self._expression())
+        return terms
+
+    def _list(self, token: _Token) -> _Term:
+        terms = self._arguments("]")
+        item = self._common(token, terms)
+        runs = [term.run for term in terms]
+        return self._term(token, Type("list", item), lambda scope: [run(scope) for run in runs], *terms)
+
+    def _common(self, token: _Token, terms: Sequence[_Term]) -> Type:
+        item = ANY
+        for term in terms:
+            kind = unified(item, term.type)
+            if kind is None:
+                raise self._error(token, f"{item} and {term.type} in one list or map")
+            item = kind
+        return item
+
+    def _map(self, token: _Token) -> _Term:
+        entries: list[tuple[_Term, _Term]] = []
+        while not self._is_next("}"):
+            if entries:
+                self._expect(",")
+                if self._is_next("}"):
+                    break
+            key = self._expression()
+            if key.type != STRING:
+                raise self._error(token, f"a key of a map is {key.type}; it must be a string")
+            self._expect(":")
+            entries.append((key, self._expression()))
+        item = self._common(token, [value for _, value in entries])
+        runs = [(key.run, value.run) for key, value in entries]
+
+        def run(scope: Scope) -> dict[str, Any]:
+            result: dict[str, Any] = {}
+            for key, value in runs:
+                name = key(scope)
+                if name in result:
+                    raise EvaluationError(f"the map has the key {name!r} twice")
+                result[name] = value(scope)
+            return result
+
+        return self._term(token, Type("map", item), run, *(term for entry in entries for term in entry))
+
+    def _has(self, token: _Token) -> _Term:
+        term = self._expression()
+        self._expect(")")
+        dot, field = self._tokens[self._next - 3 : self._next - 1]
+        if dot.text != "." or field.kind != "name":
+            raise self._error(token, "has() takes a field, such as has(labels.node)")
+        run = term.run
+
+        def is_present(scope: Scope) -> bool:
+            try:
+                run(scope)
+            except _MissingKeyError:
+                return False
+            return True
+
+        return self._term(token, BOOL, is_present, term)
+
+    def _method(self, token: _Token, receiver: _Term) -> _Term:
+        return self._call(token, (receiver,))
+
+    def _call(self, token: _Token, receiver: tuple[_Term, ...]) -> _Term:
+        function = FUNCTIONS.get(token.text)
+        terms = [*receiver, *self._arguments(")")]
+        if function is None or not (function.is_method if receiver else function.is_global):
+            text = f"x.{token.text}()" if receiver else f"{token.text}()"
+            names = [f"x.{macro}()" for macro in _MACROS] + ["has()"]
+            for name, other in FUNCTIONS.items():
+                names += [f"{name}()"] * other.is_global + [f"x.{name}()"] * (other.is_method and not other.is_global)
+            raise self._error(token, f"there is no function {text}; the functions are {', '.join(sorted(names))}")
+        self._check_arguments(token, function, terms)
+        self.reads |= function.reads
+        if missing := function.reads - self._variables.keys():
+            raise self._error(token, f"{token.text}() needs a series, which has {', '.join(sorted(missing))}")
+        call, runs = function.call, [term.run for term in terms]
+        # Without a loop for the usual numbers of arguments, which costs as much as the function.
+        if len(runs) == 1:
+            (only,) = runs
+            return self._term(token, function.result, lambda scope: call(scope, only(scope)), *terms)
+        return self._term(token, function.result, lambda scope: call(scope, *[run(scope) for run in runs]), *terms)
+
+    def _check_arguments(self, token: _Token, function: Function, terms: Sequence[_Term]) -> None:
+        if len(terms) != len(function.parameters):
+            raise self._error(token, f"{token.text}() takes {len(function.parameters)} values and not {len(terms)}")
+        for number, (parameter, term) in enumerate(zip(function.parameters, terms, strict=True), 1):
+            if not any(accepts(kind, term.type) for kind in parameter):
+                kinds = " or ".join(str(replace(kind, item=None) if kind.item == ANY else kind) for kind in parameter)
+                raise self._error(token, f"value {number} of {token.text}() is {term.type} and not {kinds}")
+
+    def _macro(self, token: _Token, receiver: _Term) -> _Term:
+        kind = receiver.type
+        item = STRING if kind.name == "map" else kind.item
+        if item is None or kind.is_nullable:
+            raise self._error(token, f"{kind}.{token.text}() is not possible")
+        name = self._name().text
+        if name in _RESERVED or name in self._variables or name in self._items:
+            raise self._error(
+                token, f"{token.text}(): {name!r} cannot be the name of an item, it has a meaning already"
+            )
+        self._expect(",")
+        before = self._nodes
+        self._items[name] = item
+        terms = [self._expression()]
+        if token.text == "map" and self._is_next(","):
+            terms.append(self._expression())
+        del self._items[name]
+        self._expect(")")
+        if token.text != "map" or len(terms) > 1:
+            self._check_test(token, terms[0])
+        cost = self._nodes - before + 1
+        run = _MACRO_RUNS[token.text](_Items(receiver.run, name, cost), *(term.run for term in terms))
+        result = {"filter": Type("list", item), "map": Type("list", terms[-1].type)}.get(token.text, BOOL)
+        return self._term(token, result, run, receiver, *terms)
+
+    def _check_test(self, token: _Token, term: _Term) -> None:
+        if term.type != BOOL:
+            raise self._error(token, f"the condition of {token.text}() is {term.type}, not bool")
+
+
+class _MissingKeyError(EvaluationError):
+    """A map has no such key."""
+
+
+def _list_item(container: Run, index: Run) -> Run:
+    def run(scope: Scope) -> Any:
+        values, number = container(scope), index(scope)
+        if not 0 <= number < len(values):
+            raise EvaluationError(f"the list has {len(values)} items and none at {number}")
+        return values[number]
+
+    return run
+
+
+def _map_item(container: Run, index: Run) -> Run:
+    def run(scope: Scope) -> Any:
+        values, key = container(scope), index(scope)
+        try:
+            return values[key]
+        except KeyError:
+            raise _MissingKeyError(f"there is no {key[:80]!r}: neither label nor key") from None
+
+    return run
+
+
+def _concatenation(left: Run, right: Run) -> Run:
+    def run(scope: Scope) -> list[Any]:
+        first, second = left(scope), right(scope)
+        scope.spend(len(first) + len(second))
+        return [*first, *second]
+
+    return run
+
+
+class _Items(NamedTuple):
+    """The list that a macro reads."""
+
+    container: Run
+    name: str
+    #: Steps for each item.
+    cost: int
+
+    def each(self, scope: Scope) -> list[Any]:
+        """Return the items, and spend steps for all of them."""
+        values = self.container(scope)
+        scope.spend(self.cost * len(values))
+        return list(values)
+
+
+def _all(items: _Items, test: Run) -> Run:
+    return _quantifier(items, test, decides=False)
+
+
+def _exists(items: _Items, test: Run) -> Run:
+    return _quantifier(items, test, decides=True)
+
+
+def _quantifier(items: _Items, test: Run, *, decides: bool) -> Run:
+    def run(scope: Scope) -> bool:
+        error: EvaluationError | None = None
+        for item in items.each(scope):
+            scope[items.name] = item
+            try:
+                if bool(test(scope)) is decides:
+                    return decides
+            except EvaluationError as failure:
+                # An item that decides does so whatever others are.
+                error = failure
+        if error is not None:
+            raise error
+        return not decides
+
+    return run
+
+
+def _exists_one(items: _Items, test: Run) -> Run:
+    def run(scope: Scope) -> bool:
+        count = 0
+        for item in items.each(scope):
+            scope[items.name] = item
+            count += bool(test(scope))
+        return count == 1
+
+    return run
+
+
+def _filter(items: _Items, test: Run) -> Run:
+    def run(scope: Scope) -> list[Any]:
+        kept = []
+        for item in items.each(scope):
+            scope[items.name] = item
+            if test(scope):
+                kept.append(item)
+        return kept
+
+    return run
+
+
+def _map(items: _Items, first: Run, second: Run | None = None) -> Run:
+    def run(scope: Scope) -> list[Any]:
+        values = []
+        for item in items.each(scope):
+            scope[items.name] = item
+            if second is None:
+                values.append(first(scope))
+            elif first(scope):
+                values.append(second(scope))
+        return values
+
+    return run
+
+
+_MACRO_RUNS: Final[Mapping[str, Callable[..., Run]]] = {
+    "all": _all,
+    "exists": _exists,
+    "exists_one": _exists_one,
+    "filter": _filter,
+    "map": _map,
+}

@@ -1,0 +1,165 @@
+"""Functions of expressions, and the operators whose meaning in CEL differs from Python's.
+
+All raise EvaluationError for values that they do not accept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dsf.expression.scope import EvaluationError, Scope
+from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NUMBERS, STRING, Type
+
+_INT: Final = re.compile(r"[+-]?[0-9]+")
+_DOUBLE: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan", re.IGNORECASE)
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+
+
+class Function(NamedTuple):
+    """A function of expressions."""
+
+    #: Each parameter with the types that it takes.
+    parameters: tuple[tuple[Type, ...], ...]
+    result: Type
+    #: Called with the scope and the arguments.
+    call: Callable[..., Any]
+    #: Whether it is called as `function(x)`, and as `x.function()`.
+    is_global: bool = True
+    is_method: bool = False
+    #: Variables that it reads beside its arguments.
+    reads: frozenset[str] = frozenset()
+
+
+def whole(value: int) -> int:
+    """Return the int itself. Raises EvaluationError if it has more than 64 bits."""
+    if not _LOWEST <= value <= _HIGHEST:
+        raise EvaluationError("integer overflow")
+    return value
+
+
+def divide(left: float, right: float) -> float:
+    """Divide doubles: by zero there are infinities, and not-a-number."""
+    if right:
+        return left / right
+    if math.isnan(left) or not left:
+        return math.nan
+    return math.copysign(math.inf, left) * math.copysign(1.0, right)
+
+
+def divide_whole(left: int, right: int) -> int:
+    """Divide ints, rounding towards zero."""
+    if not right:
+        raise EvaluationError("division by zero")
+    quotient = abs(left) // abs(right)
+    return whole(quotient if (left < 0) == (right < 0) else -quotient)
+
+
+def remainder(left: int, right: int) -> int:
+    """Return the remainder of a division that rounds towards zero."""
+    if not right:
+        raise EvaluationError("modulus by zero")
+    rest = abs(left) % abs(right)
+    return rest if left >= 0 else -rest
+
+
+def text_of(value: Any) -> str:
+    """Convert a scalar to a text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        text = repr(value)
+        return {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(text, text.removesuffix(".0"))
+    return str(value)
+
+
+def _size(_: Scope, value: Any) -> int:
+    return len(value)
+
+
+def _double(_: Scope, value: Any) -> float:
+    if isinstance(value, str):
+        if _DOUBLE.fullmatch(value) is None:
+            raise EvaluationError(f"double({value[:40]!r}): the text is not a number")
+        return float(value)
+    return float(value)
+
+
+def _int(_: Scope, value: Any) -> int:
+    if isinstance(value, str):
+        if _INT.fullmatch(value) is None or len(value) > 20:
+            raise EvaluationError(f"int({value[:40]!r}): the text is not a whole number")
+        return whole(int(value))
+    if isinstance(value, float) and not abs(value) < 2.0**63:
+        raise EvaluationError(f"int({value}): the number has more than 64 bits")
+    return int(value)
+
+
+def _clamp(_: Scope, x: float, low: float, high: float) -> float:
+    if low > high:
+        raise EvaluationError(f"clamp: low {low:g} is above high {high:g}")
+    return float(low if x < low else high if x > high else x)
+
+
+def _scale(_: Scope, x: float, low: float, high: float) -> float:
+    if low == high:
+        raise EvaluationError(f"scale: low and high are both {low:g}")
+    share = divide(x - low, high - low)
+    return -100.0 if share < 0.0 else 100.0 if share > 1.0 else 200.0 * share - 100.0
+
+
+def _quantile(scope: Scope, values: Sequence[float], q: float) -> float:
+    scope.spend(4 * len(values))
+    if not values:
+        raise EvaluationError("quantile: the list is empty")
+    if not 0.0 <= q <= 1.0:
+        raise EvaluationError(f"quantile: {q:g} is not from 0 to 1")
+    if any(map(math.isnan, values)):
+        return math.nan
+    ordered = sorted(values)
+    rank = q * (len(ordered) - 1)
+    low = math.floor(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return float(ordered[low] if low == rank else ordered[low] + (ordered[high] - ordered[low]) * (rank - low))
+
+
+def _trend(scope: Scope, values: Sequence[float], seconds: float) -> float:
+    times: Sequence[float] = scope["times"]
+    scope.spend(8 * len(values))
+    if len(values) != len(times):
+        raise EvaluationError(f"trend: the list has {len(values)} values, and the series {len(times)}")
+    if len(values) < 2:
+        raise EvaluationError("trend: a line needs two samples; the series has fewer")
+    end = times[-1]
+    mean_time = sum(time - end for time in times) / len(times)
+    mean = sum(values) / len(values)
+    spread = sum((time - end - mean_time) ** 2 for time in times)
+    if not spread:
+        raise EvaluationError("trend: all samples have the same time")
+    shared = zip(times, values, strict=True)
+    slope = sum((time - end - mean_time) * (value - mean) for time, value in shared) / spread
+    return mean + slope * (seconds - mean_time)
+
+
+_LISTS: Final = (Type("list", ANY), Type("map", ANY))
+_NUMBER: Final = ((DOUBLE,),)
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "size": Function(((STRING, *_LISTS),), INT, _size, is_method=True),
+    "contains": Function(((STRING,),) * 2, BOOL, lambda _, text, part: part in text, is_global=False, is_method=True),
+    "startsWith": Function(
+        ((STRING,),) * 2, BOOL, lambda _, text, part: text.startswith(part), is_global=False, is_method=True
+    ),
+    "endsWith": Function(
+        ((STRING,),) * 2, BOOL, lambda _, text, part: text.endswith(part), is_global=False, is_method=True
+    ),
+    "double": Function(((DOUBLE, STRING),), DOUBLE, _double),
+    "int": Function(((DOUBLE, STRING),), INT, _int),
+    "string": Function(((DOUBLE, STRING, BOOL),), STRING, lambda _, value: text_of(value)),
+    "clamp": Function(_NUMBER * 3, DOUBLE, _clamp),
+    "scale": Function(_NUMBER * 3, DOUBLE, _scale),
+    "quantile": Function(((NUMBERS,), (DOUBLE,)), DOUBLE, _quantile),
+    "trend": Function(((NUMBERS,), (DOUBLE,)), DOUBLE, _trend, reads=frozenset({"times"})),
+}
