@@ -1,4 +1,4 @@
-"""One managed cluster: its API server, a Prometheus with a metric that a test can change, its work agent, our agent."""
+"""A managed cluster: its API server, a Prometheus with a metric that a test can change, its work agent, our agent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ManagedCluster:
         self._stack.close()
 
     def measure(self, value: float) -> None:
-        """What Prometheus sees from its next scrape on, at most one second later."""
+        """Set the value that Prometheus reads at its next scrape, at most one second later."""
         text = f'# TYPE {METRIC} gauge\n{METRIC}{{node="n1"}} {value}\n'
         self._exporter.script(answer(text, Content_Type="text/plain; version=0.0.4"))
 

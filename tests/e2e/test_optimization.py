@@ -43,7 +43,7 @@ def tell(hub: Session, cluster: str, compliance: str | None) -> None:
 
 
 def environment(hub: ControlPlane) -> dict[str, str]:
-    """That of somebody who looks after the hub."""
+    """Environment of a person who administers the hub."""
     variables = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
     return variables | {"KUBECONFIG": str(hub.kubeconfig), "KUBECACHEDIR": str(hub.dir / "kubectl-cache")}
 
@@ -143,7 +143,7 @@ def test_workloads_wait_for_the_policy_watcher_of_their_cluster(hub: ControlPlan
     def comply(file: str, policy: str) -> None:
         optimize(hub, "--file", str(SAMPLES / file))
         wait_for(lambda: bound(session, "worker01") == [policy], 20, f"{policy} is bound")
-        # It arrives, and nobody has looked whether the cluster is like that.
+        # The policy is delivered, and its compliance is still unknown.
         managed.policy(policy, None)
         managed.wait_claim("noncompliant")
         tell(session, "worker01", managed.claim())

@@ -1,6 +1,6 @@
 """From a metric on a managed cluster to the decision of a Placement, with OCM's own placement controller.
 
-Also from its free memory, by real Node and Pod objects; and what a missing metric does.
+One test uses the free memory of real Node and Pod objects, another one a missing metric.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_scores_are_written(world: World) -> None:
     eventually(world, lambda: world.values("cluster1") == {"n1": 80}, "the score of cluster1")
     eventually(world, lambda: world.values("cluster2") == {"n1": 20}, "the score of cluster2")
     for cluster in CLUSTERS:
-        # It is gone where no cycle has ended for eight seconds.
+        # The score has expired if no cycle has ended for eight seconds.
         score = wait_for(lambda cluster=cluster: _whole(world, cluster), 30, f"the score of {cluster}")
         assert score is not None
         labels = score["metadata"]["labels"]

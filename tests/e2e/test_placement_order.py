@@ -1,6 +1,6 @@
 """`dsf placement` against OCM's own placement controller: the same clusters in the same order, on random fleets.
 
-One API server has all fleets: each is a cluster set of some of its clusters, with a Placement of its own.
+All fleets share one API server: each is a cluster set of some of its clusters, with its own Placement.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Bench:
         self.plane = plane
         self.session = session
         context = ssl.create_default_context()
-        # It makes itself a certificate that nobody signs.
+        # The controller creates a self-signed certificate.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         self.controller = HTTPSConnection("127.0.0.1", port, context=context, timeout=300)
 
     @property
     def reader(self) -> PlacementReader:
-        """One that has not looked yet."""
+        """Return a new reader without cached objects."""
         return PlacementReader(self.session)
 
     def put(self, resource: Resource, namespace: str, name: str, **parts: Any) -> None:
@@ -84,7 +84,7 @@ class Bench:
             self.session.replace(resource.path(namespace, name, "status"), created)
 
     def ask(self, name: str) -> SchedulerAnswer:
-        """What the controller's scheduler makes of a Placement now."""
+        """Query the controller's scheduler for its current result for a Placement."""
         path = f"/debug/placements/{NAMESPACE}/{name}"
         self.controller.request("GET", path, headers={"Authorization": "Bearer admin-token"})
         answer = self.controller.getresponse()
@@ -93,7 +93,7 @@ class Bench:
         return parse_answer(text)
 
     def situations(self) -> dict[str, Situation]:
-        """Of all Placements, from one look at everything."""
+        """Return the situations of all Placements from a single read of all objects."""
         first = self.reader.situation(NAMESPACE, "fleet-000")
         decisions = objects(self.session, PLACEMENT_DECISIONS)
         sets = {
@@ -311,7 +311,7 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
     wait_for(settled, 20, "OCM's decisions are those that are computed", interval=2.0)
     compared = [situation for situation in situations.values() if not _balances(situation)]
     assert len(compared) >= 120
-    # They are no trivial ones.
+    # Enough of the compared Placements decide something.
     assert sum(bool(situation.decided) for situation in compared) > 80
     assert sum(0 < len(situation.decided) < len(schedule(situation).order) for situation in compared) > 40
 
@@ -379,7 +379,7 @@ def _asked(cluster: str) -> Question:
 
 
 def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:
-    """Of all 200, also of those that balance: OCM's scheduler says what it would do now."""
+    """Compare all 200 Placements, including those that balance, with what OCM's scheduler would do now."""
 
     situations: dict[str, Situation] = {}
 

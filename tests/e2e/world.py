@@ -123,7 +123,7 @@ class World:
             return None
 
     def values(self, cluster: str, name: str = SCORE) -> dict[str, int] | None:
-        """What is in it; None when it is not there."""
+        """Return the values of the score object, or None if it does not exist."""
         score = self.score(cluster, name)
         items = ((score or {}).get("status") or {}).get("scores") or []
         return None if score is None else {item["name"]: item["value"] for item in items}

@@ -28,7 +28,7 @@ SERIES = {"metric": {"__name__": "up", "node": "n1"}, "values": [[1700000000, "1
 STALL = PATIENCE
 #: Seconds: interval of a scorer that the schedule asks once, at its start. After that it is asked by hand.
 BY_HAND = 3600
-#: Seconds that a cycle has that was asked for by hand. One of a short interval fails where the machine is busy.
+#: Seconds that a cycle has that was asked for by hand. A cycle with a short interval fails on a busy machine.
 _PATIENT = 60.0
 _Value = TypeVar("_Value")
 
@@ -148,7 +148,7 @@ class Fleet(Stack):
         return score_object if isinstance(score_object, dict) else None
 
     def items(self, scorer: str, cluster: str = "c1") -> dict[str, int] | None:
-        """What Placement reads: item name -> value, or None without an object."""
+        """Return the values that Placement reads (item name -> value), or None without an object."""
         score_object = self.object(scorer, cluster)
         return (
             None
@@ -242,7 +242,7 @@ class Fleet(Stack):
 
     @contextlib.contextmanager
     def unaffected(self, scorer: str, cluster: str = "c1") -> Iterator[None]:
-        """What happens meanwhile makes no cycle of this pair fail, and it goes on scoring.
+        """Check that no cycle of this pair fails inside the block and that it goes on scoring.
 
         Its interval is BY_HAND: it is asked for one cycle after another, until all is over and once more.
         """
@@ -315,7 +315,7 @@ class Fleet(Stack):
         return (cluster, stage, reason) in {(entry["cluster"], entry["stage"], entry["reason"]) for entry in reasons}
 
     def check_cleared(self, scorer: str, cluster: str = "c1", timeout: float = 20.0) -> None:
-        """Nothing is said to be wrong any more, and there is a score."""
+        """Check that no failure is reported any more and that a score exists."""
         self.until(lambda: not self.failures(scorer, cluster), f"no failure in the status of {scorer}", timeout)
         self.until(lambda: self.condition(scorer, "Scoring")[0] == "True", f"{scorer} to be Scoring", timeout)
 

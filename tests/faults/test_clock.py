@@ -18,7 +18,7 @@ AHEAD = 7200
 
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> MovedClock:
-    """That of every process of the fleet, and of Redis."""
+    """A clock that every process of the fleet and Redis use."""
     if COMPILER is None:
         pytest.skip("needs a C compiler (cc)")
     return MovedClock(tmp_path_factory.mktemp("clock"))
@@ -26,7 +26,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> MovedClock:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory, clock: MovedClock) -> Iterator[Fleet]:
-    """One cluster, on a hub whose clock is ahead."""
+    """A fleet with one cluster, on a hub whose clock is ahead."""
     clock.ahead(AHEAD)
     # As fresh processes, because the library is loaded at their start.
     stack = Fleet(
@@ -46,7 +46,7 @@ def started(tmp_path_factory: pytest.TempPathFactory, clock: MovedClock) -> Iter
 
 @pytest.fixture
 def fleet(started: Fleet, clock: MovedClock) -> Fleet:
-    """That fleet, whose clock is ahead once more; all answer well."""
+    """The started fleet with its clock ahead again and all servers answering."""
     clock.ahead(AHEAD)
     started.api.script(scores(10), path="/sample")
     return started
@@ -64,7 +64,7 @@ def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> 
     fleet.until(lambda: fleet.items("sample") == {"n1": 10}, "the object")
     assert valid_until(fleet) > time.time() + AHEAD
 
-    # Nothing new comes before anybody looks at the old score.
+    # The scoring API fails from here on, so no new score replaces the old one.
     fleet.api.script(answer("broken", 500), path="/sample")
     fleet.until(lambda: fleet.state("sample").failing > 0, "a failure")
     clock.ahead(0)
@@ -88,7 +88,7 @@ def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> 
 
 def test_dead_beat_is_replaced_after_the_clock_is_corrected(fleet: Fleet, clock: MovedClock) -> None:
     """Its lock in Redis would last until that time comes. The last test here: the other beat has the right time."""
-    # So many that the lock was taken or extended since the clock is ahead.
+    # After three cycles beat has taken or extended its lock with the clock ahead.
     fleet.wait_success("sample", cycles=3)
     fleet.kill("beat")
     clock.ahead(0)

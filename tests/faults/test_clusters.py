@@ -1,4 +1,4 @@
-"""What happens to one cluster, or to one process of the hub, is not noticed by the others."""
+"""Faults of one cluster, or of one process of the hub, do not affect the other clusters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.httpserver import Gate
 
 #: Messages in a queue; seconds for which a score may be used.
 QUEUE_LIMIT, VALIDITY = 5, 4
-#: What a clock may be off.
+#: Clock difference that is tolerated.
 TOLERATED = 10
 #: Scorers whose cycles have as long as a busy machine needs.
 PATIENT = ("one", "two", "three")
@@ -32,7 +32,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     stack = Fleet(
         tmp_path_factory.mktemp("clusters") / "stack",
         ("c1", "c2"),
-        # Nobody looks at the health of its scoring APIs.
+        # No test here reads the health of scoring APIs.
         settings={role: {"queue_limit": QUEUE_LIMIT} for role in ("beat", "cli")} | {"hub": {"health_interval": 5}},
         altered={"beat": ("--run-slack", "2")},
     )
@@ -77,7 +77,7 @@ def test_away(fleet: Fleet) -> None:
         # The exporter shows what it has read, which is older on a busy machine.
         length = functools.partial(fleet.metric, "web", "dynamic_scoring_queue_length", queue=queue)
         fleet.until(lambda: length() == QUEUE_LIMIT, "the length of the queue to be shown")
-        # What was sent and not heard of is a failure that says so.
+        # A dispatched run without a result is reported as a failure of its own.
         fleet.check_failure("cpu", "", "lost", "check that the agent of c2 runs", cluster="c2", counted_by_agent=False)
         fleet.wait_success("cpu")
     fleet.until(lambda: fleet.failures("cpu") == [], "no failure here")
@@ -87,7 +87,7 @@ def test_away(fleet: Fleet) -> None:
     assert process.returncode == 1
     assert "is it running?" in process.stdout + process.stderr
 
-    # It comes back: what waited is too old, the next tick scores.
+    # When the agent returns, queued ticks have expired and the next tick scores.
     fleet.run("agent c2")
     fleet.wait_ready("agent c2")
     fleet.wait_success("cpu", "c2")

@@ -1,6 +1,6 @@
 """Sources and scoring APIs that fail, lie and flood, beside one that works: the user reads why, nobody else notices.
 
-What is said of each way to fail has its tests where it is found: `tests/integration/http`, `auth`, `sources`, `cycle`.
+The messages of each failure are tested with their packages: `tests/integration/http`, `auth`, `sources`, `cycle`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator
 
 
 def test_floods_at_once(fleet: Fleet) -> None:
-    """Nobody else notices, and the agent stays small."""
+    """Other scorers are unaffected, and the agent's memory stays small."""
     memory = fleet.memory("agent c1")
     with fleet.unaffected("steady"):
         for name, flood in FLOODS.items():
@@ -161,7 +161,7 @@ def test_invalid_manifests_are_reported_by_dsf_status(fleet: Fleet) -> None:
 
 
 def test_all_is_well_without_failures(fleet: Fleet) -> None:
-    """Nothing happened to the one that works, whatever failed before, and the agent's metrics are well formed."""
+    """The steady scorer is unaffected by all failures before, and the agent's metrics are well formed."""
     names = {"steady", "asked", *FLOODS}
 
     def is_well() -> bool:

@@ -22,7 +22,7 @@ USER = "agent-c1"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """One cluster; its agent has a Redis user of its own, as in production."""
+    """A fleet with one cluster, whose agent has its own Redis user, as in production."""
     folder = tmp_path_factory.mktemp("kills") / "stack"
     user = ("--user", USER, "on", ">secret", "~*", "&*", "+@all")
     stack = Fleet(folder, redis_options=user)
@@ -46,7 +46,7 @@ def runs_of(fleet: Fleet, scorer: str) -> list[str]:
 def hold(fleet: Fleet, stage: str) -> str:
     """Bring a cycle of `held` into this stage and keep it there; the id of its run.
 
-    It has a minute: in a cycle of two seconds the stage would be over before a busy machine comes to the kill.
+    The cycle has a minute: with two seconds the stage would be over before a busy machine kills the process.
     """
     fleet.until(lambda: fleet.items("held") == {"n1": 50})
     fleet.schedule.set_override("c1/held", paused=True)
@@ -128,12 +128,13 @@ def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
         fleet.kill("results")
         queued_results = Sent(fleet.redis, "c1")
         fleet.until(lambda results=queued_results: results.count() >= 4, "results in the queue")  # type: ignore[misc]
-        # Else newer scores replace them where a worker takes seconds to start, and their runs are lost as they should.
+        # Otherwise newer scores replace them while a worker starts, and their runs are correctly counted as lost.
         fleet.schedule.set_override("c1/steady", paused=True)
 
         def not_taken_in(results: Sent = queued_results) -> list[str]:
-            # Not all open runs: a tick of a second may expire before an agent without CPU sees it. Not all that is in
-            # the queue: a worker may be killed after it has taken results in, and before it empties their slots.
+            # Not every open run counts: a tick of a second may expire before an agent without CPU receives it. Not
+            # every queued result counts: a worker may be killed after ingesting results and before it empties their
+            # slots.
             return [run for run in runs_of(fleet, "steady") if any(run in text for text in results.texts())]
 
         waiting = fleet.until(not_taken_in, "results of open runs in the queue")

@@ -1,4 +1,4 @@
-"""One machine of the hub has a wrong clock: scores go on, and that machine is named."""
+"""A single machine of the hub has a wrong clock: scores go on, and that machine is named."""
 
 from __future__ import annotations
 

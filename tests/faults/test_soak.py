@@ -59,9 +59,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     stack = Fleet(
         tmp_path_factory.mktemp("soak") / "stack",
         CLUSTERS,
-        # What a run needs to end late is in the mix; waiting a minute for each of the lost ones would add nothing.
+        # The mix already has runs that end late; waiting a minute for each lost run would add nothing.
         altered={"beat": ("--run-slack", "5")},
-        # Nothing in the mix is about health.
+        # The mix has no health checks.
         settings={"beat": {"queue_limit": 8}, "hub": {"health_interval": 5}},
     )
     stack.scorer("plain", scores(10))
@@ -113,7 +113,7 @@ class Mix:
             pass_time(self.random.uniform(0.1, 0.6))
             self.catch_up(time.monotonic())
             for cluster, scorer in self.random.sample(PAIRS, 2):
-                # They balance at every moment, not only in the end.
+                # The books balance at every moment, not only in the end.
                 self.fleet.check_books(scorer, cluster)
         self.catch_up(float("inf"))
 
@@ -204,7 +204,7 @@ class Mix:
         self.fleet.redis_server.restart()
 
     def garbage(self) -> None:
-        """Somebody with a credential pushes what is no result."""
+        """Push a malformed result with a valid credential."""
         cluster = self.random.choice(CLUSTERS)
         garbage = self.random.choice(("", "{}", "[1]" * 100, "no json" * 50, '{"body": 1}'))
         self.fleet.redis.set(keys.mail_slot(cluster, self.random.randrange(keys.MAIL_SLOTS)), garbage)
@@ -236,7 +236,7 @@ def test_the_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Ca
         reasons += Counter({f"skipped {reason}": number for reason, number in state.skipped().items()})
         reasons += Counter({f"error {stage} {reason}": number for (stage, reason), number in state.errors().items()})
 
-    # What beat sent and skipped and what was asked for is what is in the books: no tick is missing there.
+    # The books equal the ticks that beat sent or skipped plus the requested runs, so no tick is missing.
     stats = {str(name): int(float(number)) for name, number in fleet.redis.hgetall(keys.BEAT_STATS).items()}
     ticks = stats["ticks"] + sum(number for name, number in stats.items() if name.startswith("skipped:"))
     assert totals["scheduled"] == ticks + mix.rescored.total()

@@ -28,7 +28,7 @@ def shift_clock(seconds: float) -> None:
     real_time, real_time_ns = time.time, time.time_ns
 
     class _Meta(type):
-        # What the C functions of the module return is of the real class.
+        # Instances that the C functions of the module return belong to the real class.
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, _Real)
 

@@ -25,7 +25,7 @@ _COLOURS: Final = ["color-contrast", "link-in-text-block"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for a file: while it is there, its event loop runs in this thread, and no other can."""
+    """Start one browser for a file. While it runs, its event loop occupies this thread, and no other loop can."""
     try:
         program = find("chromium")
     except ToolError as error:
@@ -42,7 +42,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Tab:
-    """One page of one visitor; notes what was asked of whom and what went wrong.
+    """A browser page of one visitor; records the requests to each server and the errors.
 
     With `options` it is in a context of its own, which takes most of the work of a tab. All others share one, and none
     has a cookie of those before it.
@@ -89,11 +89,12 @@ class Tab:
 
     @property
     def strangers(self) -> list[str]:
-        """What was asked of other servers."""
+        """Return the URLs requested from other servers."""
         return [url for url in self.asked if not url.startswith((self.base + "/", "data:"))]
 
     def violations(self, *themes: Literal["light", "dark"]) -> list[str]:
-        """What axe finds, with where; in each of these colour schemes, of which the last one stays.
+        """Return the violations that axe reports, with their elements, in each of these colour schemes. The last scheme
+        stays set.
 
         A scheme changes colours alone, so that of further ones only those are looked at.
         """

@@ -16,14 +16,14 @@ import psutil
 from tests.support.wait import wait_for
 
 # Becomes the program after asking the kernel to kill it with its parent (PR_SET_PDEATHSIG): a test run that is killed
-# leaves nothing behind. Not a preexec_fn, which is unsafe as soon as the test process has threads.
+# leaves nothing behind. A preexec_fn would be unsafe as soon as the test process has threads.
 _DIE_WITH_PARENT = (
     "import ctypes,os,sys;sys.platform=='linux' and ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
 )
 
 
 class Child:
-    """One program, by its absolute path; what it prints is appended to `log`.
+    """A running program, given by its absolute path; its output is appended to `log`.
 
     `environment` is added to this process's one, or the whole of it with `inherit=False`. `errors` is where stderr goes
     if not to `log`.

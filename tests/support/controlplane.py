@@ -1,7 +1,7 @@
 """A real etcd and kube-apiserver for tests: own processes, free ports, a private folder; killable and restartable.
 
-There is no controller manager: a deleted namespace stays Terminating and owner references collect nothing. Ready in
-about 3 s. etcd does not sync to disk, which is safe here: nothing of it outlives the test run.
+No controller manager runs: a deleted namespace stays Terminating and owner references collect nothing. Ready in about 3
+s. etcd does not sync to disk, which is safe here: nothing of it outlives the test run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ControlPlaneMissingError(Exception):
 def find(*names: str) -> Path:
     """The folder of the named programs, or with the name `crds` that of OCM's CRDs; nothing is built or downloaded.
 
-    What is there is asked for once by each test process; what is missing, each time.
+    Each test process looks up a program that exists once, and a missing one each time.
     """
     answer = subprocess.run(
         [sys.executable, str(_SCRIPT), "--no-build", *names], capture_output=True, text=True, check=False
@@ -63,7 +63,7 @@ def find(*names: str) -> Path:
 
 
 class ControlPlane:
-    """One API server with OCM's and our CRDs. `session()`, `kubectl()` and `kubeconfig` act as a cluster admin.
+    """A running API server with OCM's and our CRDs. `session()`, `kubectl()` and `kubeconfig` act as a cluster admin.
 
     Tests share it: each one makes namespaces and clusters of its own with `namespace()` and `cluster()`.
     """
@@ -185,7 +185,7 @@ class ControlPlane:
         return session
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        """What kubectl says, both streams. Raises AssertionError when it fails and `check` is set."""
+        """Run kubectl and return both output streams. Raises AssertionError when it fails and `check` is set."""
         answer = subprocess.run(
             [str(self._programs / "kubectl"), "--kubeconfig", str(self.kubeconfig), *arguments],
             input=stdin,

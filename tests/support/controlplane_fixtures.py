@@ -22,7 +22,7 @@ _marks: set[str] = set()
 def control_plane() -> Iterator[ControlPlane]:
     """A real API server, one per test process. Tests may kill and stall it.
 
-    It ends where the unit tests begin, which need none and come last.
+    The server stops where the unit tests begin, which need none and come last.
     """
     with control_plane_or_skip() as server:
         _shared.append(server)

@@ -26,7 +26,7 @@ _TOGETHER = (
 )
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"
-#: Of so many files that begin, one is of that folder.
+#: Of every eight files that begin, one is from that folder.
 _APART = 8
 _ROOT = Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ def asks_api_server(file: str) -> bool:
 
 
 def _turn(file: str) -> int:
-    # Those of the API server follow each other, so that it runs no longer than they do.
+    # Files that use the API server follow each other, so that it stops as early as possible.
     return 1 if asks_api_server(file) else 2 if file.startswith("tests/unit/") else 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _FENCE = re.compile(r"^```(\w*)$")
-#: What a comment says of the block after it.
+#: Matches the comment that marks or names the block after it.
 _MARK = re.compile(r"^<!-- (?:(?P<mark>not run|background)\b.*|file: (?P<file>\S+) )-->$")
 #: In place of lines that differ each time.
 _ANY = "..."
@@ -17,7 +17,7 @@ _ANY = "..."
 
 @dataclass
 class File:
-    """One file to be written."""
+    """A file that the document tells the reader to write."""
 
     path: str
     text: str
@@ -25,7 +25,7 @@ class File:
 
 @dataclass
 class Command:
-    """One command, and the lines that it shall print."""
+    """A command and its expected output lines."""
 
     text: str
     line: int

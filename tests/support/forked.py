@@ -39,8 +39,9 @@ def child(
 
 
 class Forked(Child):
-    """One of our modules, as `python -m MODULE ARGUMENT ...` is a `Child`; `errors` is where stderr goes if not to
-    `log`."""
+    """A process of one of our modules, as `python -m MODULE ARGUMENT ...` is a `Child`; `errors` is where stderr goes
+    if not to `log`.
+    """
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class _Server:
         atexit.register(self._end)
 
     def start(self, **request: object) -> _Process:
-        """One more process."""
+        """Fork a process that runs the module."""
         with self._lock:
             self._socket.send(json.dumps(request).encode())
             while True:
@@ -160,7 +161,7 @@ class _Server:
         if "code" in reply:
             self._codes[reply["pid"]] = reply["code"]
         else:
-            # Of an earlier process with the same id.
+            # Drop the exit code of an earlier process with the same id.
             self._codes.pop(reply["pid"], None)
         return reply
 

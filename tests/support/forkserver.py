@@ -2,9 +2,9 @@
 
     python -P forkserver.py SOCKET NAME
 
-It is one of these for each module: a process finds loaded what it would load itself, and nothing of another role.
-Not the Celery application, which is made from the settings when it is imported; and for commands neither structlog nor
-rich, of which the first looks whether the second is there: they load them in their own order.
+Each module has its own server, so a process finds loaded exactly what it would load itself, and nothing of another
+role. The Celery application is not loaded: it is built from the settings at import. Commands load structlog and rich
+themselves, because structlog checks at import whether rich is there.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
     libc = ctypes.CDLL(None)
     for module in LOADED[name]:
         importlib.import_module(module)
-    # What is loaded is not garbage: no process looks through it again, which would also copy its memory.
+    # Freezing exempts loaded objects from collection, which would also copy their memory into each child.
     gc.collect()
     gc.freeze()
     request = _serve(control)
@@ -115,7 +115,7 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
 
 
 def _furnish(request: dict[str, Any]) -> None:
-    """What a process of its own has: session, folder, environment, descriptors and arguments."""
+    """Set up session, folder, environment, descriptors and arguments of the forked process."""
     os.setsid()
     os.chdir(request["folder"])
     os.environ.clear()

@@ -22,7 +22,7 @@ from tests.support.wait import PATIENCE
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it arrived."""
+    """A request as it arrived."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ Handler = Callable[["Exchange"], None]
 
 @dataclass
 class Exchange:
-    """What a handler works with: the request, and ways to answer it."""
+    """The request that a handler answers, and the ways to answer it."""
 
     request: Received
     http: BaseHTTPRequestHandler
@@ -223,7 +223,7 @@ def hang(exchange: Exchange) -> None:
 
 
 def slow(seconds: float, then: Handler) -> Handler:
-    """Another answer, later."""
+    """Wait, then run another handler."""
 
     def handle(exchange: Exchange) -> None:
         exchange.closing.wait(seconds)

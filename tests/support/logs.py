@@ -15,8 +15,8 @@ import dsf.log
 def logging_as_it_was() -> Iterator[None]:
     """Whatever is set up inside is gone afterwards.
 
-    What a test calls may set up logging, as every process does at its start: to the standard error of that moment. That
-    is often a file of the test's own, closed with it, into which all that later tests log would fail.
+    Code under test may set up logging, as every process does at its start: to the standard error of that moment. Its
+    target is often a file of the test, which is closed with the test, so that every later log line would fail.
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level

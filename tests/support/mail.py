@@ -1,4 +1,4 @@
-"""What agents have sent and no results worker has taken."""
+"""Results that agents have sent and no results worker has ingested."""
 
 from __future__ import annotations
 

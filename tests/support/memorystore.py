@@ -1,7 +1,7 @@
 """Redis in this process's memory, for tests to which it is a store and nothing else.
 
-It runs the real Lua scripts. What concerns several connections, blocking commands, ACLs, outages or memory (MEMORY
-USAGE is not there) needs a real server. Tests of the store run on both.
+The real Lua scripts run in it. Tests of several connections, blocking commands, ACLs, outages or memory (MEMORY USAGE
+is not implemented) need a real server. Tests of the store run on both.
 """
 
 from __future__ import annotations

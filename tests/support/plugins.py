@@ -31,7 +31,7 @@ def install_sample(folder: Path) -> None:
 
 
 def forget() -> None:
-    """What the process knows of plug-ins."""
+    """Clear all caches of plug-ins in this process."""
     importlib.invalidate_caches()
     registry.source_of.cache_clear()
     registry.plugins.cache_clear()

@@ -1,6 +1,6 @@
 """Kinds that the optimiser needs and a hub of the other tests does not have.
 
-Policy and PlacementBinding are not in OCM's API module. These CRDs have the fields that are used here, no more.
+Policy and PlacementBinding are not in OCM's API module. The CRDs have only the fields that tests use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An API server that serves `pods/portforward` alone, for what a real one does not do on demand.
 
-It speaks Kubernetes' v4.channel.k8s.io and connects each WebSocket to a port of this machine, or answers with a status.
+The server speaks Kubernetes' v4.channel.k8s.io and connects each WebSocket to a local port, or responds with a status.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PortForwardServer:
         self.status = 101
         #: Error text of the kubelet on the error channel, in place of a connection.
         self.kubelet_error = ""
-        #: Of each request so far.
+        #: Path of each request so far.
         self.paths: list[str] = []
         self.authorizations: list[str | None] = []
         self.pings = 0

@@ -2,8 +2,8 @@
 
 usage: python -m tests.support.programs [NAME ...] | --without NAME ...
 
-A test that fetched one would change what the tests beside it run, in their middle. What is on PATH or in the cache is
-taken as it is. What cannot be fetched is printed: tests that need it skip or fail, and say the same.
+A test that fetched one would change what the tests beside it run, in their middle. Programs on PATH or in the cache are
+used as they are. Programs that cannot be fetched are printed: tests that need them skip or fail with the same message.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Past = Mapping[str, Callable[[int], float]]
 
 
 class RecordedPrometheus:
-    """A context manager. It scrapes nothing."""
+    """A context manager. The server scrapes nothing."""
 
     def __init__(self, folder: Path, past: Past, times: range) -> None:
         self._folder = folder

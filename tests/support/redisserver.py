@@ -26,7 +26,7 @@ from tests.support import programs
 from tests.support.child import Child
 from tests.support.wait import PATIENCE, wait_for
 
-#: What is refused is refused at once.
+#: Raise connection errors at once, without retries.
 AT_ONCE = Retry(NoBackoff(), 0)
 
 
@@ -167,7 +167,7 @@ class Server(ABC):
 
 
 class RedisServer(Server):
-    """One without TLS and users.
+    """A Redis server without TLS and users.
 
     `aof=True` writes every command to disk before it is answered, as the production setting does; without it a
     restarted server is empty, and starts and writes are faster.
@@ -199,7 +199,7 @@ class RedisServer(Server):
 
 
 class SocketRedis(RedisServer):
-    """One on a Unix socket alone. `port` is that of nobody."""
+    """A Redis server that listens on a Unix socket alone. `port` is that of nobody."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class SocketRedis(RedisServer):
         self.url = f"unix://{self.path}?db=0"
 
     def _command(self) -> list[str]:
-        # What is said last counts.
+        # Redis uses the last value of an option.
         return [*super()._command(), "--port", "0", "--unixsocket", str(self.path)]
 
     def _probe(self) -> redis.Redis:

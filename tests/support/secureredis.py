@@ -24,7 +24,7 @@ def find_tls_server() -> str:
 
 
 class SecureRedis(Server):
-    """One server with the hub's users; their passwords are in `passwords`. The user `admin` may do everything."""
+    """A Redis server with the hub's users; their passwords are in `passwords`. The user `admin` may do everything."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Everything that runs in production, as processes on this machine: real Redis, the hub's services, agents.
 
-Each service is a process. Processes have names: `hub` (the controller), `beat`, `results`, `web`, and
-`agent <cluster>`; a second one of a kind is `beat 2`. With `single` there is `whole` in place of the first four.
-They are never started again by themselves, so that a test sees what a death alone does.
+Each service is a process. Processes have names: `hub` (the controller), `beat`, `results`, `web`, and `agent
+<cluster>`; a second one of a kind is `beat 2`. With `single` there is `whole` in place of the first four. Nothing
+restarts them, so that a test sees the effect of a death alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SETTINGS: dict[str, object] = {
 
 
 class Stack:
-    """One hub and the agents of `clusters`, on a folder of manifests. A context manager.
+    """A hub and the agents of `clusters`, on a folder of manifests. A context manager.
 
     `settings` are by process name or by its first word (`agent c1` before `agent`); `altered` are arguments for
     `tests/support/altered.py`, by process name likewise.
@@ -94,7 +94,7 @@ class Stack:
         for name in first:
             self.run(name)
         agents = [f"agent {cluster}" for cluster in self.clusters]
-        # They need what the hub makes.
+        # Agents need files that the hub writes.
         files = [self.out / ".hub" / "signing-secret", *(self._key_file(cluster) for cluster in self.clusters)]
         wait_for(lambda: all(file.exists() for file in files), 30, f"the hub's files; {self.tail(first[0])}")
         for name in agents if self.single else ("results", *agents):
@@ -129,7 +129,7 @@ class Stack:
     def kill(self, name: str) -> None:
         """SIGKILL, as a power cut or the kernel's out-of-memory killer would be."""
         self.processes.pop(name).kill()
-        # What only a process that ends well takes away.
+        # Only a process that exits regularly removes its ready file.
         self._ready_file(name).unlink(missing_ok=True)
 
     def stop(self, *names: str) -> list[int]:
@@ -219,7 +219,7 @@ class Stack:
         return forked.dsf(arguments, self.environment("cli"), timeout=300)
 
     def data(self, *arguments: str) -> Any:
-        """What a command prints with `-o json`. Raises AssertionError when it prints none."""
+        """Run a command with `-o json` and return its parsed output. Raises AssertionError when it prints none."""
         process = self.dsf(*arguments, "-o", "json")
         try:
             return json.loads(process.stdout)

@@ -40,9 +40,9 @@ class Certificate(NamedTuple):
 
 
 class TestCa:
-    """One authority with its files in `folder`."""
+    """A certificate authority with its files in `folder`."""
 
-    #: Not a class of tests.
+    #: Tells pytest that this is no class of tests.
     __test__ = False
 
     def __init__(self, folder: Path, name: str = "test CA") -> None:

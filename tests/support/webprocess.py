@@ -1,4 +1,4 @@
-"""What serves people, as real processes on free ports."""
+"""Processes that serve people, on free ports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HttpProcess:
         host = str(settings.get("listen_host", "127.0.0.1"))
         self.url = f"http://[{host}]:{self.port}" if host == "::1" else f"http://127.0.0.1:{self.port}"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
-        #: Those that a test has chosen.
+        #: Settings chosen by the test.
         self.settings = settings
         values = {"target": target, "redis_url": redis_url, "listen_port": self.port, "probe_port": 0, **settings}
         self._environment = environment | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
@@ -56,7 +56,7 @@ class HttpProcess:
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """Return the text of its log."""
         return self._log.read_text()
 
     def get(self, path: str, **headers: str) -> requests.Response:
@@ -64,7 +64,7 @@ class HttpProcess:
         return self.request("GET", path, headers=headers)
 
     def request(self, method: str, path: str, **options: object) -> requests.Response:
-        """One request on a connection of its own; redirects are not followed."""
+        """Send a request on a new connection; redirects are not followed."""
         with requests.Session() as session:
             session.trust_env = False
             return session.request(method, self.url + path, timeout=TIMEOUT, allow_redirects=False, **options)  # type: ignore[arg-type]
