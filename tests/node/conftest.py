@@ -1,4 +1,4 @@
-"""One set of clusters for all tests on real pods. Without root, or what else it takes, they skip; in CI they fail."""
+"""All tests on real pods share one set of clusters. Without root, or what else it takes, they skip; in CI they fail."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in node_items:
         item.add_marker(pytest.mark.timeout(1500))
     if node_items and not (reason_against() or kind.is_selected() or config.option.collectonly):
-        # Not in a test's time: on a busy machine the programs take half an hour to build.
+        # Build outside of a test's timeout: on a busy machine the programs take half an hour to build.
         with contextlib.suppress(CannotRunError):
             clusters.programs()
 

@@ -13,7 +13,7 @@ LABEL = f"app.kubernetes.io/name={RELEASE}"
 #: The objects that docs/install.md says stay, with the chart's label.
 STAYS = {"persistentvolumeclaim/data-dynamic-scoring-redis-0"}
 _INSTALL = pages.ROOT / "docs" / "install.md"
-#: What OCM or Kubernetes keeps in the agents' namespace, which stays for the Secrets that people made in it.
+#: Objects that OCM or Kubernetes keeps in the agents' namespace, which stays for the Secrets that people made in it.
 _KUBERNETES_OWN = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 #: Kinds that come and go by themselves.
 _PASSING = {
@@ -76,7 +76,9 @@ def wait_until_gone(world: World) -> None:
 
 
 def forget(world: World) -> None:
-    """Also take away what stays on purpose: the volume with Redis' data, who holds which name, and the CRDs."""
+    """Remove what an uninstallation keeps on purpose: the volume with Redis' data, the owners of names, and the
+    CRDs.
+    """
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pvc", "data-dynamic-scoring-redis-0", "--ignore-not-found")
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "configmap", "dynamic-scoring-names", "--ignore-not-found")
     world.hub.kubectl("delete", "-f", str(pages.ROOT / "deploy" / "helm" / "crds"), "--ignore-not-found")

@@ -1,4 +1,4 @@
-"""Somebody with a browser where the nodes are: logs in to the page with a token and prints what is seen.
+"""Log in to the page with a token, in a browser on the nodes' network, and print the result.
 
     python -m tests.node.look URL [--picture FILE] [--compare SCORER OTHER] < token
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from tests.integration.docs import pages
 
-#: What is typed in a second terminal: it stays, until its shell ends.
+#: Commands for a second terminal, which run until its shell ends.
 _STAYS = re.compile(r"\bport-forward\b")
 
 
 @dataclass(frozen=True)
 class Typed:
-    """One command that was typed, its exit code, what it printed, and how long it took."""
+    """A typed command with its exit code, output and duration."""
 
     line: int
     text: str
@@ -62,7 +62,8 @@ class Reader:
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         started = time.monotonic()
-        # With pipefail: of `kubectl ... | base64 -d` the first one counts too. It reads nothing of what is typed later.
+        # With pipefail: of `kubectl ... | base64 -d` the first one counts too. Without standard input a command cannot
+        # read later commands.
         mark = f"typed-{command.line}-{len(self.typed)}"
         self._shell.stdin.write(f"set -o pipefail; {{ {text}\n}} </dev/null; echo {shlex.quote(mark)} $?\n")
         self._shell.stdin.flush()
@@ -81,7 +82,7 @@ class Reader:
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._shell.pid, signal.SIGTERM)  # it has a session of its own
+            os.killpg(self._shell.pid, signal.SIGTERM)  # the shell has its own session
         self._shell.wait(30)
         with contextlib.suppress(BrokenPipeError):
             self._shell.stdin.close()

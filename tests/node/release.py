@@ -31,7 +31,7 @@ class Release:
 
     @property
     def image_tag(self) -> str:
-        """Of its images here: those of the checkout may have the same version."""
+        """The tag of its images here, because the images of the checkout may have the same version."""
         return f"released-{self.name}"
 
     @property

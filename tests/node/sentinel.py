@@ -84,7 +84,7 @@ class SentinelPods:
         self.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pods,services,secrets", *mark, "--grace-period=1", timeout=180)
 
     def ask(self, name: str, *words: str) -> str:
-        """What a Sentinel answers its administrator."""
+        """Run an administrator's command on a Sentinel and return the reply."""
         client = ("redis-cli", "--tls", "--insecure", "--no-auth-warning", "-p", "26379", "-a", self.sentinels)
         return self.hub.kubectl("-n", HUB_NAMESPACE, "exec", name, "-c", "redis", "--", *client, *words)
 

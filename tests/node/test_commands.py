@@ -1,4 +1,4 @@
-"""What people type in pods: a backtest in an agent's, and Celery's own commands in one of the hub."""
+"""Commands that people type in pods: a backtest in an agent's, and Celery's own commands in one of the hub."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _cycles(world: World) -> dict[str, int]:
 
 
 def test_celery_control_limits_the_rate_of_one_agent(world: World) -> None:
-    """One cycle an hour on one cluster, while the other one goes on."""
+    """The limited cluster runs one cycle an hour, while the other one goes on."""
     limited, free = MANAGED
     try:
         output = celery(world, "control", "rate_limit", CYCLE_TASK, "1/h", "--destination", AGENTS[limited])

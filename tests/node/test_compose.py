@@ -28,13 +28,13 @@ class Compose:
     """The project's compose file."""
 
     def __call__(self, *words: str, timeout: float = 300) -> str:
-        """What docker-compose prints."""
+        """Run docker-compose and return its output."""
         command = ["docker-compose", "-p", _PROJECT, "-f", str(folders.ROOT / "docker-compose.yaml"), *words]
         environment = ["env", f"DOCKER_HOST=unix://{engine.SOCKET}", "COMPOSE_HTTP_TIMEOUT=300"]
         return run(*network.inside(clusters.COMPOSE), *environment, *command, timeout=timeout)
 
     def container(self, service: str) -> dict[str, Any]:
-        """What the engine knows of a service's container."""
+        """Return the engine's description of a service's container."""
         (description,) = json.loads(run(*engine.docker("inspect", f"{_PROJECT}_{service}_1")))
         container: dict[str, Any] = description
         return container
@@ -48,7 +48,7 @@ class Compose:
         return True
 
     def scores(self) -> list[dict[str, Any]]:
-        """What `dsf scores` prints, as the file's first lines say."""
+        """Return the scores of `dsf scores`, run as the file's first lines describe."""
         report = json.loads(self("exec", "-T", "hub", "dsf", "scores", "--output", "json"))
         scores: list[dict[str, Any]] = report["scores"]
         return scores

@@ -28,7 +28,7 @@ def test_an_image_needs_no_rights_and_no_network(image: str) -> None:
 
 @pytest.mark.parametrize("image", [HUB_IMAGE, AGENT_IMAGE])
 def test_image_contains_no_writable_folders(image: str) -> None:
-    """Not even without --read-only: no folder but /tmp belongs to the user that it runs as, or to group 0's."""
+    """Even without --read-only, no folder but /tmp belongs to the image's user or to group 0."""
     left_out = " ".join(f"-not -path '{path}*'" for path in ("/tmp", "/var/tmp", "/proc", "/dev"))
     find = rf"find / -xdev -type d \( ! -readable -o ! -executable \) -prune -o -type d -writable {left_out} -print"
     writable_folders = run(

@@ -65,7 +65,7 @@ def test_the_api_wants_a_token_of_somebody_who_may_look(world: World, tokens: di
 
 @pytest.fixture(scope="module")
 def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
-    """What an account sees in a browser; more words are those of `tests.node.look`."""
+    """Opens the page as an account in a browser; more words are arguments of `tests.node.look`."""
     if kind.is_selected():
         pytest.skip("the browser looks from the network of our own nodes")
     find("chromium")
@@ -101,7 +101,7 @@ def test_page_in_a_browser_shows_the_fleet_to_permitted_users(look: Look) -> Non
     page = look("looking")
     assert (page["login"], page["status"], page["wrong"]) == (303, 200, [])
     assert all(name in page["text"] for name in ("sample-scorer", *MANAGED)), page["text"]
-    # Somebody who is known, and has no right to look.
+    # The account is valid, and has no rights on the page.
     denied_page = look("stranger")
     assert (denied_page["login"], denied_page["status"]) == (303, 403)
     assert not [name for name in ("sample-scorer", *MANAGED) if name in denied_page["text"]]

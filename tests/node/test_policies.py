@@ -131,7 +131,7 @@ def _refused(pods: Pods, flows: list[tuple[str, str, int]]) -> list[tuple[str, s
 
 
 def test_every_flow_works_without_enforcement(hub_pods: Pods, agent_pods: Pods) -> None:
-    """Else a refusal would say nothing."""
+    """Without this test a refusal would prove nothing."""
     wait_for(lambda: not _refused(hub_pods, FORBIDDEN + NEEDED), 30, "all flows")
     wait_for(lambda: agent_pods.connects("prometheus", "agent", OTHER), 30, "a listener in the agent's pod")
 

@@ -82,7 +82,7 @@ def test_pod_security_restricted_is_enforced(world: World) -> None:
 
 
 def test_an_agent_runs_as_any_user(world: World) -> None:
-    """One cluster gives it a user that its image does not know, as OpenShift does."""
+    """A cluster assigns a user id that the image does not have, as OpenShift does."""
     for name, uid in (("cluster1", 65532), (clusters.OTHER_USERS, 1000650000)):
         cluster = world.managed[name]
         (pod,) = world.wait_ready(cluster, AGENT_NAMESPACE)

@@ -1,4 +1,4 @@
-"""What each pod takes, at rest and with twenty scorers at 5 s, beside what the chart asks for and allows."""
+"""Memory and CPU of each pod, at rest and with twenty scorers at 5 s, beside the chart's requests and limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _usage(cluster: Cluster, namespace: str, pods: set[str]) -> dict[tuple[str, 
 
 @dataclass
 class Seen:
-    """What one kind of container took: bytes at each look, and its share of a core between first and last."""
+    """Usage of one kind of container: bytes of each sample, and its share of a core between the first and the last."""
 
     memory: list[int]
     cores: float = 0.0

@@ -54,6 +54,6 @@ def test_killed_sentinel_is_replaced(world: World, pods: SentinelPods) -> None:
 def test_the_server_is_taken_away(world: World, pods: SentinelPods) -> None:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "redis-0", "--grace-period=0", "--force")
     _one_cycle(world)
-    # Another Sentinel may have named it first.
+    # A different Sentinel may have reported it first.
     master_query = ("sentinel-1", "sentinel", "get-master-addr-by-name", "hub")
     wait_for(lambda: "30391" in pods.ask(*master_query), 60, "this Sentinel to name the other server", interval=1)

@@ -89,7 +89,7 @@ def _own(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _secret(name: str, **data: bytes) -> dict[str, Any]:
-    """One that the hub brings to the clusters; an underscore stands for a dot in its keys."""
+    """Return a Secret that the hub delivers to the clusters; an underscore stands for a dot in its keys."""
     metadata = {"name": name, "namespace": HUB_NAMESPACE, "labels": {f"{_GROUP}/deliver": "true"}}
     values = {key.replace("_", "."): base64.b64encode(value).decode() for key, value in data.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": values}
@@ -144,7 +144,7 @@ def test_several_sources_with_a_secret_from_the_hub(world: World) -> None:
 
 
 def test_service_ca_injected_by_the_cluster_is_trusted(world: World, tmp_path: Path) -> None:
-    """What OpenShift does: it signs services with a CA of the cluster's own, and fills ConfigMaps that ask for it.
+    """The test signs a service with a CA of the cluster's own and fills ConfigMaps that ask for it, as OpenShift does.
 
     The server wants a certificate of its clients, which comes from the hub.
     """
@@ -200,7 +200,7 @@ def _asks(config_map: dict[str, Any]) -> bool:
 
 
 def _token(world: World, cluster: str) -> str:
-    """What the cluster has of the hub's Secret; empty if it has none."""
+    """Return the token of the hub's Secret on the cluster, or an empty string without one."""
     secrets = world.managed[cluster].items(
         "secrets", "-n", AGENT_NAMESPACE, "--field-selector=metadata.name=fleet-token"
     )

@@ -80,7 +80,7 @@ def test_an_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(
         image for place in places for image in _images(world.pods(*place)) if image.endswith(released.image_tag)
     ]
     assert not old_images
-    # What was there is there still.
+    # Overrides and history survive the upgrade.
     entries = json.loads(world.dsf("schedule", "list", "--output", "json"))["entries"]
     assert {entry["intervalSeconds"] for entry in entries if entry["scorer"] == "sample-scorer"} == {_INTERVAL}, entries
 

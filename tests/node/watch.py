@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.wait import wait_for
 
-#: A cycle that ends like this was missed. That it is lost is known a minute after it was due.
+#: A cycle that ends like this was missed. A lost cycle is known a minute after it was due.
 _MISSED = {"lost", "skipped", "error"}
 #: Seconds until every cycle has an outcome: the deadline of the last one, and the time after which it is lost.
 _JUDGED = 240
@@ -28,7 +28,7 @@ class Watch:
 
     @contextlib.contextmanager
     def window(self, what: str, interval: float) -> Iterator[None]:
-        """What happens meanwhile leaves no pair without a cycle for longer than two intervals, in seconds."""
+        """Check that no pair is without a cycle for longer than two intervals (in seconds) inside the block."""
         began = datetime.datetime.now(datetime.UTC)
         yield
         self._windows.append((what, interval, began, datetime.datetime.now(datetime.UTC)))
@@ -41,8 +41,8 @@ class Watch:
     def judge(self) -> None:
         """Wait until every cycle has an outcome; raises AssertionError for a window in which a pair missed two.
 
-        Those that gave way to one that is tried again, as when Prometheus comes back later than the agent, are one miss
-        if they lie within an interval: a person may ask for a cycle every second.
+        Cycles that were replaced by a retry, as when Prometheus returns later than the agent, count as one miss if they
+        lie within an interval: a person may ask for a cycle every second.
         """
         wait_for(lambda: not self._look(), _JUDGED, "every cycle to have an outcome", interval=2)
         wrong = []

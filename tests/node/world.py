@@ -27,7 +27,7 @@ MANAGED = ("cluster1", "cluster2")
 #: After this command a reader waits for the first score; after the other one everything is gone.
 _REGISTERS = re.compile(r"sample-scorer/manifests/dynamicscorer\.yaml")
 _REMOVES = re.compile(r"^kind delete ")
-#: What the page fetches from other projects, and is here already.
+#: Files that the page fetches from other projects, and their local copies.
 _FETCHED = {
     r"^helm repo add \S+ \S+$": "true",
     r"\bprometheus-community/": f"{folders.RUN}/prometheus-community/",
@@ -77,7 +77,7 @@ class World:
         return next(command.text for command in self._commands if words in command.text)
 
     def type(self, text: str) -> str:
-        """What a command prints in the page's shell. Raises AssertionError when it fails."""
+        """Type a command in the page's shell and return its output. Raises AssertionError when it fails."""
         result = self.reader.type(pages.Command("typed", 0, text))
         assert result.code == 0, str(result)
         return result.output
@@ -118,7 +118,7 @@ class World:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[Watch]:
-        """What happens in each of its windows may cost each pair of the sample scorer one cycle, and no result."""
+        """Each of its windows may cost each pair of the sample scorer one cycle, and no result."""
         self._watches.append(Watch(self.history, MANAGED))
         yield self._watches[-1]
 
@@ -128,7 +128,7 @@ class World:
             self._watches.pop(0).judge()
 
     def rescore(self, scorer: str = "sample-scorer") -> None:
-        """One cycle on every cluster, now; waits until there is one that succeeds."""
+        """Run a cycle on every cluster now, and wait for one that succeeds."""
 
         def succeeds() -> bool:
             try:
@@ -140,13 +140,13 @@ class World:
         wait_for(succeeds, 90, "a cycle on every cluster", interval=1)
 
     def helm(self, verb: str, *words: str) -> str:
-        """What `helm VERB RELEASE ...` prints. Raises AssertionError when it fails."""
+        """Run `helm VERB RELEASE ...` and return its output. Raises AssertionError when it fails."""
         return self.type(
             " ".join(("helm", verb, RELEASE, *words, f"--kube-context kind-hub --namespace {HUB_NAMESPACE}"))
         )
 
     def revision(self) -> int:
-        """That of the release, for a rollback."""
+        """Return the revision of the release, for a rollback."""
         return int(json.loads(self.helm("status", "--output json"))["version"])
 
     def settle(self) -> None:
@@ -181,7 +181,7 @@ class World:
         )
 
     def on_the_lan(self, *command: str) -> str:
-        """What a command prints that stands where the nodes are."""
+        """Run a command on the network of the nodes and return its output."""
         return run(*([] if kind.is_selected() else network.inside(network.LAN)), *command)
 
 

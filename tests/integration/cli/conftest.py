@@ -26,7 +26,7 @@ def dsf(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSF_REDIS_URL", redis_url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    # Those that another test of this process may have left.
+    # Drop settings that another test of this process has cached.
     settings.cache_clear()
     yield commandline.dsf
     settings.cache_clear()

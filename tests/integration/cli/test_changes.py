@@ -52,7 +52,7 @@ def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
     assert all(change["at"].endswith("Z") for change in recorded_changes)
     assert changes(dsf, "--since", str(int(time.time() - began) + 60) + "s") == recorded_changes
     assert changes(dsf, "--since", "2099-01-01") == []
-    # Whoever paused is also named with the entry.
+    # The cluster's changes include a pause that was set for all clusters.
     assert [change["action"] for change in changes(dsf, SAMPLE, "--cluster", "worker02")] == [
         *("reset", "pause", "interval", "interval")
     ]
@@ -63,7 +63,7 @@ def test_rescore_entry_references_its_run(dsf: Dsf, fleet: Fleet) -> None:
     runs = loaded(dsf("rescore", SAMPLE, "-c", "worker01", "--note", "looks odd", "-o", "json"))["runs"]
     fleet.redis.lpush(keys.spoke_queue("worker01"), *["waiting"] * 100)
     dsf("rescore", SAMPLE)
-    # Nothing is sent: nobody has changed anything.
+    # The full queues refuse every tick, so no change is recorded.
     dsf("rescore", SAMPLE, "-c", "worker01")
     all_, newest_change = changes(dsf)
     assert (newest_change["action"], newest_change["clusters"], newest_change["note"]) == (
@@ -132,7 +132,7 @@ def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> N
     assert change.clusters == names[:MAX_CLUSTERS]
     assert change.cluster_count == 3000
     assert change.where.endswith("c19 and 2980 more")
-    # It was one of those that are not named, or not: it may have been.
+    # The cluster may be among those that the entry does not name, so the entry matches.
     assert read(redis_client, cluster="c2999").changes == [change]
     assert redis_client.memory_usage(keys.CHANGES) < 5000
 

@@ -62,7 +62,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def ca(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
-    """Of all servers with TLS, and of clients."""
+    """The CA of all servers with TLS, and of clients."""
     return TestCa(tmp_path_factory.mktemp("ca"))
 
 
@@ -76,7 +76,7 @@ def cluster() -> Cluster:
 def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """All Secrets are there."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
-    # What the API server of the managed cluster gives to an agent in a pod.
+    # Replaces the API server of the managed cluster, which issues tokens to an agent in a pod.
     monkeypatch.setattr(FileSecrets, "account_token", lambda _, *arguments: cluster.token(*arguments))
     context = server_context(ca.issue("127.0.0.1"), None)
     explain_world = World(

@@ -34,7 +34,7 @@ def test_status_of_a_good_fleet(dsf: Dsf, fleet: Fleet) -> None:
     assert header.split() == ["SCORER", "STATE", "HEALTH", "SCORE", "INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST",
                               "SUCCESS"]  # fmt: skip
     assert line.split()[:8] == [SAMPLE, "ok", "Active", "sample_score", "10s", "2", "0", "2"]
-    # It was two seconds old when the fleet was made.
+    # The score was two seconds old when the fleet was created.
     assert line.split()[8] in [f"{seconds}s" for seconds in range(2, int(time.time() - fleet.now) + 4)]
 
 
@@ -117,7 +117,7 @@ def test_skipped_scorer_shows_the_reason_in_dsf_status(dsf: Dsf, fleet: Fleet) -
     assert "the rate limit of this scorer, 2/m, is for all clusters together" in result.stdout
     assert "rate_limit, 9 not sent" in dsf("status", SAMPLE).stdout
     assert "skipped: rate_limit" in dsf("scores").stdout
-    # One that still has a score is no news until ticks are missed again and again.
+    # A pair that still has a score is reported only after repeated skipped ticks.
     fleet.score("worker01")
     fleet.skips("worker01", "rate_limit", 2)
     assert "sample-scorer on worker02: rate_limit" in dsf("status").stdout

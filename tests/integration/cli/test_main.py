@@ -1,4 +1,4 @@
-"""What all commands have in common: help, errors, exit codes, and that they start quickly."""
+"""Behaviour that all commands share: help, errors, exit codes, and a quick start."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_unknown_name_is_an_error_that_lists_the_registered_names(
     expected_error = f"{scorer}sample-scorer, static-scorer" if "nobody" in command else f"{cluster}worker01, worker02"
     result = dsf(*command)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {expected_error}\n")
-    # Nothing was done anywhere, so there is no change.
+    # No command had an effect, so no change is recorded.
     assert fleet.redis.hlen(keys.OVERRIDES) == fleet.redis.llen(keys.spoke_queue("worker02")) == 0
     assert changes.read(fleet.redis).changes == []
 
@@ -262,7 +262,7 @@ def watched(tmp_path: Path, *arguments: str, **values: str) -> Iterator[Forked]:
 
 
 def lines(file: Path) -> list[str]:
-    """Those that are whole."""
+    """Return the complete lines."""
     return file.read_text().rpartition("\n")[0].splitlines()
 
 
@@ -361,7 +361,7 @@ def test_celery_processes_run_by_their_commands(
         if process.poll() is None:
             process.kill()
             process.wait(PATIENCE)
-    # It is a process of its own: the command has become it, and left no files.
+    # The process has been replaced by the embedded command, which left no files.
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 

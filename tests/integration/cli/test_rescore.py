@@ -183,7 +183,7 @@ def test_rescore_skips_a_cluster_with_a_full_queue(dsf: Dsf, fleet: Fleet, monke
     assert (fleet.redis.llen("spoke.worker01"), fleet.redis.llen("spoke.worker02")) == (2, 1)
     [change] = changes.read(fleet.redis).changes
     assert (change.clusters, change.cluster_count, change.detail) == ([], 1, "1 not sent")
-    # Nothing was done there.
+    # A rescore that sends no tick records no change.
     assert dsf("rescore", SAMPLE, "--cluster", "worker01").exit_code == 1
     assert len(changes.read(fleet.redis).changes) == 1
 

@@ -22,7 +22,7 @@ def world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     """A hub that is not started, on an empty folder."""
-    # One that is over before the server could answer would be one more failed check.
+    # A shorter check timeout could end before the server answers and count as one more failed check.
     monkeypatch.setattr("dsf.hub.health.CHECK_TIMEOUT", 30.0)
     folder = tmp_path / "manifests"
     folder.mkdir()
@@ -32,7 +32,7 @@ def world(
         manifests=folder,
         redis_url=redis_url,
         health_interval=0.2,
-        # What follows it is tested; the grace itself in tests/unit/hub/test_departures.py.
+        # Tests cover what follows the grace; tests/unit/hub/test_departures.py covers the grace itself.
         departure_grace=0,
     )
     hub_world = World(folder, redis_client, settings)

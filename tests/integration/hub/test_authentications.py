@@ -17,7 +17,7 @@ SCORING = {"params": {"name": "thanos", "interval": 30}}
 
 
 def authentication(**spec: Any) -> dict[str, Any]:
-    """One with a token."""
+    """Return a ScoringAuthentication with a token."""
     token = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
     return {
         "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",

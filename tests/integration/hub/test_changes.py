@@ -1,4 +1,4 @@
-"""What people did to a scorer becomes an Event on its DynamicScorer, once."""
+"""A user's change of a scorer becomes an Event on its DynamicScorer, once."""
 
 from __future__ import annotations
 

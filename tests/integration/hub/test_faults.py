@@ -23,11 +23,11 @@ def test_hub_restart_keeps_statuses_and_due_times(running: World, api: ScriptedS
     running.succeed("a", "cpu-scorer", time.time())
     running.until(lambda: running.status("cpu-scorer")["clusters"]["succeeding"] == 1)
     running.stop()
-    # It must not matter that the API is slow or away at the moment of the restart.
+    # The restart must work although the API is slow or away at that moment.
     api.script(answer("busy", 503), path="/healthz")
     due = running.schedule.due_times(running.pairs())
     before = running.read("dynamicscorers/cpu-scorer.yaml")
-    # One check that fails is not the end; the others wait until all has been looked at.
+    # A single failed check is not decisive; the others wait until a full pass is over.
     often = running.settings
     running.settings = often.model_copy(update={"health_interval": 600.0})
     request_count = len(api.requests)
@@ -80,7 +80,7 @@ def test_foreign_redis_records_are_removed_at_the_next_resync(running: World) ->
 
 @pytest.fixture
 def captured_logs() -> Iterator[list[MutableMapping[str, Any]]]:
-    """What is logged."""
+    """Captured log lines."""
     with structlog.testing.capture_logs() as lines:
         yield lines
 
@@ -141,7 +141,7 @@ def test_redis_away_stops_neither_health_nor_distribution(
 
 
 def test_hanging_redis_delays_deliveries_by_a_single_timeout(frail: World, own_redis: RedisServer) -> None:
-    # So many that two workers, each waiting for each of them, would need longer than is waited for.
+    # With this many clusters, two workers that waited for a timeout on each would exceed the test's patience.
     clusters = [f"new-{number}" for number in range(60)]
     patience = 2 * frail.settings.redis_socket_timeout
     os.kill(own_redis.pid, signal.SIGSTOP)

@@ -16,7 +16,7 @@ def _shown(world: World) -> tuple[int, int, int]:
 
 
 def test_an_interval_set_by_hand_is_in_the_status_at_once(running: World) -> None:
-    # What the hub finds when it looks at everything would hide that it is not told.
+    # A periodic resync would hide a missing notification.
     running.resync = 600.0
     running.restart()
     running.until(lambda: _shown(running) == (30, 30, 0))
@@ -24,7 +24,7 @@ def test_an_interval_set_by_hand_is_in_the_status_at_once(running: World) -> Non
     running.until(lambda: _shown(running) == (5, 30, 0), timeout=5)
     running.schedule.set_override("a/cpu-scorer", interval=7)
     running.until(lambda: _shown(running) == (5, 30, 1), timeout=5)
-    # One of its own that is no other is none.
+    # An override equal to the declared interval does not count as another interval.
     running.schedule.set_override("b/cpu-scorer", interval=5)
     running.schedule.reset("a/cpu-scorer")
     running.until(lambda: _shown(running) == (5, 30, 0), timeout=5)

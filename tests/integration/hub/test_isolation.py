@@ -1,4 +1,4 @@
-"""One scorer or cluster with which something goes wrong, at each step of the hub's work, and all others."""
+"""A scorer or cluster causes an error at each step of the hub's work; all others go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Wrong = Callable[..., bool]
 def logged() -> Iterator[list[str]]:
     """The lines that are logged, as in production; the default shows all local variables, half a second each.
 
-    Not capfd: to read its file while threads write to it can end the interpreter (CPython's gh-119506).
+    capfd is not used: reading its file while threads write to it can end the interpreter (CPython's gh-119506).
     """
     lines: list[str] = []
 
@@ -97,7 +97,7 @@ CLUSTER_STEPS = (
 def test_errors_with_some_scorers_stop_no_other(
     running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
-    """One goes wrong at each step."""
+    """Each step of the hub's work raises an error for some scorers."""
     bad = {f"bad-{number:02}": step for number, step in enumerate(SCORER_STEPS)}
     times = {name: _break(monkeypatch, step, partial(_is_scorer, name)) for name, step in bad.items()}
     with contextlib.ExitStack() as stack:
@@ -116,7 +116,7 @@ def test_errors_with_some_scorers_stop_no_other(
                 assert "KeyError" in running.condition(name, condition)[2]
         running.until(lambda: all(times.values()), "an error at each step")
         assert any(CANARY in line for line in logged)
-        # What comes now is planned, told, scheduled and shown; what goes, goes.
+        # New scorers and clusters are still planned, delivered, scheduled and reported, and removed ones disappear.
         running.scorer("mem-scorer", apis["mem"])
         running.cluster("c")
         expected_pairs = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
@@ -139,7 +139,7 @@ def test_errors_with_some_scorers_stop_no_other(
 def test_errors_with_some_clusters_stop_no_other(
     running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
-    """One goes wrong at each step."""
+    """Each step of the hub's work raises an error for some clusters."""
     bad = {f"bad-{number}": step for number, step in enumerate(CLUSTER_STEPS)}
     times = {name: _break(monkeypatch, step, partial(_is_cluster, name)) for name, step in bad.items()}
     for name in bad:
@@ -207,7 +207,7 @@ def test_scorer_of_an_unlisted_namespace_is_ignored(running: World) -> None:
         running.scorer("theirs", theirs, metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"})
         running.until(lambda: running.condition("team_theirs", "Scoring")[:2] == ("False", "OtherNamespace"))
         assert "open-cluster-management" in running.condition("team_theirs", "Scoring")[2]
-        # It is not asked for anything, and does not take a name from those that count.
+        # The ignored scorer is not queried, and claims no score name.
         assert theirs.requests == []
         assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
         running.until(lambda: ("theirs", "OtherNamespace", "Warning") in running.events())

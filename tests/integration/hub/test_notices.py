@@ -1,4 +1,6 @@
-"""What the hub controller tells people through Redis: conditions of scorers, labels of clusters, what is kept away."""
+"""Notices that the hub controller publishes in Redis: conditions of scorers, labels of clusters, reasons of absent
+pairs.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,10 @@ def test_labels_and_masks_of_a_cluster(running: World, redis_client: redis.Redis
     running.until(
         lambda: "masked on this cluster" in FleetModel(redis_client).cluster("a").absent.get("cpu-scorer", "")
     )
-    # What Redis loses is told again, when the hub looks around.
+    # The next resync publishes again what Redis has lost.
     redis_client.delete(keys.CLUSTER_NOTICES)
     running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
-    # Also where it has an older copy.
+    # An older copy in Redis is replaced too.
     older = ClusterNotice(name="a", labels={"env": "old"}).model_dump_json()
     redis_client.hset(keys.CLUSTER_NOTICES, "a", older)
     running.until(lambda: FleetModel(redis_client).cluster("a").labels == {"env": "prod"})

@@ -201,18 +201,18 @@ def test_an_edited_interval_changes_the_entry_and_keeps_the_rest(running: World,
     running.scorer("cpu-scorer", api, mode="None", scoring=scoring, source=source)
     running.until(lambda: running.entries()["a/cpu-scorer"].interval == 7)
     assert (running.summaries("a") or [{}])[0]["scoringInterval"] == 7
-    # What is written depends on the validity, so the writer looks again.
+    # Written scores depend on the validity, so the writer evaluates them again.
     running.until(lambda: running.status("cpu-scorer")["observedGeneration"] == 2)
     metadata = running.read("dynamicscorers/cpu-scorer.yaml")["metadata"]
     assert (metadata["uid"], metadata["generation"]) == (uid, 2)
     assert running.condition("cpu-scorer", "ConfigSynced")[:2] == ("True", "SpecOnly")
-    # What was synced in mode Full is kept, and not in force.
+    # The config synced in mode Full is kept, but not in force.
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 30
 
 
 def test_the_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with scoring_api("cpu", 5) as other:
-        # Sorts before the holder: it is not the name that decides. It shall be older than a rename may be.
+        # Sorts before the holder: it is not the name that decides. The claim must be older than a rename may be.
         monkeypatch.setattr(nameclaims, "RENAMED", -3600)
         running.scorer("an-older", other)
         running.until(lambda: running.condition("an-older", "ConfigSynced")[1] == "ScoreNameConflict")

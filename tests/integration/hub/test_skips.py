@@ -27,7 +27,7 @@ def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: World) 
         "is full: its agent is away or does less than it is sent; check that it runs and reaches Redis"
     )
     running.until(lambda: ("cpu-scorer", "TicksSkipped", "Warning") in running.events())
-    # One of them scores again; of the other one it is still said.
+    # A cluster that scores again is no longer reported; the other one still is.
     running.client.delete(keys.spoke_queue("a"))
     bench.run(31)
     running.succeed("a", "cpu-scorer", time.time())
@@ -57,7 +57,7 @@ def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(running
     # The live table of the demo says it, too, and counts down to nothing.
     lines = DemoReport(running.client, running.folder, running.out).lines()
     assert {(line.failure, line.next_run) for line in lines} == {(scorer.problem, None)}
-    # Whoever resumes it all the same sends no ticks for what agents were not told of.
+    # A user's resume sends no ticks for scorers that were not delivered to agents.
     for pair in running.pairs():
         bench.store.resume(pair, now=bench.now)
         bench.store.set_override(pair, paused=False, now=bench.now)

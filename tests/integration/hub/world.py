@@ -32,7 +32,7 @@ CONFIG: dict[str, Any] = {
 
 
 def remote_config(name: str = "cpu", interval: int = 30, **source: Any) -> dict[str, Any]:
-    """What a scoring API says at /config."""
+    """Return the config of a scoring API, as served at /config."""
     params = {"query": "up", "range": 600, "step": 60}
     return {
         "name": name,
@@ -184,13 +184,13 @@ class World:
         ]
 
     def fail(self, cluster: str, scorer: str, reason: str, message: str, at: float) -> None:
-        """What the results worker writes when a cycle failed."""
+        """Write the state that the results worker writes after a failed cycle."""
         failure = PairFailure(run="1700000000000-00000000", stage="fetch", reason=reason, message=message, at=at)
         set_row(self.client, cluster, scorer, {"failing": 1, "failure": failure.model_dump_json()})
         self.tell(scorer)
 
     def succeed(self, cluster: str, scorer: str, at: float) -> None:
-        """What the results worker writes after a good cycle."""
+        """Write the state that the results worker writes after a successful cycle."""
         self.client.hdel("dsf:rows", f"{cluster}/{scorer}")
         set_row(self.client, cluster, scorer, {"failing": 0, "last_success": at, "valid_until": at + 3600, "items": 1})
         self.tell(scorer)

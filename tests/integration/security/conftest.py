@@ -18,14 +18,14 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
 
 @pytest.fixture(scope="module")
 def shared_redis(ca: TestCa) -> Iterator[SecureRedis]:
-    """One server per test module."""
+    """A server for each test module."""
     with SecureRedis(ca) as server:
         yield server
 
 
 @pytest.fixture
 def secure_redis(shared_redis: SecureRedis) -> SecureRedis:
-    """That server, empty, without users of clusters and with an empty ACL LOG."""
+    """The shared server, emptied, without users of clusters and with an empty ACL LOG."""
     admin = shared_redis.client()
     admin.flushall()
     for name in admin.acl_users():

@@ -51,7 +51,7 @@ _IMPATIENT_HUB = (
     "from dsf.process.launch import launch; launch('hub', 'dsf.services.process:run')"
 )
 _CLIENT_SECRET = "canary-client/c0a8+116f=%"
-#: Nothing that the framework writes, shows or sends may have one of these in it. The master secret is one, too.
+#: None of these secrets may be in anything that the framework writes, shows or sends. The master secret is one, too.
 CANARIES = {
     "source token": "canary-source-4f1d0c93",
     "scorer token": "canary-scorer-b7720e5a",
@@ -63,7 +63,7 @@ CANARIES = {
     "quoted client secret": quote(_CLIENT_SECRET, safe=""),
     "header of the client": base64.b64encode(f"agents:{quote(_CLIENT_SECRET, safe='')}".encode()).decode(),
     "access token": "canary-access-5d20e7b3",
-    # What is given in an answer that is no good, and after a 401.
+    # Tokens in a response that is not usable, and after a 401.
     "lost token": "canary-lost-e1c85d02",
     "newer token": "canary-newer-40b7f9a6",
     "amazon key": "canary-amazon-e60b7d15",
@@ -91,7 +91,7 @@ class Fleet:
         self.manifests = folder / "manifests"
         self.out = folder / "out"
         self.logs = folder / "logs"
-        #: What Redis had refused to somebody, as tests found it.
+        #: Commands that Redis had denied before a test began.
         self.refused: list[str] = []
         self.flower_port, self.web_port = free_port(), free_port()
         self._stack = contextlib.ExitStack()
@@ -259,7 +259,7 @@ class Fleet:
         self._children.pop(name).kill()
 
     def process(self, name: str) -> Child:
-        """One of controller, beat, results, web, flower, agent-<cluster>."""
+        """Return the process: controller, beat, results, web, flower or agent-<cluster>."""
         return self._children[name]
 
     def log(self, name: str) -> str:
@@ -277,7 +277,7 @@ class Fleet:
         return self.out / "clusters" / cluster / "agent-credentials" / "signing-key"
 
     def deliver(self, cluster: str, key_id: int) -> None:
-        """What OCM brings: password and signing key of this id."""
+        """Deliver password and signing key of this id, as OCM does."""
         replace(self.password_file(cluster), self.users.password(cluster, key_id))
         replace(self.key_file(cluster), derive_key(MASTER, cluster, key_id).dump())
 
@@ -410,11 +410,11 @@ class Fleet:
     # --- looking and doing ---------------------------------------------------------------------------------------
 
     def state(self, cluster: str) -> PairState:
-        """What Redis knows of the scorer on a cluster."""
+        """Return the state in Redis of the scorer on a cluster."""
         return Pairs(self.admin).state(cluster, SCORER)
 
     def key_id(self, cluster: str = "c1") -> int:
-        """Of a cluster's newest credentials."""
+        """Return the id of a cluster's newest credentials."""
         return Registry(self.admin).cluster(cluster).key_ids[0]
 
     def signing_key(self, cluster: str = "c1") -> SigningKey:

@@ -65,7 +65,7 @@ class Identities:
 
     @property
     def proxy(self) -> str:
-        """Of HTTP_PROXY."""
+        """Value of HTTP_PROXY."""
         return f"http://agent:{CANARIES['proxy password']}@127.0.0.1:{self._proxy.port}"
 
     def manifests(self, group: str, scorer: dict[str, Any]) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ def processes(
     summaries: Sequence[Mapping[str, Any]] = (),
     **settings: object,
 ) -> Iterator[dict[str, Child]]:
-    """One process of each of these roles; what they print is in `<folder>/<role>.log`."""
+    """Run a process for each of these roles; output goes to `<folder>/<role>.log`."""
     (folder / "manifests").mkdir()
     (folder / "key").write_text(derive_key(MASTER, CLUSTER, 1).dump())
     (folder / "config.json").write_text(json.dumps(list(summaries)))

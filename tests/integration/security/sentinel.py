@@ -19,11 +19,11 @@ from tests.support.secureredis import SecureRedis, find_tls_server
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
-#: What is shipped is what is tested.
+#: The shipped example is the configuration under test.
 _EXAMPLE = Path(__file__).parents[3] / "deploy" / "redis" / "sentinel.conf.example"
 
 MASTER_NAME = "hub"
-#: Of the Sentinels themselves, and of the user that processes ask them as.
+#: Passwords of the Sentinels themselves, and of the user as which processes query them.
 SENTINEL_PASSWORD = "password-of-the-sentinels"
 CLIENT_USER = "dsf-client"
 CLIENT_PASSWORD = "password-of-those-who-ask"

@@ -1,6 +1,6 @@
 """No command and no message of an error shows a secret, not even one that a server sends back.
 
-What processes log, send, store and serve is searched by `running/test_traces.py`.
+Logs, messages, stored data and served pages are searched by `running/test_traces.py`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class WrongAnswerError(Exception):
 def answered(fleet: Fleet, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
     """A command, run again until it finds nothing wrong; all of its runs.
 
-    It may meet a cycle of the schedule, or one that had no time: neither is what is tested here. Raises
-    WrongAnswerError when it finds anything else.
+    A run may coincide with a scheduled cycle, or hit a deadline: neither matters here. Raises WrongAnswerError when it
+    finds anything else.
     """
     processes: list[subprocess.CompletedProcess[str]] = []
 
@@ -119,7 +119,7 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     before = fleet.state("c1").count("error")
 
     def is_told() -> bool:
-        """Of a cycle that had no time nothing would be told that was sent back."""
+        """A failure by deadline or timeout would not contain the echoed secret."""
         failure = fleet.state("c1").failure
         assert fleet.state("c1").count("error") > before
         assert failure is not None
@@ -148,11 +148,11 @@ def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
             places[f"dsf {' '.join(arguments)} -o {form}"] = process.stdout + process.stderr
     places |= dict(contents(echoing)) | dict(files(echoing)) | dict(served(echoing))
     assert [(place, name) for place, text in places.items() for name in secrets_in(text, CANARIES)] == []
-    # It is told that the token was refused, or that what was said cannot be shown.
+    # The history shows the refusal of the token, or that the message is withheld.
     history_output = places[f"dsf history {SCORER} --cluster c1 -o json"]
     assert "not a good token" in history_output or WITHHELD in history_output
     if "HTTP 401" in places[f"dsf explain {SCORER} --cluster c1 -o json"]:
-        # That a clock is off is told wherever people look.
+        # Every view reports a clock difference.
         skewed = "s ahead of that of who asks"
         assert skewed in places[f"dsf explain {SCORER} --cluster c1 -o json"]
         # A cycle that had no time may have been the newest one.

@@ -37,7 +37,7 @@ class Configured:
         shutil.copy(FOLDER / "users.acl.example", folder / "users.acl")
         text = (FOLDER / "redis.conf").read_text().replace("/etc/redis-tls", str(folder)).replace("/data", str(folder))
         text = text.replace("bind * -::*", "bind 127.0.0.1").replace("6379", str(self.port))
-        # So many open files are not allowed to a test.
+        # A test may not open that many files.
         (folder / "redis.conf").write_text(text.replace("maxclients 20000", "maxclients 200"))
         secret = next(yaml.safe_load_all((FOLDER / "secrets.example.yaml").read_text()))
         self.passwords: dict[str, str] = secret["stringData"]

@@ -1,4 +1,4 @@
-"""What a thief of a credential is refused."""
+"""Commands that are denied to a thief of a credential."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPOKE_FORBIDDEN = """LPUSH spoke.c1 x|LPUSH hub.results x|RPUSH hub.results x|SE
     XREAD STREAMS dsf:changes 0|XLEN dsf:changes|XTRIM dsf:changes MAXLEN 0|DEL dsf:changes|GET dsf:changes:told
     COMMAND COUNT|WAIT 0 0|ECHO x"""
 
-#: Of each of the hub's users, what would make it more than it is.
+#: Commands that would exceed the role of each of the hub's users.
 HUB_FORBIDDEN: dict[HubRole, str] = {
     "beat": """BRPOP spoke.c1 1|LRANGE hub.results 0 -1|LPUSH hub.results x|HSET dsf:pair:c1/s score x
         HSET dsf:scorers x y|HSET dsf:schedule:entries x y|HSET dsf:schedule:overrides x y|ACL LIST|CONFIG GET *
@@ -56,11 +56,11 @@ HUB_FORBIDDEN: dict[HubRole, str] = {
     "flower": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
         PUBLISH /0.celeryev/x x|PUBLISH /0.celery.pidbox x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST
         KEYS *|XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
-    # What is pushed there can only start a cycle.
+    # A message that Flower pushes can only start a cycle.
     "flower-tasks": """RPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
         PUBLISH /0.celeryev/x x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST|KEYS *
         XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
-    # It sends ticks. What they bring is in the hub's objects, which it reads from the API server.
+    # The optimizer sends ticks. It reads their scores from the hub's objects on the API server.
     "optimizer": """LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|RPUSH spoke.c1 x|DEL spoke.c1|LPUSH hub.results x
         LLEN hub.results|LRANGE hub.results 0 -1|HGETALL dsf:pair:c1/s|HGET dsf:pair:c1/s score
         HSET dsf:pair:c1/s score x|HDEL dsf:pair:c1/s score|LRANGE dsf:history:c1/s 0 -1|HSET dsf:scorers x y
@@ -69,12 +69,12 @@ HUB_FORBIDDEN: dict[HubRole, str] = {
         XREVRANGE dsf:changes + -|XDEL dsf:changes 1-1|XTRIM dsf:changes MAXLEN 0|DEL dsf:changes
         HGETALL dsf:clusters:keys|HGETALL dsf:clusters:requests|PUBLISH /0.celeryev/x x|PSUBSCRIBE /0.celeryev/*
         ACL LIST|ACL SETUSER x|EVAL 'return 1' 0|CONFIG GET *|CLIENT LIST|FLUSHALL|MONITOR|KEYS *|SHUTDOWN""",
-    # It is an admin of Redis: its rules only keep mistakes from what no service uses.
+    # The hub is an admin of Redis: its rules only prevent mistaken use of commands that no service needs.
     "hub": """FLUSHALL|CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN|SET anything x|LPUSH hub.queue x
         SELECT 1""",
     "controller": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE hub.results 0 -1|HSET dsf:pair:c1/s score x|FLUSHALL
         CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN|XADD dsf:changes * a b|DEL dsf:changes""",
-    # It acts for users: overrides, runs, its own sessions.
+    # The page acts for users: overrides, runs, its own sessions.
     "web": """LRANGE hub.results 0 -1|LPUSH hub.results x|BRPOP spoke.c1 1|LRANGE spoke.c1 0 -1|RPUSH spoke.c1 x
         HSET dsf:schedule:entries x y|HDEL dsf:schedule:entries x|DEL dsf:schedule:overrides|HSET dsf:pair:c1/s score x
         HSET dsf:scorers x y|HSET dsf:clusters x y|HSET dsf:clusters:requests x y|PUBLISH /0.celery.pidbox x
@@ -95,7 +95,7 @@ def commands_of(table: str) -> list[str]:
 
 
 def not_refused(client: redis.Redis, commands: Iterable[str]) -> list[str]:
-    """Those of the commands that are *not* refused for want of a right."""
+    """Return the commands that are *not* denied for want of a right."""
     allowed = []
     for command in commands:
         # Commands of another server version are unknown, which is as good as refused.
@@ -144,7 +144,7 @@ def test_each_process_of_the_hub_has_what_it_needs_only(secure_redis: SecureRedi
     admin.lpush("spoke.c1", "x")
     client = secure_redis.client(hub_user(role), secure_redis.passwords[role])
     assert not_refused(client, commands_of(HUB_FORBIDDEN[role])) == []
-    # Not in two steps either: the commands of a script are looked at one by one.
+    # A script does not circumvent the rules: Redis checks each of its commands.
     if role in ("beat", "results", "optimizer", "hub", "controller", "operator", "web"):
         commands = ["'SET', 'anything', 'x'", "'LPUSH', 'hub.queue', 'x'", "'DEL', 'hub.results'"]
         for command in commands[: 2 if role == "hub" else 3]:

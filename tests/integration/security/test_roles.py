@@ -122,7 +122,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
         return handle(ingest, messages.sign(result, messages.derive_key(MASTER, "c1", 2)))
 
     good = [({"node": "n"}, 1.0)]
-    # Of two runs of one millisecond either may be the later one.
+    # Run ids of the same millisecond have no defined order.
     by_hand = (messages.new_run_id(time.time() + n / 100) for n in itertools.count())
     assert send(run, outcome="ok", results=good, timings={"fetch": 0.5}) == "ok"
     assert send(run, outcome="ok", results=good) == "replayed"

@@ -49,7 +49,7 @@ def objects(pair: SentinelRedis) -> list[chart.Object]:
 
 @pytest.fixture
 def secrets(pair: SentinelRedis, tmp_path: Path) -> dict[str, Path]:
-    """What the Secrets of these values hold, by name."""
+    """Folders with the contents of the Secrets of these values, by name."""
     texts = {
         "redis-users": pair.first.passwords,
         "redis-ca": {"ca.crt": pair.ca.cert.read_text()},
@@ -104,12 +104,12 @@ def test_an_agent_of_the_chart_finds_redis(
         stack.callback(credentials.close)
         credentials.ensure(CLUSTER, "uid")
         (secrets["redis-sentinel"] / "password").unlink()
-        # It does not take the agent's away.
+        # The error does not withdraw the agent's credentials.
         with pytest.raises(BackendError, match="AGENT_SENTINEL_PASSWORD_FILE: cannot read"):
             credentials.ensure(CLUSTER, "uid")
         with pytest.raises(SettingsError, match="AGENT_SENTINEL_PASSWORD_FILE: cannot read"):
             AgentCredentials(DirectoryBackend(hub), registrar, client, hub)
-    # What OCM's work agent makes of the ManifestWorks.
+    # Write the files that OCM's work agent would create from the ManifestWorks.
     secrets[CREDENTIALS_NAME] = tmp_path / "_out" / "clusters" / CLUSTER / "agent-credentials"
     for config_map in chart.of_kind(chart.agent_objects(objects), "ConfigMap"):
         folder = secrets[config_map["metadata"]["name"]] = tmp_path / config_map["metadata"]["name"]

@@ -41,9 +41,9 @@ def test_sync_makes_what_is_missing_and_removes_what_is_not_wanted(secure_redis:
     changes = users.sync({"c10": [1], "c2": [1]})
     assert (changes.made, changes.removed) == (["c2"], ["c1"])
     assert spokes(secure_redis) == ["spoke-c10", "spoke-c2"]
-    # Another hub takes over: it knows nothing, and changes nothing.
+    # A hub that takes over starts without memory, and changes nothing.
     assert not users_of(secure_redis).sync({"c10": [1], "c2": [1]})
-    # Nobody else's users are touched.
+    # Users of other roles are not touched.
     assert hub_user("beat") in secure_redis.client().acl_users()
 
 
@@ -104,7 +104,7 @@ def test_user_update_does_not_list_all_users(secure_redis: SecureRedis, monkeypa
     # The next look finds them as they should be, and has them saved.
     assert not users.sync({"c1": [2, 1], "c2": [1]})
     assert "spoke-c2" in (secure_redis.dir / "users.acl").read_text()
-    # That a password is no longer valid is saved at once.
+    # A withdrawn password is saved at once.
     with monkeypatch.context() as patch:
         patch.setattr(ClusterUsers, "_lines", lambda _: list_calls.append(1) or {})
         assert users.ensure("c2", [2])
@@ -198,7 +198,7 @@ def test_both_passwords_are_valid_during_a_rotation_and_the_old_one_is_cut_off_a
         old.ping()
     with pytest.raises(redis.AuthenticationError):
         agent(secure_redis, users, key_id=1).ping()
-    # Also cut, for nobody can tell which password a connection came with; but it comes back.
+    # The valid connection is cut too, as Redis does not tell which password a connection used, but reconnects.
     assert new.ping()
 
 

@@ -54,7 +54,7 @@ def files(fleet: Fleet) -> Iterator[tuple[str, str]]:
     private = ("agent-credentials", "secrets", ".hub")
     for folder in (fleet.logs, fleet.out, fleet.folder / "spool", fleet.manifests):
         for path in folder.rglob("*"):
-            # What is written at this moment is renamed, and what was sent is removed.
+            # Files that are being written are renamed, and sent ones are removed.
             with contextlib.suppress(FileNotFoundError):
                 if path.is_file() and not set(private) & set(path.parts):
                     yield f"file {path.relative_to(fleet.folder)}", path.read_text(errors="replace")
@@ -65,7 +65,9 @@ def files(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 
 def served(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """What the HTTP services say of cycles: Flower in its list of tasks, of which its pages are made."""
+    """Yield the responses of the HTTP services that describe cycles: Flower's pages are built from its list of
+    tasks.
+    """
     yield "flower /api/tasks", fleet.get(fleet.flower_port, "/api/tasks")
     history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in fleet.clusters]
     for path in ("/metrics", "/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule", "/openapi.json", *history):

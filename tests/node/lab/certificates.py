@@ -1,4 +1,4 @@
-"""One certificate authority per cluster, what it signs, and kubeconfigs."""
+"""Certificate authorities of the clusters, certificates that they sign, and kubeconfigs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Authority:
 
 
 def merged(clusters: dict[str, tuple[Authority, str]], user: str = "admin") -> dict[str, object]:
-    """One kubeconfig with a context for each cluster, the first one current."""
+    """Return a kubeconfig with a context for each cluster, the first one current."""
 
     def encoded(path: Path) -> str:
         return base64.b64encode(path.read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""One cluster: its control plane, and the node that runs its pods."""
+"""A cluster: its control plane, and the node that runs its pods."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Cluster:
         self._until(lambda: self.try_kubectl(*ready), "kubelet")
 
     def daemon(self, program: str) -> Daemon:
-        """One of its programs."""
+        """Return a program of the cluster."""
         return Daemon(f"{self.name}-{program}")
 
     def _until(self, condition: Any, program: str) -> None:
@@ -85,12 +85,12 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """That of an admin; usable where the network of the nodes is."""
+        """Path of an admin's kubeconfig, usable on the network of the nodes."""
         return self.authority.path("admin.conf")
 
     @property
     def authority(self) -> Authority:
-        """What its certificates come from."""
+        """The authority that signs the cluster's certificates."""
         return Authority(self.run / "pki")
 
     def command(self, *arguments: str | Path) -> list[str]:
@@ -99,7 +99,7 @@ class Cluster:
         return [*network.inside(network.LAN), *(str(word) for word in [*kubectl, *arguments])]
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None, timeout: float = 120) -> str:
-        """What it prints. Raises LabError when it fails."""
+        """Run kubectl and return its output. Raises LabError when it fails."""
         return run(*self.command(*arguments), stdin=stdin, timeout=timeout)
 
     def try_kubectl(self, *arguments: str | Path) -> bool:
@@ -125,7 +125,7 @@ class Cluster:
             self.kubectl("apply", "--server-side", "--force-conflicts", "-f", source, stdin=text)
 
     def traces(self) -> list[str]:
-        """What of this cluster is on the machine: processes, mounts, cgroups, folders, networks."""
+        """Return the remains of this cluster on the machine: processes, mounts, cgroups, folders, networks."""
         traces = [f"process {daemon.name}" for daemon in daemons() if daemon.name.startswith(f"{self.name}-")]
         traces += [f"process {pid}" for pid in self.node.processes()]
         tops = (str(self.state), str(self.run))

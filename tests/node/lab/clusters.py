@@ -54,7 +54,7 @@ def _controlplane(*names: str) -> Path:
 
 
 def cluster(name: str) -> Cluster:
-    """One of NAMES, whether it runs or not."""
+    """Return the cluster of this name from NAMES, whether it runs or not."""
     if name not in NAMES:
         raise LabError(f"no cluster {name}; there are {', '.join(NAMES)}")
     return Cluster(name, NAMES.index(name), programs())
@@ -62,7 +62,7 @@ def cluster(name: str) -> Cluster:
 
 @contextlib.contextmanager
 def lock() -> Iterator[None]:
-    """One run on a machine at a time: names of networks and addresses are fixed. Raises LabError."""
+    """Allow one run on a machine at a time, because names of networks and addresses are fixed. Raises LabError."""
     folders.make()
     with (folders.CACHE / ".lock").open("w") as file:
         try:
@@ -98,7 +98,7 @@ def up(*names: str) -> list[Cluster]:
 
 
 def write_kubeconfig() -> Path:
-    """One kubeconfig for all clusters that run, with the names of contexts that kind gives."""
+    """Write one kubeconfig for all running clusters, with kind's names of contexts."""
     path = folders.RUN / "kubeconfig"
     running = [candidate for candidate in map(cluster, NAMES) if candidate.daemon("kube-apiserver").pid is not None]
     config = merged(
@@ -112,7 +112,7 @@ def write_kubeconfig() -> Path:
 
 
 def down(*names: str) -> None:
-    """End clusters, all by default, by ids; images and programs stay. What is not there is no error."""
+    """End clusters, all by default, by ids; images and programs stay. Clusters that do not exist are skipped."""
     for name in names or NAMES:
         remains = Cluster(name, NAMES.index(name), Path("/nonexistent"))
         with contextlib.suppress(CannotRunError):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class LabError(Exception):
-    """What could not be done; the message is for the person who typed `make node`."""
+    """A step that failed; the message is for the person who typed `make node`."""
 
 
 class CannotRunError(LabError):
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 def run(*command: str | Path, stdin: str | None = None, timeout: float = 120, log: Path | None = None) -> str:
-    """What the command prints on stdout. Raises LabError with the end of its output when it fails.
+    """Run a command and return its standard output. Raises LabError with the end of its output when it fails.
 
     With `log` everything that it prints goes to that file, and nothing is returned.
     """

@@ -14,7 +14,7 @@ from tests.node.lab.network import inside
 
 
 class Daemon:
-    """One program in a network namespace (or in the machine's own), with a log. Its id is in a file below /run."""
+    """A program in a network namespace (or in the machine's own), with a log. Its id is in a file below /run."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -22,7 +22,7 @@ class Daemon:
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """Path of its output."""
         return folders.LOGS / f"{self.name}.log"
 
     @property
@@ -66,7 +66,7 @@ class Daemon:
         self._file.unlink(missing_ok=True)
 
 
-#: Those that this process has started: to be asked for their ends, or they stay as zombies.
+#: Children of this process: they must be waited for, or they stay as zombies.
 _CHILDREN: list[subprocess.Popen[bytes]] = []
 
 

@@ -1,5 +1,6 @@
 """A container engine of our own: builds images with the machine's network, runs compose projects in a network without a
-way out. It is never the machine's own engine, whose images and networks stay as they are."""
+way out. The machine's own engine is never used: its images and networks stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def build(context: Path, tag: str, *options: str | Path) -> None:
     """Build an image with the machine's network. Raises LabError with the end of the build's output."""
     log = folders.LOGS / f"image-{tag.replace('/', '-').replace(':', '-')}.log"
     command = docker("build", "--network=host", "--tag", tag, *options, context)
-    # What docker keeps of earlier builds is used; BuildKit is not in Debian's package.
+    # Docker reuses layers of earlier builds; BuildKit is not in Debian's package.
     run("env", "DOCKER_BUILDKIT=0", *command, timeout=1800, log=log)
 
 

@@ -12,9 +12,9 @@ HERE = ROOT / "tests" / "node"
 _base = os.environ.get("XDG_CACHE_HOME") or ""
 #: Kept between runs: the engine's images, and what each node's containerd has unpacked of them.
 CACHE = (Path(_base) if os.path.isabs(_base) else Path.home() / ".cache") / "dsf" / "node"
-#: One run's data, of the kind that must be on a disk; `down` removes it.
+#: Data of one run that must be on a disk; `down` removes it.
 STATE = CACHE / "state"
-#: One run's sockets, whose paths must be short, process ids, certificates and logs.
+#: Sockets of one run, whose paths must be short, process ids, certificates and logs.
 RUN = Path("/run/dsf-node")
 LOGS = CACHE / "logs"
 #: Says that `scripts/node up` has made what runs, so that a test run leaves it.

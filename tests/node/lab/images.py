@@ -32,7 +32,7 @@ STAND_INS: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 def pulled(cluster: str) -> tuple[str, ...]:
-    """What the node of a cluster would pull from registries, where there is a way out."""
+    """Return the images that the node of a cluster would pull from registries if it had access to them."""
     return (PAUSE, COREDNS, *((REDIS,) if cluster == "hub" else (PROMETHEUS, NODE_EXPORTER)))
 
 

@@ -14,7 +14,7 @@ DNS = "10.96.0.10"
 
 
 def inside(namespace: str) -> list[str]:
-    """What to put before a command that shall run in that network; an empty name is the machine's own."""
+    """Return the command prefix that runs a program in that network; an empty name is the machine's own."""
     return ["nsenter", f"--net=/run/netns/{namespace}"] if namespace else []
 
 

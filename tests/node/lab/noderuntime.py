@@ -61,7 +61,7 @@ class NodeRuntime:
             self._wait_for_containerd()
             if not clean or not self._sweep():
                 return
-            daemon.stop()  # It has read its books already: let it read them again.
+            daemon.stop()  # The daemon has read its state files already and must read them again.
 
     def start_kubelet(self, cluster: Cluster) -> None:
         """Start kubelet and kube-proxy, unless they run."""
@@ -105,7 +105,7 @@ class NodeRuntime:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._daemon("containerd").pid is not None:
-            with contextlib.suppress(LabError):  # what is left is swept at the next start
+            with contextlib.suppress(LabError):  # the next start sweeps what remains
                 self._sweep()
         self._daemon("containerd").stop()
         for pid in self._shims():
@@ -160,7 +160,7 @@ class NodeRuntime:
         runtime = {
             # Where nobody may lower an OOM score, runc must not try.
             "restrict_oom_score_adj": not host.may_lower_oom_scores(),
-            # They go with the folder.
+            # The mounts are removed with the folder.
             "netns_mounts_under_state_dir": True,
             "cni": {"bin_dirs": [_CNI], "conf_dir": str(self.run / "cni")},
             "containerd": {
@@ -256,7 +256,7 @@ class NodeRuntime:
             (_CGROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
 
     def processes(self) -> list[int]:
-        """What runs in the node's pods."""
+        """Return the ids of processes in the node's pods."""
         pids: set[int] = set()
         for folder in self.cgroups():
             for file in folder.glob("**/cgroup.procs"):

@@ -35,7 +35,7 @@ def enforced(cluster: Cluster) -> Iterator[int]:
 
 
 def rules(cluster: Cluster) -> tuple[list[str], int]:
-    """What iptables-restore reads, and how many pods it speaks of."""
+    """Return the input of iptables-restore, and the number of pods that it covers."""
     return _Rules(cluster).lines()
 
 
@@ -65,7 +65,7 @@ def selects(selector: Object, labels: dict[str, str]) -> bool:
 
 
 class _Rules:
-    """What iptables-restore reads, of the cluster as it is."""
+    """Builds the input of iptables-restore from the cluster's current state."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._pods = [pod for pod in cluster.items("pods", "-A") if _has_own_address(pod)]
@@ -99,7 +99,7 @@ class _Rules:
                 yield policy["spec"]
 
     def _matches(self, pod: Object, rule: Object, key: str, other: str) -> Iterator[str]:
-        """What a rule allows, as iptables' matches."""
+        """Yield the matches of iptables that a rule allows."""
         addresses = [""] if not rule.get(key) else [f"{other} {address}" for address in self._addresses(rule[key], pod)]
         for address in addresses:
             for port in rule.get("ports") or [None]:

@@ -100,7 +100,7 @@ def folder() -> Path:
 
 
 def add_chart_repository() -> None:
-    """What `helm repo add` of a page would fetch, from the stand-in charts."""
+    """Serve the stand-in charts that `helm repo add` of a page would fetch."""
     target = folders.RUN / "prometheus-community"
     if not target.exists():
         run("cp", "-r", folders.HERE / "charts", target)
@@ -120,5 +120,5 @@ def environment() -> dict[str, str]:
 
 
 def shell() -> list[str]:
-    """What to put before such a shell."""
+    """Return the command prefix of such a shell."""
     return network.inside(network.LAN)

@@ -44,7 +44,7 @@ from tests.support.wait import wait_for
 SECRET = "5e" * 32
 _ROOT = Path(__file__).parents[4]
 _OFF_CLOCK = Path(__file__).with_name("offclock")
-#: What a test leaves behind on an API server that the next one uses too.
+#: Objects that a test leaves behind on an API server that the next test uses too.
 _LEFTOVERS = (DYNAMIC_SCORING_CONFIGS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, ADDON_PLACEMENT_SCORES, MANIFEST_WORKS)
 
 
@@ -103,7 +103,7 @@ class HubWorld:
         environment |= {name: value for name, value in ours.items() if name.startswith(ENV_PREFIX)}
         log = self._logs / f"{target}-{len(self._processes)}.log"
         command = [sys.executable, "-m", "dsf.hub"]
-        # Another clock comes with the interpreter.
+        # A shifted clock needs a new interpreter.
         started = Child if clock else forked.child
         self._processes.append(started(command, log, environment, inherit=False))
         return self._processes[-1]
@@ -183,7 +183,9 @@ class HubWorld:
         return [summary["name"] for summary in json.loads(config_map["data"]["summaries"])]
 
     def deliver(self, cluster: str) -> bool:
-        """What OCM's work agent says when it has applied the work; whether it had said so already."""
+        """Set the condition that OCM's work agent reports after applying the work. Return whether it was set
+        already.
+        """
         work = self.work(cluster)
         assert work is not None
         if is_applied(work):

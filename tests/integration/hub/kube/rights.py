@@ -10,7 +10,7 @@ Rule = dict[str, list[str]]
 
 
 def rule(group: str, resources: str, verbs: str) -> Rule:
-    """One rule of a ClusterRole."""
+    """Return a rule of a ClusterRole."""
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split()}
 
 

@@ -1,4 +1,4 @@
-"""What the hub remembers of credentials by what it delivered: nothing that was withdrawn comes back."""
+"""The hub restores credentials from its own deliveries: withdrawn credentials stay withdrawn."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class World:
         self._made: list[AgentCredentials] = []
 
     def credentials(self) -> AgentCredentials:
-        """Of a hub that was started just now."""
+        """Return the credentials of a newly started hub."""
         agent_credentials = AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings)
         agent_credentials.begin(MASTER)
         self._made.append(agent_credentials)

@@ -117,7 +117,7 @@ def test_check_of_a_running_upstream_hub_names_what_would_stop(world: HubWorld) 
     world.apply(scorer(elsewhere, "away"))
     result = dsf("migrate", "--check", "--kubeconfig", str(world.plane.kubeconfig), "-n", world.namespace, "-o", "json")
     assert result.exit_code == 1
-    # What stops comes first.
+    # Blocking findings come first.
     findings = {each["object"]: each for each in reversed(json.loads(result.stdout)["findings"])}
     assert findings[f"DynamicScorer {elsewhere}/away"]["severity"] == "stops"
     assert "its masks are lost" in findings[f"DynamicScoringConfig {elsewhere}/dynamic-scoring-config"]["message"]

@@ -49,7 +49,7 @@ def test_after_the_hub_wrote_its_statuses_nothing_differs_from_git(world: HubWor
     assert world.plane.kubectl("diff", *_APPLY, stdin=repository) == ""
     world.plane.kubectl("apply", *_APPLY, stdin=repository)
     assert key in world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))["metadata"]["annotations"]
-    # One in git is the spec, which git puts back.
+    # An interval in git is part of the spec, which git restores.
     world.plane.kubectl(
         *("patch", "dsc", "cpu-scorer", "-n", world.namespace, "--type", "merge"),
         *("-p", '{"spec": {"execution": {"suspend": true}}}'),

@@ -34,7 +34,7 @@ def test_standby_hub_takes_over_the_lease(world: HubWorld, api: ScriptedServer) 
     second = world.plane.cluster()
     world.until(lambda: world.delivered_scorers(second) == ["cpu-scorer"], 5)
 
-    # Another one has the lease against its will: it ends at once.
+    # A leader that loses its lease to another holder ends at once.
     lease = LEASES.path(world.namespace, "dynamic-scoring-hub")
     world.session.merge(lease, {"spec": {"holderIdentity": "thief"}})
     assert standby.wait(60) == 1
@@ -94,7 +94,7 @@ def test_many_clusters_at_once_and_an_api_server_that_dies_meanwhile(world: HubW
         return numbers
 
     def until(condition: Callable[[], bool], timeout: float) -> None:
-        """Wait while the hub runs. One that could not renew its lease in time ends, and starts again."""
+        """Wait while the hub runs. A hub that could not renew its lease in time ends, and is started again."""
 
         def holds() -> bool:
             nonlocal hub
@@ -125,7 +125,7 @@ def test_many_clusters_at_once_and_an_api_server_that_dies_meanwhile(world: HubW
     until(lambda: world.scores() == scored, 30)
     until(lambda: world.status()["clusters"]["desired"] == 20, 10)
     assert "Traceback" not in hub.log.read_text()
-    # What changes from here on is heard of at once again.
+    # Later changes are delivered at once again.
     world.mask()
     until(lambda: delivery_counts() == dict.fromkeys(clusters, 1), 60)
     late = world.plane.cluster()

@@ -150,7 +150,7 @@ def test_conflicting_writers_are_overwritten(world: HubWorld, api: ScriptedServe
 
     with _in_the_background(edit) as edits:
         world.until(lambda: edits[0] > 10, 20)
-        # What people do in the meantime takes effect, and nobody else waits for the storm's end.
+        # Changes by people take effect meanwhile, and no other cluster waits for the end of the storm.
         world.mask((masked, "cpu"))
         world.until(lambda: masked not in world.scores(), 5)
         world.until(lambda: world.delivered_scorers(masked) == [], 5)

@@ -78,7 +78,7 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
         "Ready",
     }
     running.until(lambda: running.delivered_scorers(cluster) == [], 30)
-    # Nothing of it is lost meanwhile.
+    # The schedule entry is kept meanwhile.
     assert "until it is mended nothing runs" in running.told_by("Scoring")[2]
     entry = running.schedule.entry(f"{cluster}/cpu-scorer")
     assert entry is not None
@@ -207,7 +207,7 @@ def test_ticks_go_to_clusters_with_the_add_on_and_a_flapping_add_on_keeps_its_da
     world.plane.kubectl("delete", "managedclusteraddon", "-n", name, "--all", "--wait=false")
     world.until(lambda: world.work(name) is None, 30)
     world.until(lambda: not world.schedule.entries()[0].runnable, 30)
-    # Also looks at everything keep its user of Redis.
+    # Periodic resyncs keep its Redis user too.
     user = cluster_user(name)
     assert world.client.execute_command("ACL", "DELUSER", user) == 1
     world.until(lambda: world.client.acl_getuser(user) is not None, 10)

@@ -15,7 +15,7 @@ def test_missing_read_permission_is_named_and_its_grant_is_detected(world: HubWo
     limited = plane.service_account(world.namespace, "hub", without(HUB, "scores"))
     hub = world.hub(kubeconfig=limited)
     world.until(lambda: has_logged(hub.log, 'cannot list resource "addonplacementscores"', "RBAC rule"), 20)
-    # It still waits for its first list, and ends all the same.
+    # The hub still waits for its first list, and ends on the signal all the same.
     hub.signal(signal.SIGTERM)
     assert hub.wait() == 0
 

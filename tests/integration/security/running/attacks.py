@@ -1,4 +1,4 @@
-"""What somebody with the credential of a cluster may push, made by hand."""
+"""Forged messages that somebody with the credential of a cluster may push."""
 
 from __future__ import annotations
 

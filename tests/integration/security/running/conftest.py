@@ -1,4 +1,4 @@
-"""One fleet for all tests of this folder, which leave it as they found it."""
+"""All tests of this folder share one fleet, and leave it as they found it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture
 def fleet(started: Fleet) -> Fleet:
-    """That fleet; what was refused to whom in a test before is put aside, for the search for secrets."""
+    """The shared fleet; denials of an earlier test are moved to `refused`, for the search for secrets."""
     started.refused.append(str(started.admin.execute_command("ACL LOG", 500)))
     started.admin.acl_log_reset()
     return started

@@ -1,4 +1,4 @@
-"""What proves that a fleet works, and that what a thief sends is refused."""
+"""Proofs that a fleet works, and that a thief's messages are refused."""
 
 from __future__ import annotations
 

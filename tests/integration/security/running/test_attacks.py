@@ -33,12 +33,12 @@ def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fle
 
 def _seen_by_flower(fleet: Fleet) -> set[str]:
     tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
-    # Of a task that began before Flower listened the name is not known.
+    # Flower knows no name for tasks that began before it listened.
     return {task["name"] for task in tasks.values() if task["name"]}
 
 
 class TestResults:
-    """What a thief of the credential of c1 may push, and what becomes of it."""
+    """Results pushed by a thief with the credential of c1, and their effect."""
 
     def test_forged(self, fleet: Fleet) -> None:
         with counted(fleet, "bad_signature", 4) as thief:
@@ -109,7 +109,7 @@ class TestResults:
 
 
 class TestTicks:
-    """What whoever gets at a cluster's queue can make its agent do."""
+    """Ticks that an attacker with access to a cluster's queue can make its agent run."""
 
     def test_url_or_unknown_scorer_in_a_tick_causes_no_request(self, fleet: Fleet) -> None:
         trap = "http://127.0.0.1:1/steal"
@@ -148,8 +148,8 @@ class TestTicks:
 def test_redis_restarts_and_everybody_comes_back(fleet: Fleet) -> None:
     before = fleet.state("c1")
     fleet.redis.restart()
-    # Also what was written in transactions and scripts is still there: the default user, as whom Redis reads its log,
-    # is off and nevertheless has rights.
+    # Writes of transactions and scripts survive too: Redis replays its log as the default user, which is off and
+    # nevertheless has rights.
     after = fleet.state("c1")
     assert after.scheduled >= before.scheduled
     assert after.score is not None

@@ -20,13 +20,13 @@ from tests.integration.security.running.proofs import failures, undisturbed
 from tests.support import forked
 from tests.support.wait import wait_for
 
-#: What an agent says when its password is refused, or its file cannot be read.
+#: Messages of an agent whose password is refused, or whose file cannot be read.
 REFUSED = "refuses user or password"
 UNREADABLE = "DSF_REDIS_PASSWORD_FILE: cannot read"
 
 
 def dsf(fleet: Fleet, *arguments: str) -> Any:
-    """What a person with the credential of the user `operator` gets from the command line."""
+    """Run a command as a person with the credential of the user `operator`."""
     environment = fleet.environment("operator", log_level="ERROR") | {"XDG_STATE_HOME": str(fleet.folder / "state")}
     process = forked.dsf(("credentials", *arguments, "-o", "json"), environment)
     assert process.returncode == 0, process.stderr
@@ -34,7 +34,9 @@ def dsf(fleet: Fleet, *arguments: str) -> Any:
 
 
 def works(fleet: Fleet, cluster: str, key_id: int, *, noted: bool = True) -> None:
-    """Scheduled cycles succeed, with these credentials. What Redis lost is `noted` again after half a minute only."""
+    """Scheduled cycles succeed, with these credentials. After a loss of data the agent sets `noted` again after half a
+    minute only.
+    """
     before = fleet.state(cluster).count("ok")
     fleet.until(lambda: fleet.state(cluster).count("ok") > before + 1, f"good cycles of {cluster}", 30)
     assert fleet.key_id(cluster) == key_id
@@ -47,7 +49,7 @@ def users(fleet: Fleet) -> set[str]:
 
 
 def missed(fleet: Fleet, cluster: str) -> int:
-    """Cycles that were due and did not run, or not yet. One that ran and failed is none of them."""
+    """Cycles that were due and did not run, or not yet. Failed cycles do not count."""
     state = fleet.state(cluster)
     return state.scheduled - state.count("ok") - state.count("error")
 
@@ -149,7 +151,7 @@ def test_emptied_redis_gets_the_cluster_users_back(fleet: Fleet) -> None:
     # As in a pod with an empty volume: the users of the hub's processes are there, and nothing else.
     fleet.redis.start()
     wait_for(lambda: users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}, 30, "the users to be back")
-    # Nobody forgets that earlier credentials of c1 were withdrawn.
+    # The withdrawal of c1's earlier credentials survives the loss.
     for cluster, key_id in key_ids.items():
         works(fleet, cluster, key_id, noted=False)
     with pytest.raises(redis.AuthenticationError):

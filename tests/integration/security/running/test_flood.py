@@ -1,4 +1,6 @@
-"""Somebody with the credential of one cluster floods Redis with all that it may do: the others go on, and it ends."""
+"""An attacker with the credential of one cluster floods Redis with every permitted command: the other clusters go on,
+and the flood ends.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.integration.security.fleet import CLUSTERS, Fleet
 from tests.integration.security.running.test_credentials import dsf
 
 _MEGABYTE = 1024 * 1024
-#: What the hub has for itself besides what is there now.
+#: Memory reserved for the hub, in addition to the current use.
 _ROOM = 48 * _MEGABYTE
 _LARGEST = 2 * _MEGABYTE
 

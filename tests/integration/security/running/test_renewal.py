@@ -18,7 +18,7 @@ def _cycles_go_on(fleet: Fleet) -> None:
 
 
 def test_renewed_redis_ca_is_accepted_in_any_order(fleet: Fleet) -> None:
-    """It is not the same certificate, but has the same name and key."""
+    """The renewed CA is a different certificate with the same name and key."""
     file = fleet.redis.ca.cert
     old = file.read_text()
     fleet.redis.ca.renew()
@@ -28,7 +28,7 @@ def test_renewed_redis_ca_is_accepted_in_any_order(fleet: Fleet) -> None:
     replace(file, old)
     fleet.redis.restart(fleet.redis.ca.issue("localhost", "127.0.0.1"))
     _cycles_go_on(fleet)
-    # It arrives, and everybody connects anew.
+    # The new CA is delivered, and all clients connect anew.
     replace(file, new)
     fleet.redis.restart()
     _cycles_go_on(fleet)

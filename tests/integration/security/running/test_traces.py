@@ -1,4 +1,4 @@
-"""Nothing that the fleet wrote, stored, sent and showed in the tests of this folder has a secret in it."""
+"""No secret is in anything that the fleet wrote, stored, sent or showed in the tests of this folder."""
 
 from __future__ import annotations
 
