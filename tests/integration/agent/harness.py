@@ -26,7 +26,7 @@ MASTER = bytes(range(32))
 
 
 def summary(name: str, source: str, scoring: str, **values: Any) -> dict[str, Any]:
-    """One ScorerSummary as the hub delivers it."""
+    """Return a ScorerSummary as the hub delivers it."""
     return {
         "name": name,
         "scoreName": f"{name}-score",
@@ -41,7 +41,7 @@ def summary(name: str, source: str, scoring: str, **values: Any) -> dict[str, An
 
 
 class Agent:
-    """One agent: its folder, its process, and the hub's end of its queues."""
+    """An agent: its folder, its process, and the hub's end of its queues."""
 
     def __init__(self, folder: Path, redis_url: str, **settings: object) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class Agent:
         return self
 
     def begin(self, *summaries: dict[str, Any]) -> None:
-        """Another test begins: with these summaries, an empty Redis and an empty log."""
+        """Reset the agent for a new test: with these summaries, an empty Redis and an empty log."""
         self.redis.flushall()
         self.rotate(1)
         self.configure(*summaries)

@@ -1,4 +1,4 @@
-"""What an agent does when its connection to Redis ends: what it says, what becomes of what it has begun."""
+"""An agent whose connection to Redis ends: its messages, and the fate of running cycles."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_killed_redis_leaves_neither_log_noise_nor_files(
     gate.opened.set()
     source.script(matrix(SERIES))
     wait_for(agent.ready.exists, 15, "the agent to take ticks again")
-    # What had begun goes on.
+    # Running cycles go on.
     scorers = {agent.result().scorer for _ in range(BUSY)}
     assert scorers == {f"s{number}" for number in range(BUSY)}
     run = agent.tick("later")
@@ -94,7 +94,7 @@ def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, Scr
 
 
 def test_connections_are_one_for_each_thread_and_four_more(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
-    """So many of them a Redis must allow for each cluster (`redis.maxClients`)."""
+    """Redis must allow this number of connections for each cluster (`redis.maxClients`)."""
     agent, gate, source = busy
     agent.tick("later")
     wait_for(lambda: len(source.requests) == BUSY + 1, 20, "all threads to be busy")

@@ -136,7 +136,7 @@ def test_own_metrics(own_agent: Agent, scorer: ScriptedServer) -> None:
         assert own_agent.metrics(f'dynamic_scoring_{name}_seconds_total{{score_name="sample-score"}}')
     assert own_agent.metrics('dynamic_scoring_stage_seconds_count{score_name="sample-score",stage="publish"} 1.0')
     assert own_agent.metrics("dynamic_scoring_config_valid 1.0")
-    # What is no longer in the answer goes, and bad results are counted while the others stand.
+    # Results missing from the response are removed, and invalid results are counted while the others remain.
     scorer.script(answer('{"results":[{"metric":{"node":"n2"},"score":1},{"score":null},{"metric":{},"score":NaN}]}'))
     own_agent.tick("sample")
     result = own_agent.result()
@@ -146,7 +146,7 @@ def test_own_metrics(own_agent: Agent, scorer: ScriptedServer) -> None:
         'dynamic_scoring_results_refused_total{reason="nan",score_name="sample-score"} 1.0',
         'dynamic_scoring_results_refused_total{reason="null_score",score_name="sample-score"} 1.0',
     ]
-    # They are counted when the result is out.
+    # Refused results are counted when the result has been published.
     wait_for(lambda: sorted(own_agent.metrics("dynamic_scoring_results_refused_total{")) == expected)
     assert [line.split("ds_node=")[1][:4] for line in own_agent.metrics("dynamic_score{")] == ['"n2"']
 

@@ -1,4 +1,4 @@
-"""What an agent makes of sources, scoring APIs, messages and a Redis that misbehave."""
+"""An agent's reaction to sources, scoring APIs, messages and a Redis that misbehave."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_hanging_scorer_does_not_delay_other_scorers(agent: Agent, scorer: Scrip
         agent.tick("good")
         result = agent.result()
         assert (result.scorer, result.outcome) == ("good", "ok")
-        # It hung all the while: its time ends only now, with its scorer.
+        # The hanging cycle reaches its deadline only now, with its scorer.
         agent.configure(good)
         result = agent.result()
         assert (result.scorer, result.reason) == ("hanging", "deadline")
@@ -89,7 +89,7 @@ def test_hanging_scorers_of_one_namespace_stop_no_others(make_agent: AgentFactor
         assert (result.scorer, result.outcome, result.reason) == ("hanging23", "skipped", "share_full")
         assert "namespace greedy hold their share of this agent's threads (3 of 8)" in result.message
         agent.configure(*good)
-        # Those that wait are of no scorer of this cluster now.
+        # The waiting ticks belong to scorers that were removed.
         agent.tick("own")
         assert (
             wait_for(lambda: (result := agent.result()).scorer == "own" and result, 60, "the own one").outcome == "ok"
@@ -122,7 +122,7 @@ def test_killed_in_a_stage_the_next_tick_scores(
     if stage == "score":
         # More than is kept in memory between two stages.
         source.script(matrix(*[SERIES] * 4000))
-    # Of publish: Redis keeps its message from being taken, so the agent dies between score and publish.
+    # For publish, Redis keeps the message from being taken, so the agent dies between score and publish.
     scorer.script(gate)
     agent.tick("sample")
     assert gate.entered.wait(60)

@@ -37,7 +37,7 @@ def test_deleted_configuration_removes_all_scorers_and_scores(agent: Agent) -> N
 def test_tick_waits_for_the_configuration_of_its_scorer(
     agent: Agent, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
-    # Another one where this process was not as fast as the agent's five seconds.
+    # Try the next tick if this process was slower than the agent's five seconds.
     for name in ("late", "later", "latest"):
         sent_at = time.monotonic()
         run_id = agent.tick(name)

@@ -45,7 +45,7 @@ def asked_in_all(make_agent: AgentFactory, expires: float) -> tuple[list[float],
     with ScriptedServer(watch) as source, ScriptedServer(answer(RESULTS)) as scorer:
         agent = limited(make_agent, source.url, scorer.url, agent_rate_limit=f"{RATE}/s")
         with agent:
-            # Not at the first request: how late that comes says nothing of the pace.
+            # The pace is measured from here: a late first request says nothing about it.
             watch.start = time.monotonic()
             until = time.time() + expires
             run_ids = {agent.tick(f"s{n}", expires=until - time.time()) for n in range(TICKS)}
@@ -69,7 +69,7 @@ def test_ticks_that_exceed_the_rate_limit_are_skipped_as_expired(make_agent: Age
         # In 0.9 s there are turns for four of them at most.
         assert set(ends) <= {("ok", ""), ("skipped", "expired"), ("error", "deadline"), ("error", "timeout")}
         assert ends.count(("ok", "")) <= len(times) <= 5
-        # One whose time was over in the middle of a stage waited for no turn: others then, on a busy machine.
+        # A cycle that timed out within a stage left a gap in the pace, as happens on a busy machine.
         if "error" not in {outcome for outcome, _ in ends}:
             break
     assert ("skipped", "expired") in ends

@@ -19,7 +19,7 @@ from tests.support.httpserver import ScriptedServer
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
-#: All that an agent is made of. What is added here is in every agent of a fleet.
+#: All that an agent is made of. Every package added here is in every agent of a fleet.
 NEEDED = {
     "celery",
     "kombu",
@@ -35,14 +35,14 @@ NEEDED = {
     "typer",
     "websocket-client",
 }
-#: What a plain installation has besides, for the exporter, the page and Flower.
+#: Further packages of a plain installation, for the exporter, the page and Flower.
 FOR_THE_HUB = {"cryptography", "fastapi", "flower", "jinja2", "uvicorn"}
-#: Modules that are not in its image: of the extras, and what the Dockerfile takes out. It may have `cryptography`, for
+#: Modules that are not in its image: of the extras, and what the Dockerfile takes out. `cryptography` may be there, for
 #: tokens of clouds.
 EXTRAS = ("cryptography", "matplotlib", "mcp", "numpy", "pandas", "highspy")
 LEFT_OUT = tuple(name.replace("-", "_") for name in re.findall(r"--no-install-package ([a-z0-9-]+)", DOCKERFILE))
 
-#: Python reads it at its start. Nothing below a name of the list is found.
+#: Python reads it at its start. Modules below a name of the list cannot be imported.
 _ABSENT = """
 import sys
 

@@ -82,7 +82,7 @@ def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: Scri
 
 
 def _events(listener: Any, number: int) -> list[dict[str, Any]]:
-    """So many events of tasks in the order in which they were made, each with the name and the run of its task."""
+    """Return this number of task events in order of creation, each with the name and the run of its task."""
     received_events: list[dict[str, Any]] = []
 
     def heard() -> bool:

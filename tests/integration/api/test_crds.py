@@ -1,4 +1,4 @@
-"""What a real API server makes of our CRDs: what it takes, fills in, shows, and refuses with which words."""
+"""Our CRDs on a real API server: accepted manifests, defaults, columns, and refusals with their messages."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ spec:
 
 
 def _refusal(session: Session, manifest: dict[str, Any]) -> str:
-    """What the API server says to a new object, of which it keeps nothing; empty if it takes it."""
+    """Return the API server's refusal of a new object in a dry run; empty if it accepts the object."""
     path = _RESOURCES[manifest["kind"]].path(manifest["metadata"]["namespace"])
     try:
         session.request("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
@@ -127,7 +127,7 @@ def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session
 def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
     control_plane: ControlPlane, session: Session
 ) -> None:
-    """Of another group, so that this API server has not had today's yet."""
+    """The CRDs have a different group, so that this API server has not had today's yet."""
     plane, namespace = control_plane, control_plane.namespace()
     scorers, configs = (replace(resource, group=OLD_GROUP) for resource in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS))
     create_crds(session, _of_old_group(FIRST.read_text()))
@@ -153,7 +153,7 @@ def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
     session.merge(path, {"spec": {"source": {"tls": None}}})
     after = session.get(path)
     assert after["status"] == status
-    # Nothing is lost; what is new is filled in with its defaults.
+    # All fields survive, and new ones get their defaults.
     read = _read(after)
     assert read.spec == _read(before).spec
     assert read.status.clusters.succeeding == 1
@@ -169,7 +169,7 @@ def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
 
 
 def _of_old_group(crds: str) -> list[dict[str, Any]]:
-    """These CRDs for OLD_GROUP, without the short names, which are those of ours."""
+    """Return these CRDs for OLD_GROUP, without the short names, which belong to our group."""
     old_crds = list(yaml.safe_load_all(crds.replace(DYNAMIC_SCORERS.group, OLD_GROUP)))
     for crd in old_crds:
         crd["spec"]["names"].pop("shortNames", None)

@@ -1,4 +1,4 @@
-"""What upstream's CRDs accept applies here, too, but for what docs/migration.md lists.
+"""Manifests that upstream's CRDs accept apply here too, except for those that docs/migration.md lists.
 
 The strategies are the schemas of upstream's CRDs (commit 8fc014d): fields, types, required fields and enums; they have
 no other rules.
@@ -85,7 +85,7 @@ def namespace(control_plane: ControlPlane) -> str:
 
 
 def _refusal(session: Session, resource: Resource, namespace: str, spec: dict[str, Any]) -> str:
-    """What the API server says against this object; empty if it takes it. Nothing is stored."""
+    """Return the API server's refusal of this object; empty if it accepts the object. The request is a dry run."""
     manifest = {
         "apiVersion": API_VERSION,
         "kind": resource.kind,

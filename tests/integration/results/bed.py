@@ -33,7 +33,7 @@ START = 4_102_444_800.0
 
 
 def handle(ingest: Ingest, frame: bytes | str) -> str:
-    """What became of one frame."""
+    """Ingest a frame and return its outcome."""
     (answer,) = ingest.handle_all([frame.encode() if isinstance(frame, str) else frame])
     if isinstance(answer, redis.ResponseError):
         raise answer
@@ -176,7 +176,7 @@ class Bed:
         return record
 
     def open(self, cluster: str = "c1", scorer: str = "s1", *, deadline: float = 60.0) -> str:
-        """What beat does when it sends a tick."""
+        """Open a run as beat does when it sends a tick."""
         run = messages.new_run_id(self.now)
         at_once(
             self.client,

@@ -70,7 +70,7 @@ def test_noise_moves_neither_object_nor_gauge(bed: Bed) -> None:
         assert cycle(bed, value, 10) == {"a": 50, "b": 10}
         assert gauge(bed, "a") == 50.75
     assert gauge(bed, "b") == 10
-    # Nothing was written for the changes; the score lives on.
+    # The held changes were not written; the score was renewed.
     bed.now += 100
     cycle(bed, 51, 10)
     assert bed.write() == [APPLY]
@@ -246,7 +246,7 @@ def test_the_gauge_of_a_result_that_took_the_item_of_another(bed: Bed) -> None:
 
 
 def test_the_gauge_of_a_result_that_had_another_value(bed: Bed) -> None:
-    """Of two pods of a node the later one was its item; now there is only the other one."""
+    """The later of two pods of a node was its item; now only the other pod exists."""
     bed.cycle(results=[({"node": "a", "pod": "x"}, 50.5), ({"node": "a", "pod": "y"}, 10.5)])
     bed.cycle(results=[({"node": "a", "pod": "x"}, 12.5)])
     score = bed.state().score

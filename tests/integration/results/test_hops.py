@@ -90,6 +90,6 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
     assert sorted(stored_commands) == [["HSET", "dsf:pair:c1/s1"], ["SET", "hub.mail.c1.0"]]
     # The agent puts it into a slot and sets the flag, in one round trip. The hub reads slots, asks for the cluster, the
     # scorer, overrides of the interval and the factor of validities, in one round trip, closes the run and empties the
-    # slot. One script more opens the run, as beat's would.
+    # slot. An additional script opens the run, as beat's would.
     command_counts = Counter(text.split()[0] for is_inside, text in commands if not is_inside)
     assert command_counts - Counter(["HELLO"]) == {"SET": 2, "EVALSHA": 4, "HMGET": 3, "HGET": 1}

@@ -1,4 +1,4 @@
-"""One result: every outcome, and what becomes of what it says."""
+"""Ingestion of a single result: every outcome, and the fate of its content."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_redis_error_for_one_result_does_not_affect_the_others(bed: Bed) -> None
 
 @pytest.mark.parametrize("key", [keys.REJECTED, keys.CHANGED, keys.SEQUENCE, keys.HUB_CHANGED, keys.HUB_WAKE])
 def test_failed_notification_does_not_ingest_results_again(bed: Bed, key: str) -> None:
-    """Else the whole batch would be taken in again and again."""
+    """Otherwise the whole batch would be ingested again and again."""
     bed.client.delete(key)
     bed.client.set(key, "spoilt")
     frames = [bed.frame(bed.open(), outcome="error"), bed.frame(bed.open())]
@@ -200,7 +200,7 @@ def test_the_newest_result_of_a_pair_counts_in_whatever_order_they_come(bed: Bed
 
 
 def test_redis_error_for_all_results_is_raised_and_results_wait(bed: Bed) -> None:
-    # What its agent speaks is noted, so that nothing else is written later.
+    # The first cycle records the agent's version, so that later cycles write nothing else.
     assert bed.cycle() == "ok"
     frames = [bed.frame(bed.open()) for _ in range(3)]
     bed.client.config_set("min-replicas-to-write", 1)
@@ -213,7 +213,9 @@ def test_redis_error_for_all_results_is_raised_and_results_wait(bed: Bed) -> Non
 
 
 def test_default_validity_follows_a_longer_interval(bed: Bed) -> None:
-    """It is 300 s of 30 s here: with one run in ten minutes scores would be away half of the time."""
+    """By default a score is valid for 300 s with an interval of 30 s: with a run every ten minutes scores would be
+    absent half of the time.
+    """
     schedule = ScheduleStore(bed.client)
     for target, interval, seconds in (("*/s1", 600, 1800), ("c1/s1", 1200, 3600), ("c1/s1", 5, 300)):
         schedule.set_override(target, interval=interval, now=bed.now)

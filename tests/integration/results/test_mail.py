@@ -58,7 +58,7 @@ def test_clusters_take_turns(bed: Bed, mail: Mailboxes, monkeypatch: pytest.Monk
     fill(bed, "c3", (7, 8), "c")
     first = mail.read()
     assert (Counter(letters(first)), first.is_more) == ({"a": 3, "b": 1, "c": 2}, True)
-    # What was read stays where it is until it is in the books.
+    # Results stay in their slots until the books contain them.
     assert waiting(bed.client) == 16
     assert waiting(bed.client, "c2") == 1
     finish(mail, first)
@@ -91,7 +91,7 @@ def test_no_cluster_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytes
 
 
 def test_each_slot_has_its_turn(bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is filled again at once waits until all others were read, also by another worker."""
+    """A slot that is filled again at once waits until all other slots were read, also by another worker."""
     monkeypatch.setattr(hubs_mail, "_MOST", 1)
     readers = [mail, Mailboxes(raw, 3000)]
     served = []

@@ -1,4 +1,4 @@
-"""What stands in the backend while cycles fail again and again."""
+"""Scores in the backend while cycles fail again and again."""
 
 from __future__ import annotations
 

@@ -69,13 +69,13 @@ def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str,
     assert handle(ingest, frame) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"
     assert bed.pairs.state(CLUSTER, SCORER).score is None
-    # Also by `dsf status`, which then ends with 1.
+    # `dsf status` reports the agent and ends with 1.
     report = read_report(bed.client, bed.settings, None)
     assert not report.ok
     [problem] = report.problems
     assert problem.message.startswith(f"cluster {CLUSTER}: {words} of the messages, the hub 0 to 2")
     assert ("upgrade it" in problem.message) is (name == "too_old")
-    # It is upgraded, or taken back.
+    # The agent is upgraded or downgraded.
     assert handle(ingest, recorded("current")["result"]) == "ok"
     assert read_report(bed.client, bed.settings, None).problems == []
 

@@ -80,7 +80,7 @@ def test_without_the_master_secret_it_does_not_start(
 def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str, folder: Path) -> None:
     good = bed.backlog(40)
     long = {"padding": "x" * 300}
-    # What a decoder of JSON with types of its own would stumble over.
+    # A JSON decoder that supports types of its own would fail on this payload.
     typed = {"__type__": "datetime", "__value__": "no date", **long}
     bad: list[object] = [
         good[3].replace(good[3].split()[1], b"00" * 32),
@@ -116,7 +116,7 @@ def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str,
 
 def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Path) -> None:
     worker = WorkerProcess(redis_url, folder)
-    # So many that some are left for the second kill, however late this process looks.
+    # Some of these results remain for the second kill, even if this process notices the first one late.
     number, kills = 600, 0
     with pushing(bed.client, bed.backlog(number)):
         while kills < 2:

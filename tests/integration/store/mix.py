@@ -22,7 +22,7 @@ from tests.integration.results.bed import Bed
 CLUSTERS = ["c1", "c2", "c3", "c4"]
 SCORERS = ["s1", "s2", "s3"]
 
-#: What is the same in the rows and in the recount: state, stage and reason of each pair.
+#: Values that rows and recount must agree on: state, stage and reason of each pair.
 Known = dict[tuple[str, str], tuple[Verdict, str, str]]
 
 
@@ -52,7 +52,7 @@ class Mix:
         self.dispatcher.run()
 
     def result(self) -> None:
-        """Of some run that is open, heard of or not."""
+        """Send the result of a random open run, once or again."""
         members = sorted(str(member) for member in self.client.zrange(keys.OPEN_RUNS, 0, -1))
         for member in self.dice.sample(members, min(len(members), 4)):
             pair, _, run = member.rpartition("/")
@@ -220,5 +220,5 @@ def every_row(model: FleetModel) -> dict[tuple[str, str], tuple[Any, ...]]:
 
 
 def counts(states: Any) -> Counter[str]:
-    """Those that are not 0."""
+    """Return the counts that are not 0."""
     return Counter({name: number for name, number in states.model_dump(by_alias=False).items() if number})

@@ -53,7 +53,7 @@ def test_writing_the_same_again_changes_nothing(store: ScheduleStore, store_clie
 
 def test_first_runs_of_many_new_entries_are_spread(store: ScheduleStore) -> None:
     entries = [entry(f"c{n}", interval=600) for n in range(200)]
-    # Also when they come in several calls, one scorer or cluster after the other.
+    # The runs are spread too if entries arrive in several calls, one scorer or cluster after the other.
     for start in range(0, 200, 50):
         store.upsert(entries[start : start + 50], START)
     times = [due(store, new_entry.pair) for new_entry in entries]
@@ -269,7 +269,7 @@ def test_resume_leaves_nothing_behind(store: ScheduleStore, store_client: redis.
     store.resume("*/s", now=START + 1)
     assert store.overrides() == {}
     assert due(store) <= START + 1
-    # So a suspension in the DynamicScorer that comes later holds.
+    # A later suspension in the DynamicScorer takes effect.
     store.upsert([entry("c1", suspended=True)], START + 2)
     assert effective(store.entries()[0], store.overrides(), START + 3).paused
 
@@ -293,7 +293,7 @@ def test_resume_overrules_what_else_holds_the_pair(
     if by_scorer:
         store.set_override("*/s", paused=True, now=START)
     assert store.resume("c1/s", now=START + 1).paused is False
-    # It runs again.
+    # The pair is no longer held by its entry, and runs.
     store.upsert([held_entry], START + 1)
     assert not effective(store.entries()[0], store.overrides(), START + 2).paused
 

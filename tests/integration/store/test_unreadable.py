@@ -124,7 +124,7 @@ def test_everything_else_goes_on_beside_what_cannot_be_read(mix: Mix, key: str, 
         bed.writer().step()
         assert bed.backend.scores("c2", "score-of-s1") is not None
         bed.now += 100
-        # Also a run of the pair of what cannot be read ends.
+        # A run of an unreadable pair ends too.
         bed.open("c1", "s1", deadline=1)
         bed.open("c3", "s3", deadline=1)
         bed.now += 100

@@ -1,4 +1,4 @@
-"""One page per test module."""
+"""All tests of a module share one page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def closed(redis_server: RedisServer, token_file: Path) -> Iterator[WebProcess]:
-    """One token may do everything."""
+    """A page with authentication, whose single token permits every action."""
     log = token_file.with_name("log")
     with WebProcess(redis_server.url, log, web_auth="token", client_token_file=token_file) as page:
         yield page

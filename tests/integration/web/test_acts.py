@@ -25,7 +25,7 @@ def test_preview_states_the_number_of_affected_clusters(acting: WebProcess, redi
     visitor = Visitor(acting)
     assert "Affects 2 clusters" in visitor.get(f"/act/rescore?scorer={SAMPLE}")
     assert "Affects 1 cluster</b>: worker01" in visitor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
-    # Nothing is done by looking.
+    # A preview sends nothing.
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
@@ -47,7 +47,7 @@ def test_preview_leaves_out_clusters_with_their_own_override(acting: WebProcess,
     store.set_override(own_pair, paused=True, paused_until=1.0)
     assert (affected("pause"), affected("resume")) == (["worker01", "worker02"],) * 2
     assert (affected("reset"), affected("rescore")) == (["worker01", "worker02"],) * 2
-    # Of one cluster it is that override which changes.
+    # A change for one cluster replaces that cluster's override.
     assert "Affects 1 cluster</b>: worker01" in visitor.get(f"/act/interval?scorer={SAMPLE}&cluster=worker01")
 
 
@@ -62,7 +62,7 @@ def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.R
     [change] = changes.read(redis_client).changes
     assert (change.action, change.way, change.note, change.claimed) == ("rescore", "page", "look again", True)
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=change.reference)
-    # One reading of it is shown for a second.
+    # The page caches an outcome for a second.
     wait_for(lambda: "1 of 1 run has ended" in visitor.get(place), 10)
     assert "fetch: bad_query" in visitor.get(place)
     assert "look again" in visitor.get(f"/changes?scorer={SAMPLE}")
@@ -123,7 +123,7 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
             return visitor.get(place)
 
         def states(html: str) -> list[str]:
-            """Of the table of clusters, or of the first line of a pair."""
+            """Return the states of the table of clusters, or of the first line of a pair."""
             rows = re.findall(r'data-(?:name="State"|announce class="big").*?class="state s-(\w+)"', html)
             assert rows
             return rows
@@ -209,7 +209,7 @@ def test_login_requires_the_token_and_opens_a_session(closed: WebProcess, redis_
     html = visitor.get(place)
     assert visitor.status == 200
     assert f"/act/rescore?scorer={SAMPLE}" in html
-    # Neither in Redis nor in the log.
+    # Neither Redis nor the log contains the token.
     session_values = [redis_client.get(key) for key in redis_client.keys("dsf:web:*")]
     assert session_values
     assert TOKEN not in str(session_values) + closed.log
@@ -222,7 +222,7 @@ def test_login_requires_the_token_and_opens_a_session(closed: WebProcess, redis_
     assert visitor.status == 303
     form = visitor.get("/login")
     assert [visitor.post("/login", form, token="wrong")[0] for _ in range(8)] == [401] * 8
-    # Others have the same address: a port-forward, or a proxy that is not trusted.
+    # Other clients share the address: a port-forward, or a proxy that is not trusted.
     assert visitor.post("/login", form, token=TOKEN)[0] == 303
     assert closed.get("/api/v1/summary", Authorization=f"Bearer {TOKEN}").status_code == 200
 

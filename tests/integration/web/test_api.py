@@ -51,7 +51,7 @@ def test_api_client_authenticates_with_the_token(closed: WebProcess, redis_clien
     assert answer.json()["title"] == "Not known"
     assert closed.get("/openapi.json").status_code == 303
     wait_for(lambda: Client(closed.url, token=TOKEN).summary().clusters == 2, 10)
-    # It opens no page, and nothing of it is written down.
+    # An API token opens no page, and is not logged.
     assert closed.get("/", Authorization=f"Bearer {TOKEN}").status_code == 303
     assert TOKEN not in closed.log
 
@@ -109,7 +109,7 @@ def test_api_documentation_loads_in_a_browser(page: WebProcess, browser: Browser
         expect(browser_page.locator("#operations-api-summary_api_v1_summary_get")).to_be_visible()
         expect(browser_page.locator(".opblock").nth(8)).to_be_visible()
         assert tab.strangers == []
-        # Nothing that the policy forbids, too.
+        # The documentation loads under the content security policy without violations.
         assert tab.wrong == []
     document = page.get("/openapi.json").json()
     assert document["servers"] == [{"url": "/"}]

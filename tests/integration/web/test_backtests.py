@@ -151,7 +151,7 @@ def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_c
     run = finished_run(redis_client)
     [view] = run.backtests
     assert (view.moments, view.asked, view.outcomes) == (31, 31, {"ok": 31})
-    # What it says is what was recorded: the mean of half an hour, in percent.
+    # The backtest's score equals the recorded mean of half an hour, in percent.
     end = int(view.end.timestamp())
     mean = 100 * sum(busy("worker01", at) for at in range(end - 1800, end + 1, 60)) / 31
     assert abs((view.items[0].line[-1] or 0) - mean) <= 1
@@ -164,7 +164,7 @@ def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_c
     assert (change.action, change.way, change.clusters, change.note) == (
         "backtest", "page", ["worker01"], "before we trust it",
     )  # fmt: skip
-    # Nothing was published, and no agent was asked.
+    # A backtest publishes nothing and queries no agent.
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
@@ -204,7 +204,7 @@ def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
         status, text, _ = visitor.post("/act/backtest", form, **(fields | wrong))
         assert (status, reason in text) == (422, True), text
     assert len(changes.read(redis_client).changes) == 1
-    # One moment follows the other: of those that are asked, all but the last one are computed.
+    # Moments are computed in order: of those requested, all but the last one are complete.
     wait_for(lambda: len(ASKED) >= before + 3, 90, "some moments to be asked")
     assert acting.terminate() == 0
     run = finished_run(redis_client)
@@ -344,7 +344,7 @@ def test_backtests_are_started_by_operators_only(
 def test_page_on_kubernetes_passes_the_manifest_to_the_backtest(
     redis_client: redis.Redis, hub: Path, scoring: str, tmp_path: Path
 ) -> None:
-    """It may get DynamicScorers, and has no files of clusters."""
+    """The page may get DynamicScorers, and has no files of clusters."""
     good_fleet(redis_client)
     source = (hub / "source").read_text()
     spec = {

@@ -29,13 +29,13 @@ from tests.support.webprocess import WebProcess
 expect.set_options(timeout=TIMEOUT)
 
 PAIR = f"/clusters/worker01/scorers/{SAMPLE}"
-#: Tables that are wider than their place. Of cards none should be; cells without a text are as high as their names.
+#: Tables that are wider than their place. Cards may not be wider; cells without a text are as high as their names.
 CUT_OFF = """[...document.querySelectorAll(".scroll:has(.rows)")].filter(
     one => one.scrollWidth > one.clientWidth
 ).map(one => one.ariaLabel).concat([...document.querySelectorAll(".rows [data-name]:not(.why)")].filter(
     one => one.clientHeight < 18
 ).map(one => one.dataset.name))"""
-#: What part of its table each reason has.
+#: Share of the table's width that each reason takes.
 SHARES = """[...document.querySelectorAll(".rows tbody .why, .rows [data-name='Its API']")].map(
     one => one.offsetWidth / one.closest("table").offsetWidth
 )"""
@@ -116,7 +116,7 @@ def test_print_is_black_on_white_without_controls(
     page: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
     failing_fleet(redis_client)
-    # Of the screen only the dark scheme is not black on white.
+    # On screen only the dark scheme is not black on white.
     with Tab(browser, page.url) as tab:
         tab.page.emulate_media(color_scheme="dark")
         for path in ("/", f"/scorers/{SAMPLE}", PAIR.replace("01", "02")):
@@ -228,7 +228,7 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
             answer = wait_for(lambda: [response for response in [page.get("/")] if response.status_code == 503], 20)[0]
             assert "Redis cannot be read" in answer.text
             assert [page.get(path).status_code for path in ("/readyz", "/healthz")] == [503, 200]
-            # Nothing sends a form again by itself.
+            # The browser does not submit a form again by itself.
             status, text, _ = visitor.post("/act/pause", form)
             assert (status, "send it again" in text, "http-equiv" in text) == (503, True, False)
             expect(browser_page.locator("#banner")).to_be_visible()
@@ -344,7 +344,7 @@ def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: 
         expect(tab.page.locator("#choose")).to_contain_text("5 clusters")
         if script:
             assert tab.violations() == []
-        # What was chosen is in the address, and the way to it on the page of the parts.
+        # The address contains the selection, and the page of the parts links to it.
         tab.open("/parts").get_by_role("link", name="The 20 clusters of us east").click()
         rows(20)
         expect(tab.page.get_by_label("ClusterSet")).to_have_value("us east")
@@ -361,7 +361,7 @@ def test_typed_input_is_kept_while_the_page_updates(
         browser_page = tab.page
         expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
         browser_page.get_by_label("Label").fill("env=x")
-        # Another choice appears, so that the form itself is replaced.
+        # A new choice appears, so that the form itself is replaced.
         Notices(redis_client).tell_cluster(ClusterNotice(name="c-0000", labels={CLUSTER_SET: "eu", "site": "new"}))
         expect(browser_page.locator('#labels option[value="site=new"]')).to_be_attached()
         expect(browser_page.get_by_label("Label")).to_have_value("env=x")
@@ -510,7 +510,7 @@ def test_the_score_over_time_has_both_axes(redis_client: redis.Redis, page: WebP
         texts = chart.locator("text").all_text_contents()
         assert {"40", "50", "60", "70", "80", "time (UTC)", "score"} <= set(texts)
         assert len([text for text in texts if ":" in text]) >= 2
-        # What stands at an axis is inside of the picture, and no text over another.
+        # Labels of the axes stay inside of the picture and do not overlap.
         boxes = [text.bounding_box() for text in chart.locator("text").all()]
         outer = chart.bounding_box()
         assert outer is not None

@@ -31,7 +31,7 @@ def token_of(kubeconfig: Path) -> str:
 
 
 def own_rules() -> list[dict[str, Any]]:
-    """What the chart lets the page do."""
+    """Return the rules that the chart grants the page."""
     [role] = [
         cluster_role
         for cluster_role in chart.of_kind(chart.render({"mode": "Distributed"}), "ClusterRole")
@@ -42,7 +42,7 @@ def own_rules() -> list[dict[str, Any]]:
 
 
 def placement(name: str) -> dict[str, Any]:
-    """One that prefers an item of the sample's score."""
+    """Return a Placement that prefers an item of the sample's score."""
     coordinate = {"type": "AddOn", "addOn": {"resourceName": "sample-score", "scoreName": "n1"}}
     policy = {"mode": "Exact", "configurations": [{"weight": 1, "scoreCoordinate": coordinate}]}
     kind = {"apiVersion": PLACEMENTS.api_version, "kind": PLACEMENTS.kind}
@@ -50,7 +50,7 @@ def placement(name: str) -> dict[str, Any]:
 
 
 def own_settings() -> dict[str, Any]:
-    """What the chart sets of the page's own settings, but where it listens."""
+    """Return the chart's values of the page's settings, except for its address."""
     [pod] = [
         deployment["spec"]["template"]["spec"]
         for deployment in chart.of_kind(chart.render({"mode": "Distributed"}), "Deployment")
@@ -69,7 +69,7 @@ def own_settings() -> dict[str, Any]:
 def test_the_api_server_says_who_may_what(
     control_plane: ControlPlane, redis_client: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    # It takes a while until somebody looks; nothing is to be late by then.
+    # The fleet is due in an hour, so that nothing is late when the page is read.
     fleet = good_fleet(redis_client, due_in=3600)
     namespace = control_plane.namespace("page")
     page_account = control_plane.service_account(namespace, "page", own_rules())
@@ -110,7 +110,7 @@ def test_the_api_server_says_who_may_what(
         assert f"system:serviceaccount:{namespace}:viewer" in page.log
         assert len(changes.read(redis_client).changes) == 1
 
-        # Neither may list Placements, so a comparison has none for them; the holder of both rights sees them.
+        # Neither account may list Placements, so a comparison has none for them; the holder of both rights sees them.
         kept.keep(redis_client, [SAMPLE], comparison(time.time()))
         reader, _ = visitor(tokens["reader"])
         for who, sees in ((viewer, False), (reader, True), (actor, False)):
@@ -118,7 +118,7 @@ def test_the_api_server_says_who_may_what(
             assert (who.status, "apps/web" in html, "3 of 9 decisions" in html) == (200, sees, sees)
             assert ("shown to those who may list them" in html) is not sees
 
-        # One that is started here has the Placements that prefer one of the two scores, whoever started it.
+        # A comparison started here has the Placements that prefer one of the two scores, whoever started it.
         fleet.registry.put_scorer(ScorerRecord(name="other", score_name="sample_score", interval=10, validity=300))
         for cluster in CLUSTERS:
             fleet.entry(cluster, "other")

@@ -48,7 +48,7 @@ def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: red
         expect(page.locator("h1")).to_contain_text("All 2 scores are fresh")
         [cookie] = tab.context.cookies()
         assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Lax")
-        # Nothing holds back what is sent little by little.
+        # The proxy does not buffer streamed responses.
         expect(page.locator("html")).to_have_attribute("data-polled", "yes")
         fleet.failure("worker02", message="unknown metric")
         expect(page.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")

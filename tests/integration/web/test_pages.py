@@ -76,7 +76,7 @@ def test_the_first_line_says_what_fails_where_and_why(page: WebProcess, redis_cl
         "parse error: unexpected &lt;eof&gt;",
         "correct the query",
     )
-    # What needs a person comes first.
+    # Pairs that need a person come first.
     await_pairs(page, "/", ["worker02", "worker01"], *first_line_texts)
 
 
@@ -227,7 +227,7 @@ def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.
     wait_for(lambda: search_report(f"run:{run}") == (["edge9"], 1, 1), 20)
     wait_for(lambda: search_report(run) == (["edge9"], 1, 1), 20)
     wait_for(lambda: search_report(f"run:{run} cluster:edge8") == ([], 1, 1), 20)
-    # One that was asked for by hand says nothing of its pair.
+    # A manual run does not reveal its pair.
     wait_for(lambda: search_report(f"run:{by_hand}") == ([], 3, 12), 20)
     wait_for(lambda: search_report(f"run:{by_hand} cluster:edge9") == (["edge9"], 1, 1), 20)
     wait_for(lambda: len(search_report("item:n1")[0]) == 3, 20)
@@ -399,7 +399,7 @@ def test_an_address_with_a_slash_too_many_leads_nowhere_else(page: WebProcess, r
 
 
 def test_no_prefix_can_be_an_address_of_the_page(page: WebProcess, redis_client: redis.Redis) -> None:
-    """What begins each address is one of `own_segments`."""
+    """Each address begins with one of `own_segments`."""
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores are fresh") + page.get("/docs").text
     described = list(page.get("/openapi.json").json()["paths"])

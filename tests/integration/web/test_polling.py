@@ -1,4 +1,4 @@
-"""What an open page polls, as a browser asks for it."""
+"""Requests that an open page polls, as a browser sends them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_opened_page_is_newer_than_polled_pages(page: WebProcess, redis_client: 
     page.get(PAIR, **polled)
     fleet.failure("worker01", message="another text")
     fetch(page, PAIR, "another text")
-    # What is polled from then on is not older.
+    # Later polls do not return an older state.
     assert "another text" in page.get(PAIR, **polled).text
 
 

@@ -34,7 +34,7 @@ def _memory(process: HttpProcess) -> int:
 
 @contextlib.contextmanager
 def _clients(port: int, number: int, request_bytes: bytes, address: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
-    """So many clients of one address."""
+    """Connect this number of clients from one address."""
     with contextlib.ExitStack() as stack:
         clients: list[socket.socket] = []
         for _ in range(number):
@@ -68,7 +68,7 @@ HALF = (
 
 def test_slow_readers_hold_little_memory(process: WebProcess) -> None:
     whole = process.get(FILE, **{"Accept-Encoding": "identity"}).content
-    # Not compressed, which is more.
+    # The response is not compressed, so that it is larger.
     request = f"GET {FILE} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\n\r\n"
     peak = 0
     with _clients(process.port, CLIENTS, request.encode()) as clients:

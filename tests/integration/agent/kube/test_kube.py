@@ -67,7 +67,7 @@ def test_without_a_configmap_nothing_runs(agent: KubeAgent, spoke: Spoke, summar
         agent.tick("sample", expires=2)
         return agent.result().reason
 
-    # One that nobody took in time says nothing of the scorer.
+    # An expired tick says nothing about the scorer.
     assert wait_for(lambda: (result_reason := reason()) != "expired" and result_reason) == "unknown_scorer"
     spoke.deliver(summarise())
     wait_for(lambda: agent.value(SCORERS) == 1, AT_ONCE)
@@ -376,7 +376,7 @@ def test_the_role_that_the_hub_makes_is_enough(
         value, seconds = wait_for(token, AT_ONCE)
         claims = json.loads(base64.urlsafe_b64decode(value.split(".")[1] + "=="))
         assert (claims["aud"], seconds) == (["thanos"], 600)
-        # Of the ConfigMap only certificates.
+        # The ConfigMap provides only certificates.
         assert config.secrets.certificates(CaKind.ConfigMap, "private-ca", "ca.crt").decode() == f"{pem}\n"
         with pytest.raises(SecretError, match="ConfigMap 'other' is missing"):
             config.secrets.certificates(CaKind.ConfigMap, "other", "ca.crt")
