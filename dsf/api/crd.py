@@ -30,17 +30,23 @@ _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Health", "string", ".status.healthStatus", "Result of the scoring API's health checks.", 0),
     ("Score", "string", ".status.scoreName", "Name of the score.", 0),
     ("Interval", "integer", ".status.interval", "Current seconds between two cycles.", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 0),
     ("Succeeding", "integer", ".status.clusters.succeeding", "Clusters whose last cycle brought a score.", 0),
     ("Desired", "integer", ".status.clusters.desired", "Clusters that shall run this scorer.", 0),
-    ("Reason", "string", '.status.conditions[?(@.type=="Scoring")].reason', "State of scoring.", 0),
+    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', "Why Ready has its status.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
     (
         *("TLSVerified", "string", '.status.conditions[?(@.type=="TLSVerified")].status'),
         *("False: the certificate of a server is not verified.", 1),
     ),
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 1),
     ("Declared", "integer", ".status.declaredInterval", "Declared seconds between two cycles.", 1),
-    ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "State of scoring, as a message.", 1),
+    (
+        "Message",
+        "string",
+        '.status.conditions[?(@.type=="Ready")].message',
+        "Why Ready has its status, as a message.",
+        1,
+    ),
 )
 _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
     (
@@ -50,8 +56,8 @@ _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Clusters", "integer", ".status.clusters", "Clusters that are served.", 0),
     ("Scorers", "integer", ".status.scorers", "Scorers that run.", 0),
     ("Ignored", "string", '.status.conditions[?(@.type=="Ignored")].reason', "Why this object is ignored.", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 1),
 )
 _AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Hosts", "string", ".spec.allowedHosts", "The servers that it applies to.", 0),
@@ -62,7 +68,7 @@ _AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
 def crds() -> list[dict[str, Any]]:
     """All CRDs as manifests, DynamicScorer first."""
     return [
-        _crd(DynamicScorer, SCORER_KIND, "dynamicscorers", "dsc", _SCORER_COLUMNS),
+        _crd(DynamicScorer, SCORER_KIND, "dynamicscorers", "dscorer", _SCORER_COLUMNS),
         _crd(DynamicScoringConfig, CONFIG_KIND, "dynamicscoringconfigs", "dscfg", _CONFIG_COLUMNS),
         _crd(ScoringAuthentication, AUTHENTICATION_KIND, "scoringauthentications", "dsauth", _AUTHENTICATION_COLUMNS),
     ]
@@ -70,7 +76,16 @@ def crds() -> list[dict[str, Any]]:
 
 def dump_crds() -> str:
     """All CRDs as one YAML text, ready for `kubectl apply -f -`."""
-    return "".join("---\n" + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True) for crd in crds())
+    return "".join(
+        "---\n" + yaml.dump(crd, Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True) for crd in crds()
+    )
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes equal parts in full: some readers of YAML refuse anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _crd(
@@ -93,6 +108,7 @@ def _crd(
                 "plural": plural,
                 "singular": kind.lower(),
                 "shortNames": [short_name],
+                "categories": ["ocm"],
             },
             "scope": "Namespaced",
             "versions": [

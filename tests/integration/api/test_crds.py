@@ -204,9 +204,8 @@ def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Sessio
         last_synced_config=RemoteConfig(name="sample"),
         observed_generation=1,
         conditions=[
-            Condition(
-                type="Scoring", status="False", reason="CyclesFail", message="bad query", last_transition_time=now
-            )
+            Condition(type=kind, status="False", reason="CyclesFail", message="bad query", last_transition_time=now)
+            for kind in ("Scoring", "Ready")
         ],
         score_name="sample_score",
         interval=30,
@@ -216,19 +215,20 @@ def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Sessio
     status_manifest = status.to_manifest()
     answer = write_status(session, DYNAMIC_SCORERS, namespace, "sample", status_manifest)
     assert answer["status"] == status_manifest, "nothing of a status is dropped or filled in"
-    head, row = (line.split() for line in control_plane.kubectl("get", "dsc", "-n", namespace).splitlines())
-    assert head == ["NAME", "HEALTH", "SCORE", "INTERVAL", "SUCCEEDING", "DESIRED", "REASON", "AGE"]
-    assert row[:-1] == ["sample", "Active", "sample_score", "30", "1", "3", "CyclesFail"]
-    assert "bad query" in control_plane.kubectl("get", "dsc", "-n", namespace, "-o", "wide")
-    described = control_plane.kubectl("describe", "dsc", "sample", "-n", namespace)
+    head, row = (line.split() for line in control_plane.kubectl("get", "dscorer", "-n", namespace).splitlines())
+    assert head == ["NAME", "HEALTH", "SCORE", "INTERVAL", "READY", "SUCCEEDING", "DESIRED", "REASON", "AGE"]
+    assert row[:-1] == ["sample", "Active", "sample_score", "30", "False", "1", "3", "CyclesFail"]
+    assert "bad query" in control_plane.kubectl("get", "dscorer", "-n", namespace, "-o", "wide")
+    assert "sample" in control_plane.kubectl("get", "ocm", "-n", namespace)
+    described = control_plane.kubectl("describe", "dscorer", "sample", "-n", namespace)
     assert "parse error" in described
     _apply(control_plane, config(namespace))
     head = control_plane.kubectl("get", "dscfg", "-n", namespace).splitlines()[0].split()
-    assert head == ["NAME", "DISTRIBUTED", "CLUSTERS", "SCORERS", "IGNORED", "AGE"]
+    assert head == ["NAME", "DISTRIBUTED", "CLUSTERS", "SCORERS", "IGNORED", "READY", "AGE"]
 
 
 def test_explain_describes_a_field(control_plane: ControlPlane) -> None:
-    text = control_plane.kubectl("explain", "dsc.spec.execution.whenFailing.behavior")
+    text = control_plane.kubectl("explain", "dscorer.spec.execution.whenFailing.behavior")
     assert "the last score until it expires" in text.replace("\n", " ")
 
 

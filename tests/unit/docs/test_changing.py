@@ -26,7 +26,8 @@ GENERATED = {"settings.md", "helm-values.md", "cli.md", "crds.md", "http-api.md"
 #: Conditions that no column of `kubectl get` has, and why.
 WITHOUT_COLUMN = {
     ConditionType.Healthy: "the column Health shows what it is made of",
-    ConditionType.ConfigSynced: "while it is false, Scoring has its reason",
+    ConditionType.ConfigSynced: "while it is false, Ready has its reason",
+    ConditionType.Scoring: "Ready has its reason",
     ConditionType.Distributed: "the columns Succeeding and Desired show what comes of it",
 }
 

@@ -44,14 +44,14 @@ def test_after_the_hub_wrote_its_statuses_nothing_differs_from_git(world: HubWor
 
     # A pause of a person is an annotation, which git does not have: it stays.
     key = "dynamic-scoring.open-cluster-management.io/paused-until"
-    world.plane.kubectl("annotate", "dsc", "cpu-scorer", "-n", world.namespace, f"{key}=2999-01-01T00:00:00Z")
+    world.plane.kubectl("annotate", "dscorer", "cpu-scorer", "-n", world.namespace, f"{key}=2999-01-01T00:00:00Z")
     world.until(lambda: world.condition("Ready") == ("False", "Suspended"), 10)
     assert world.plane.kubectl("diff", *_APPLY, stdin=repository) == ""
     world.plane.kubectl("apply", *_APPLY, stdin=repository)
     assert key in world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))["metadata"]["annotations"]
     # An interval in git is part of the spec, which git restores.
     world.plane.kubectl(
-        *("patch", "dsc", "cpu-scorer", "-n", world.namespace, "--type", "merge"),
+        *("patch", "dscorer", "cpu-scorer", "-n", world.namespace, "--type", "merge"),
         *("-p", '{"spec": {"execution": {"suspend": true}}}'),
     )
     objects[1]["spec"]["execution"] = {"suspend": False}

@@ -50,11 +50,11 @@ def test_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWo
     running.until(lambda: running.pairs() == [f"{first}/cpu-scorer"], 30)
     running.until(lambda: running.condition("Distributed") == ("True", "Distributed"), 30)
     assert running.condition("Healthy") == ("True", "HealthCheckPassed")
-    [row] = running.plane.kubectl("get", "dsc", "-n", running.namespace, "--no-headers").splitlines()
+    [row] = running.plane.kubectl("get", "dscorer", "-n", running.namespace, "--no-headers").splitlines()
     assert row.split()[:4] == ["cpu-scorer", "Active", "cpu", "30"]
     # Events are written a moment after what they tell of.
     running.until(lambda: running.events("HealthCheckPassed"), 30)
-    described = running.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", running.namespace)
+    described = running.plane.kubectl("describe", "dscorer", "cpu-scorer", "-n", running.namespace)
     assert "all 1 clusters that want it have it" in described
     assert "HealthCheckPassed" in described[described.index("Events:") :]
     running.until(lambda: ((running.config() or {}).get("status") or {}).get("clusters") == 1, 30)

@@ -39,7 +39,7 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     assert words in world.told_by("Distributed")[2]
     world.until(lambda: has_logged(hub.log, "reconciliation failed", words))
     world.until(lambda: world.events("DistributionRefused"), 5)
-    described = world.plane.kubectl("describe", "dsc", "cpu-scorer", "-n", world.namespace)
+    described = world.plane.kubectl("describe", "dscorer", "cpu-scorer", "-n", world.namespace)
     assert words in described[described.index("Events:") :]
 
     # Granted: it is not waited for a look at everything, which is ten minutes away.
