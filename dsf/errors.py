@@ -18,12 +18,12 @@
     |   +-- ObjectConflictError
     |   +-- ForeignObjectError   an object of that name belongs to somebody else
     +-- RelayError               the hub's Redis cannot be reached through the hub's API server
-    +-- UnknownScorerError       a command or a message names a scorer that is not registered
-    +-- UnknownClusterError      a command or a message names a cluster that is not registered
+    +-- UnknownNameError         a command or a message names an object that does not exist
+    |   +-- UnknownScorerError
+    |   +-- UnknownClusterError
     +-- ApiError                 a server of the JSON API gives an unexpected answer
     +-- QueryError               a query of the fleet is invalid
     +-- BacktestError            a backtest cannot be run, read or compared as asked
-    +-- UnknownPlacementError    a command names an unknown Placement
     +-- CursorError              a cursor of a list is invalid
     +-- RoutingError             a task was called without a queue, or is none that messages call
     +-- QueueFullError           a cluster's queue is full: its agent must be down
@@ -196,20 +196,20 @@ class RelayError(DsfError):
     """The hub's Redis cannot be reached through the hub's API server. The message says why and what to do."""
 
 
-class UnknownScorerError(DsfError):
+class UnknownNameError(DsfError):
+    """There is no object of this name. The message names the command that lists them."""
+
+
+class UnknownScorerError(UnknownNameError):
     """No scorer of this name is registered. `dsf status` lists the registered ones."""
 
 
-class UnknownClusterError(DsfError):
+class UnknownClusterError(UnknownNameError):
     """No cluster of this name is registered. `dsf status` lists the registered ones."""
 
 
 class BacktestError(DsfError):
     """A backtest cannot be run, read or compared as asked. The message names file, source or option."""
-
-
-class UnknownPlacementError(DsfError):
-    """There is no Placement of this name. `dsf placement` lists the existing ones."""
 
 
 class CursorError(DsfError):

@@ -216,8 +216,6 @@ CHANGES = "dsf:changes"
 CHANGES_KEPT = 5000
 #: string, id of the newest action for which the hub controller has created an Event.
 CHANGES_TOLD = "dsf:changes:told"
-#: hash namespace -> the optimiser's newest proposal there beside the plan in force.
-PLANS = "dsf:plans"
 _BACKTESTS_PREFIX = "dsf:backtests:"
 
 # --- page ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 Settings come from environment variables with the prefix `DSF_` (`DSF_REDIS_URL`, ...). An invalid value is refused at
 startup with the variable's name and the allowed values. `settings()` reads them once per process.
+
+A distribution of its own brings a subclass of `Settings` with its settings, by the entry point group `dsf.settings`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args, get_origin
 
@@ -25,13 +28,15 @@ ENV_PREFIX = "DSF_"
 _PULL_SECRET_LIMIT: Final = 65_536
 
 #: `hub` is a process of `dsf hub`; `results` and `beat` are those of Celery's own commands.
-Role = Literal["agent", "hub", "results", "beat", "flower", "cli", "optimizer"]
+Role = Literal["agent", "hub", "results", "beat", "flower", "cli"]
 #: A service of the hub.
 Target = Literal["controller", "beat", "results", "web"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 
-#: Where a process listens by default.
-DEFAULT_PORTS: Final[Mapping[Role, int]] = {"agent": 8080, "hub": 8080, "optimizer": 8338}
+#: Port of the agent and of the hub's page.
+DEFAULT_PORT: Final = 8080
+#: The entry point group of settings classes of other distributions.
+GROUP: Final = "dsf.settings"
 
 
 class Settings(BaseSettings):
@@ -222,11 +227,6 @@ class Settings(BaseSettings):
         description="JSON object, name of a Secret -> servers (host, host:port or https://host[:port]) that may "
         "receive its tokens, besides those that the Secret itself names. A Secret without servers is never sent.",
     )
-    agent_objects: list[str] = Field(
-        default=[],
-        description="JSON array: kinds of objects that scorers with the source Object may read, by plural and API "
-        "group such as deployments.apps, or pods. The agent's account also needs the right to list them.",
-    )
     agent_host_aliases: dict[str, str] = Field(
         default={},
         description="JSON object, `name:port` of a URL -> `address:port` to connect to, like a pod's hostAliases, for "
@@ -385,39 +385,10 @@ class Settings(BaseSettings):
     web_flower_url: str = Field(default="", description="URL of Flower in the browser; runs link to it.")
     web_grafana_url: str = Field(default="", description="URL of Grafana's fleet dashboard in the browser.")
 
-    # --- optimiser ---------------------------------------------------------------------------------------------
-    optimizer_auth: Literal["kubernetes", "token", "none"] = Field(
-        default="kubernetes",
-        description="Authentication: kubernetes checks tokens on the hub (TokenReview, SubjectAccessReview); token is "
-        "one token with all rights, from client_token_file; none is refused unless listen_host is a loopback "
-        "address.",
-    )
-    optimizer_cluster_selector: str = Field(
-        default="label:cluster-name",
-        description="How Placements select a cluster: label:KEY, claim:NAME, or name (CEL, OCM 1.0 or newer).",
-    )
-    optimizer_time_limit: float = Field(
-        default=30.0,
-        gt=0,
-        le=600,
-        description="Seconds of one search, the limit for requests, and how long a plan waits for those before it.",
-    )
-
-    placement_debugger: str = Field(
-        default="",
-        pattern=r"^$|^https?://[^/\s]+/?$",
-        description="Address of OCM's placement controller, https://HOST:PORT, whose scheduler then evaluates "
-        "Placements. Without it, `dsf` computes the values.",
-    )
-    placement_debugger_token_file: Path | None = Field(
-        default=None,
-        description="File with a token for it, whose user may `get` the nonResourceURL /debug/placements/*.",
-    )
-
-    def listen_address(self, role: Role) -> tuple[str, int]:
-        """Host and port on which a process of this role serves."""
-        host = ("::" if role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
-        return host, DEFAULT_PORTS.get(role, 0) if self.listen_port is None else self.listen_port
+    def listen_address(self, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
+        """Host and port on which this process serves."""
+        host = ("::" if self.role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
+        return host, default_port if self.listen_port is None else self.listen_port
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -548,6 +519,12 @@ def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None
     return value.get_secret_value() if value is not None else None
 
 
+def settings_classes() -> list[type[Settings]]:
+    """Return the class of the framework, and those of installed distributions, which inherit from it."""
+    installed = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return [Settings, *(entry.load() for entry in installed)]
+
+
 @functools.cache
 def settings() -> Settings:
     """This process's settings, read from the environment at the first call."""
@@ -559,7 +536,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     Kubernetes adds some for each Service whose name begins with `dsf-`, and the project's tests have their own.
     """
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    known = {ENV_PREFIX + name.upper() for group in settings_classes() for name in group.model_fields}
     services = tuple(
         part
         for name in environment

@@ -99,7 +99,7 @@ class Runtime:
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""
         stages.prepare(self._settings.agent_spool_dir)
-        host, port = self._settings.listen_address("agent")
+        host, port = self._settings.listen_address()
         try:
             self._exposition = MetricsServer(self.metrics.registry, host, port)
         except OSError as error:

@@ -27,10 +27,11 @@ from dsf.backtest.run import check, moments, run
 from dsf.backtest.scorers import from_hub, from_manifest, redirected
 from dsf.backtest.summary import BacktestView, summarised
 from dsf.cli import delivered
-from dsf.cli.group import USAGE, fail, needs
+from dsf.cli.group import USAGE, fail
 from dsf.cli.person import who
 from dsf.cli.session import agent_settings, command_settings, hub_settings, session
 from dsf.errors import UnknownScorerError
+from dsf.extras import needs
 from dsf.fleet.model import FleetModel
 from dsf.fleet.views import ScoreView
 from dsf.http import transport

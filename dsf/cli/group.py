@@ -16,6 +16,7 @@ from typer.main import get_command
 from dsf.cli import context
 from dsf.cli.output import flat
 from dsf.errors import ContextError, DsfError
+from dsf.extras import extras, needs
 
 #: Exit codes: something is wrong; wrong use; ended by Ctrl-C, 128 and the number of SIGINT.
 BAD = 1
@@ -24,14 +25,6 @@ INTERRUPTED = 130
 
 #: Packages that the agent's image leaves out, as its Dockerfile says.
 _NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "uvicorn")
-#: Package that the framework alone does not install -> its extra.
-_EXTRAS = {"matplotlib": "plot"}
-#: Command of a distribution of its own -> the extra that installs it.
-_COMMANDS = {
-    **dict.fromkeys(("mcp", "optimize", "optimizer", "placement"), "optimizer"),
-    **dict.fromkeys(("demo", "up"), "demo"),
-    "scorer": "scorer",
-}
 
 _options = typer.Typer(add_completion=False)
 
@@ -77,8 +70,8 @@ class CommandGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command; one that is not installed names its extra."""
         command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in _COMMANDS:
-            fail(needs(_COMMANDS[cmd_name]))
+        if command is None and cmd_name in extras():
+            fail(needs(extras()[cmd_name]))
         return command
 
     def invoke(self, ctx: Any) -> Any:
@@ -95,8 +88,8 @@ class CommandGroup(TyperGroup):
             fail(str(error), USAGE if isinstance(error, ContextError) else BAD)
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
-            if name in _EXTRAS:
-                fail(f"this needs {name}: pip install 'dynamic-scoring-framework[{_EXTRAS[name]}]'")
+            if name in extras():
+                fail(needs(extras()[name]))
             if name not in _NOT_IN_AGENTS:
                 raise
             fail(
@@ -109,11 +102,6 @@ class CommandGroup(TyperGroup):
             from dsf.cli.session import redis_hint
 
             fail(redis_hint(error))
-
-
-def needs(extra: str) -> str:
-    """Says how to install what is missing."""
-    return f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'"
 
 
 def fail(message: str, code: int = BAD) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import redis
 import typer
@@ -25,6 +25,8 @@ from dsf.store.client import connect
 if TYPE_CHECKING:
     from dsf.fleet.client import Client
     from dsf.fleet.model import FleetModel
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,12 @@ def command_settings() -> Settings:
     return _of_demo(settings, running)
 
 
-def for_a_person(settings: Settings) -> Settings:
+def for_a_person(settings: SettingsT) -> SettingsT:
     """Log only warnings and errors, unless the environment sets a level."""
     return settings if "log_level" in settings.model_fields_set else settings.model_copy(update={"log_level": "ERROR"})
 
 
-def hub_settings(settings: Settings) -> Settings:
+def hub_settings(settings: SettingsT) -> SettingsT:
     """Settings with kubectl's kubeconfig if none is set outside of a pod."""
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings

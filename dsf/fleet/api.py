@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client.exposition import gzip_accepted
 
 import dsf.log
-from dsf.errors import CursorError, DsfError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.errors import CursorError, DsfError, QueryError, UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.model import FleetModel
 from dsf.fleet.overviews import (
@@ -117,7 +117,7 @@ def problem_of(request: Request, error: Exception) -> JSONResponse:
         log.warning("redis cannot be read", path=request.url.path, error=str(error))
         text = f"{type(error).__name__}: {error}; it is tried again at every request"
         return problem(503, "Redis cannot be read", text)
-    if isinstance(error, UnknownScorerError | UnknownClusterError):
+    if isinstance(error, UnknownNameError):
         return problem(404, "Not found", str(error))
     if isinstance(error, QueryError | CursorError):
         return problem(400, "Not understood", str(error))

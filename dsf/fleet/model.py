@@ -13,7 +13,7 @@ from heapq import nlargest, nsmallest
 import redis
 
 from dsf import keys
-from dsf.errors import UnknownClusterError, UnknownScorerError
+from dsf.errors import UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.changes import read as read_changes
 from dsf.fleet.groups import (
@@ -378,7 +378,7 @@ class FleetModel:
         """Actions of users, newest first: see `dsf.fleet.changes.read`. A name is known while changes have it."""
         try:
             self._check(cluster, scorer)
-        except (UnknownClusterError, UnknownScorerError):
+        except UnknownNameError:
             kept = read_changes(self._redis).changes
             self._check(
                 None if any(cluster in change.clusters for change in kept) else cluster,

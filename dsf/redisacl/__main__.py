@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from dsf.errors import SettingsError
-from dsf.redisacl.rules import HUB_ROLES, HubRole
+from dsf.redisacl.rules import hub_roles
 from dsf.redisacl.users import acl_template, hub_users, render_acl_file
 
 #: Either of these has a password: that of the process with all services, or that of the controller's own.
-_CONTROLLERS: Final[tuple[HubRole, ...]] = ("hub", "controller")
+_CONTROLLERS: Final[tuple[str, ...]] = ("hub", "controller")
 _SHORTEST: Final = 16
 
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"dsf.redisacl: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
-    left_out = [role for role in HUB_ROLES if role != "probe" and role not in passwords]
+    left_out = [role for role in hub_roles() if role != "probe" and role not in passwords]
     if left_out:
         print(f"dsf.redisacl: no user for {', '.join(left_out)}: no such file in {options.passwords}", file=sys.stderr)
     if options.file is not None:
@@ -62,9 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _passwords(folder: Path) -> dict[HubRole, str]:
-    passwords: dict[HubRole, str] = {}
-    for role in HUB_ROLES:
+def _passwords(folder: Path) -> dict[str, str]:
+    passwords: dict[str, str] = {}
+    for role in hub_roles():
         file = folder / role
         if role != "probe" and file.is_file():
             password = file.read_text(encoding="utf-8").strip()

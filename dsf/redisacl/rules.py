@@ -10,30 +10,17 @@ user gets KEYS, SCAN, EVAL, CONFIG or SELECT, which are not limited to keys. Eve
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
-from typing import Final, Literal, get_args
+from importlib.metadata import entry_points
+from typing import Final
 
 from dsf import keys
+from dsf.settings import TARGETS
 
-#: A user of the hub's side. `hub` is that of a process with all services; `controller`, `beat`, `results` and `web` are
-#: those of single services. `operator` is for users and the command line: it is admin of the framework, not of Redis.
-#: `flower-tasks`: a Flower that may start tasks. `probe`: health checks. `sentinel`, `replica`: Redis' own processes.
-HubRole = Literal[
-    "controller",
-    "beat",
-    "results",
-    "web",
-    "flower",
-    "flower-tasks",
-    "optimizer",
-    "hub",
-    "operator",
-    "probe",
-    "sentinel",
-    "replica",
-]
-HUB_ROLES: Final[tuple[HubRole, ...]] = get_args(HubRole)
+#: The entry point group of other distributions' rights: a mapping from a role, which may be a new one, to rules.
+GROUP: Final = "dsf.redis_rights"
 
 #: Channels of the events that workers send and Flower shows. Published by name, subscribed to by this pattern.
 EVENTS: Final = "/0.celeryev/*"
@@ -64,7 +51,7 @@ _MARKS: Final = [keys.stage_mark(stage) for stage in (keys.RESULTS_STAGE, keys.S
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
-def hub_user(role: HubRole) -> str:
+def hub_user(role: str) -> str:
     """Name of the user of a role."""
     return f"dsf-{role}"
 
@@ -97,30 +84,50 @@ def cluster_rules(cluster: str) -> list[str]:
     return [
         *_NOTHING,
         *_commands("ping time client|setname"),
-        _selector("brpop llen", rw=[queue]),
-        _selector("set", w=[*slots, _exactly(keys.mail_flag(cluster))]),
-        _selector("exists", r=slots),
-        _selector(
+        selector("brpop llen", rw=[queue]),
+        selector("set", w=[*slots, _exactly(keys.mail_flag(cluster))]),
+        selector("exists", r=slots),
+        selector(
             "publish",
             channels=[
                 *(EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS),
                 keys.CONTROL.reply(f"spoke@{_exactly(cluster)}"),
             ],
         ),
-        _selector("subscribe unsubscribe", channels=keys.CONTROL),
+        selector("subscribe unsubscribe", channels=keys.CONTROL),
     ]
 
 
-def hub_rules(role: HubRole) -> list[str]:
+def hub_rules(role: str) -> list[str]:
     """Rules of one of the hub's users, for ACL SETUSER."""
-    return [*_NOTHING, *_RULES[role]]
+    return [*_NOTHING, *_rules_by_role()[role]]
+
+
+def hub_roles() -> tuple[str, ...]:
+    """Return the users of the hub's side.
+
+    `hub` is that of a process with all services; `controller`, `beat`, `results` and `web` are those of single
+    services. `operator` is for users and the command line: it is admin of the framework, not of Redis. `flower-tasks`:
+    a Flower that may start tasks. `probe`: health checks. `sentinel`, `replica`: Redis' own processes.
+    """
+    return tuple(_rules_by_role())
+
+
+@functools.cache
+def _rules_by_role() -> dict[str, list[str]]:
+    rules = {role: list(own_rules) for role, own_rules in _RULES.items()}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        for role, added in entry.load().items():
+            rules.setdefault(role, []).extend(added)
+    rules["hub"] = _joined(*(rules[service] for service in TARGETS))
+    return rules
 
 
 def _commands(names: str) -> list[str]:
     return [f"+{name}" for name in names.split()]
 
 
-def _selector(
+def selector(
     commands: str,
     *,
     rw: Iterable[str] = (),
@@ -140,14 +147,14 @@ def _exactly(name: str) -> str:
 
 
 #: Every process reads the clock of Redis.
-_CLIENT: Final = _commands("ping client|setname time")
+CLIENT: Final = _commands("ping client|setname time")
 #: Processes report how far their own clocks are off.
-_REPORT_CLOCK: Final = _selector("hset", w=[keys.CLOCKS])
-_SCRIPTS: Final = _commands("script|load")
+_REPORT_CLOCK: Final = selector("hset", w=[keys.CLOCKS])
+SCRIPTS: Final = _commands("script|load")
 _TRANSACTIONS: Final = _commands("multi exec discard unwatch")
 
 _READER: Final = [
-    _selector(
+    selector(
         "hget hmget hgetall hkeys hlen",
         r=[
             keys.SCORERS,
@@ -164,7 +171,6 @@ _READER: Final = [
             keys.AGENTS,
             keys.KEYS_USED,
             keys.BEAT_LAGS,
-            keys.PLANS,
             keys.ROWS,
             keys.SKIPS,
             keys.UNWRITTEN,
@@ -172,55 +178,55 @@ _READER: Final = [
             _PAIRS,
         ],
     ),
-    _selector("lrange", r=[_HISTORIES]),
-    _selector("zmscore zrange zcount", r=[keys.DUE]),
-    _selector("get", r=[keys.SEQUENCE]),
-    _selector("zrange", r=[keys.CHANGED]),
-    _selector("exists", r=[_MAIL]),
+    selector("lrange", r=[_HISTORIES]),
+    selector("zmscore zrange zcount", r=[keys.DUE]),
+    selector("get", r=[keys.SEQUENCE]),
+    selector("zrange", r=[keys.CHANGED]),
+    selector("exists", r=[_MAIL]),
     # Whether each stage works, and which runs have no result yet.
-    _selector("mget", r=_MARKS),
-    _selector("zrange", r=[keys.OPEN_RUNS]),
-    _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
-    _selector("xrevrange", r=[keys.CHANGES]),
+    selector("mget", r=_MARKS),
+    selector("zrange", r=[keys.OPEN_RUNS]),
+    selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
+    selector("xrevrange", r=[keys.CHANGES]),
 ]
 
 #: Commands of scripts that tell readers that a pair has changed, without a word on how it is.
 _TELL_READERS: Final = [
-    _selector("incrby set", rw=[keys.SEQUENCE]),
-    _selector("zadd", w=[keys.CHANGED]),
+    selector("incrby set", rw=[keys.SEQUENCE]),
+    selector("zadd", w=[keys.CHANGED]),
 ]
 
 _BEAT: Final = [
-    *_CLIENT,
+    *CLIENT,
     _REPORT_CLOCK,
-    *_SCRIPTS,
-    _selector(
+    *SCRIPTS,
+    selector(
         "evalsha",
         rw=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.BEAT_LOCK, keys.SKIPS, _PAIRS, _SPOKES],
     ),
-    _selector("zrangebyscore zrange zscore zmscore zadd zrem", rw=[keys.DUE]),
-    _selector("hmget hlen hgetall", r=[keys.ENTRIES, keys.OVERRIDES]),
-    _selector("zadd", w=[keys.OPEN_RUNS]),
+    selector("zrangebyscore zrange zscore zmscore zadd zrem", rw=[keys.DUE]),
+    selector("hmget hlen hgetall", r=[keys.ENTRIES, keys.OVERRIDES]),
+    selector("zadd", w=[keys.OPEN_RUNS]),
     # Counters only: beat cannot write a score or a state.
-    _selector("hincrby", rw=[_PAIRS]),
-    _selector("hincrby hincrbyfloat", rw=[keys.BEAT_STATS]),
-    _selector("hincrby", rw=[keys.BEAT_LAGS]),
-    _selector("hmget hset hdel", rw=[keys.SKIPS]),
+    selector("hincrby", rw=[_PAIRS]),
+    selector("hincrby hincrbyfloat", rw=[keys.BEAT_STATS]),
+    selector("hincrby", rw=[keys.BEAT_LAGS]),
+    selector("hmget hset hdel", rw=[keys.SKIPS]),
     *_TELL_READERS,
-    _selector("lpush llen", w=[_SPOKES]),
-    _selector("exists", r=[_MAIL]),
-    _selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
-    _selector("blpop", rw=[keys.BEAT_WAKE]),
-    _selector("get set", rw=[keys.clock("beat")]),
+    selector("lpush llen", w=[_SPOKES]),
+    selector("exists", r=[_MAIL]),
+    selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
+    selector("blpop", rw=[keys.BEAT_WAKE]),
+    selector("get set", rw=[keys.clock("beat")]),
 ]
 
 _RESULTS: Final = [
-    *_CLIENT,
+    *CLIENT,
     _REPORT_CLOCK,
-    *_SCRIPTS,
+    *SCRIPTS,
     *_TRANSACTIONS,
     # No write to any agent's queue: the content of a result cannot become a tick.
-    _selector(
+    selector(
         "evalsha",
         rw=[
             keys.OPEN_RUNS,
@@ -244,178 +250,163 @@ _RESULTS: Final = [
             _HISTORIES,
         ],
     ),
-    _selector("hgetall hincrby", rw=[keys.SCORE_BYTES]),
-    _selector("set", w=_MARKS),
+    selector("hgetall hincrby", rw=[keys.SCORE_BYTES]),
+    selector("set", w=_MARKS),
     # Overrides only say in which interval a pair runs.
-    _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
-    _selector("hget hmget hset hdel hkeys", rw=[keys.ROWS]),
-    _selector("hdel", w=[keys.UNWRITTEN]),
-    _selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
+    selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
+    selector("hget hmget hset hdel hkeys", rw=[keys.ROWS]),
+    selector("hdel", w=[keys.UNWRITTEN]),
+    selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
     # Leftovers of pairs that are not in the schedule any more.
-    _selector("zrange zrem", rw=[keys.CHANGED]),
-    _selector("hdel", w=[keys.SKIPS]),
-    _selector("del", w=[_PAIRS, _HISTORIES]),
+    selector("zrange zrem", rw=[keys.CHANGED]),
+    selector("hdel", w=[keys.SKIPS]),
+    selector("del", w=[_PAIRS, _HISTORIES]),
     *_TELL_READERS,
     # Its own queue, to which nothing is sent.
-    _selector("brpop llen", rw=[keys.RESULTS_QUEUE]),
-    _selector("exists strlen mget getrange del", rw=[_MAIL]),
-    _selector("hmget hset hkeys hdel", rw=[keys.MAIL_CLAIMS]),
-    _selector("hgetall hset hdel", rw=[keys.MAIL_READING]),
-    _selector("hgetall hincrby hdel", rw=[keys.MAIL_SUSPECTS]),
-    _selector("hgetall hget hmget hkeys", r=[keys.SCORERS, keys.CLUSTERS]),
-    _selector("hset", w=[keys.KEYS_USED, keys.AGENTS]),
-    _selector("hexists hkeys", r=[keys.ENTRIES]),
-    _selector("hmget hget hset hdel hexists hlen hincrby", rw=[_PAIRS]),
-    _selector("lpush ltrim lrange llen", rw=[_HISTORIES]),
-    _selector("zadd zrem zscore zmscore zrangebyscore zremrangebyscore", rw=[keys.OPEN_RUNS, keys.LOST_RUNS]),
-    _selector("hincrby", rw=[keys.WRITES]),
-    _selector("lpush ltrim", w=[keys.WRITES_WAKE]),
-    _selector("hget", r=[keys.WRITE_STATS]),
-    _selector("hincrby", rw=[keys.REJECTED, keys.REJECTED_MAIL]),
-    _selector("get set", rw=[keys.clock("results")]),
-    _selector("sadd", w=[keys.HUB_CHANGED]),
-    _selector("lpush ltrim", w=[keys.HUB_WAKE]),
-    _selector("publish", channels=[EVENTS, keys.CONTROL.reply("results@*")]),
-    _selector("subscribe unsubscribe", channels=keys.CONTROL),
+    selector("brpop llen", rw=[keys.RESULTS_QUEUE]),
+    selector("exists strlen mget getrange del", rw=[_MAIL]),
+    selector("hmget hset hkeys hdel", rw=[keys.MAIL_CLAIMS]),
+    selector("hgetall hset hdel", rw=[keys.MAIL_READING]),
+    selector("hgetall hincrby hdel", rw=[keys.MAIL_SUSPECTS]),
+    selector("hgetall hget hmget hkeys", r=[keys.SCORERS, keys.CLUSTERS]),
+    selector("hset", w=[keys.KEYS_USED, keys.AGENTS]),
+    selector("hexists hkeys", r=[keys.ENTRIES]),
+    selector("hmget hget hset hdel hexists hlen hincrby", rw=[_PAIRS]),
+    selector("lpush ltrim lrange llen", rw=[_HISTORIES]),
+    selector("zadd zrem zscore zmscore zrangebyscore zremrangebyscore", rw=[keys.OPEN_RUNS, keys.LOST_RUNS]),
+    selector("hincrby", rw=[keys.WRITES]),
+    selector("lpush ltrim", w=[keys.WRITES_WAKE]),
+    selector("hget", r=[keys.WRITE_STATS]),
+    selector("hincrby", rw=[keys.REJECTED, keys.REJECTED_MAIL]),
+    selector("get set", rw=[keys.clock("results")]),
+    selector("sadd", w=[keys.HUB_CHANGED]),
+    selector("lpush ltrim", w=[keys.HUB_WAKE]),
+    selector("publish", channels=[EVENTS, keys.CONTROL.reply("results@*")]),
+    selector("subscribe unsubscribe", channels=keys.CONTROL),
 ]
 
 _CONTROLLER: Final = [
-    *_CLIENT,
+    *CLIENT,
     _REPORT_CLOCK,
     *_TELL_READERS,
-    *_SCRIPTS,
+    *SCRIPTS,
     *_TRANSACTIONS,
-    _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE, keys.SCORE_BYTES]),
-    _selector("hincrby", w=[keys.SCORE_BYTES]),
-    _selector("hget hmget hgetall hset hdel", rw=[keys.SCORERS, keys.CLUSTERS]),
-    _selector("hset hdel hkeys hlen", rw=[keys.SCORER_NOTICES, keys.CLUSTER_NOTICES]),
-    _selector("hget hset hdel hkeys", rw=[keys.CONFIG_READS]),
-    _selector("hget hmget hgetall hkeys hset hdel hexists", rw=[keys.ENTRIES]),
-    _selector("zmscore zscore zadd zrem", rw=[keys.DUE]),
-    _selector("get set", rw=[keys.FIRST_RUNS]),
-    _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
-    _selector("hgetall hmget hkeys hdel", rw=[keys.OVERRIDES]),
-    _selector("zscan zrem", rw=[keys.OPEN_RUNS]),
-    _selector("hmget hget hdel", rw=[keys.ROWS, keys.SKIPS]),
-    _selector("zrem", w=[keys.CHANGED]),
+    selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE, keys.SCORE_BYTES]),
+    selector("hincrby", w=[keys.SCORE_BYTES]),
+    selector("hget hmget hgetall hset hdel", rw=[keys.SCORERS, keys.CLUSTERS]),
+    selector("hset hdel hkeys hlen", rw=[keys.SCORER_NOTICES, keys.CLUSTER_NOTICES]),
+    selector("hget hset hdel hkeys", rw=[keys.CONFIG_READS]),
+    selector("hget hmget hgetall hkeys hset hdel hexists", rw=[keys.ENTRIES]),
+    selector("zmscore zscore zadd zrem", rw=[keys.DUE]),
+    selector("get set", rw=[keys.FIRST_RUNS]),
+    selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+    selector("hgetall hmget hkeys hdel", rw=[keys.OVERRIDES]),
+    selector("zscan zrem", rw=[keys.OPEN_RUNS]),
+    selector("hmget hget hdel", rw=[keys.ROWS, keys.SKIPS]),
+    selector("zrem", w=[keys.CHANGED]),
     # The score writer.
-    _selector("hget", r=[_PAIRS]),
-    _selector("hgetall del", rw=[keys.WRITES]),
-    _selector("blpop", rw=[keys.WRITES_WAKE]),
-    _selector("evalsha", rw=[keys.UNWRITTEN]),
-    _selector("hmget hget hset hdel hkeys", rw=[keys.UNWRITTEN]),
-    _selector("hget hset hincrby", rw=[keys.WRITE_STATS]),
-    _selector("del", w=[_PAIRS, _HISTORIES, _SPOKES, _MAIL]),
-    _selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
-    _selector("hget hgetall hdel watch", rw=[keys.KEY_REQUESTS]),
-    _selector("hgetall hdel", rw=[keys.AGENTS]),
-    _selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
+    selector("hget", r=[_PAIRS]),
+    selector("hgetall del", rw=[keys.WRITES]),
+    selector("blpop", rw=[keys.WRITES_WAKE]),
+    selector("evalsha", rw=[keys.UNWRITTEN]),
+    selector("hmget hget hset hdel hkeys", rw=[keys.UNWRITTEN]),
+    selector("hget hset hincrby", rw=[keys.WRITE_STATS]),
+    selector("del", w=[_PAIRS, _HISTORIES, _SPOKES, _MAIL]),
+    selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
+    selector("hget hgetall hdel watch", rw=[keys.KEY_REQUESTS]),
+    selector("hgetall hdel", rw=[keys.AGENTS]),
+    selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
     # User actions become Events.
-    _selector("xrange", r=[keys.CHANGES]),
-    _selector("get set", rw=[keys.CHANGES_TOLD]),
+    selector("xrange", r=[keys.CHANGES]),
+    selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
     # Whether Redis itself is as it must be, and whose it is.
     *_commands("info"),
-    _selector("evalsha get set del pexpire", rw=[keys.OWNER]),
-    _selector("evalsha hkeys hset hdel", rw=[keys.HUB_PROBLEMS]),
-    _selector("hgetall hdel", rw=[keys.CLOCKS]),
+    selector("evalsha get set del pexpire", rw=[keys.OWNER]),
+    selector("evalsha hkeys hset hdel", rw=[keys.HUB_PROBLEMS]),
+    selector("hgetall hdel", rw=[keys.CLOCKS]),
 ]
 
 #: Commands of `dsf.store.ticks.send_now`: open a run, count it, push its tick.
-_SEND_NOW: Final = [
-    _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
-    _selector("hexists", r=[keys.ENTRIES]),
-    _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
-    _selector("hincrby", rw=[_PAIRS]),
-    _selector("lpush llen", w=[_SPOKES]),
+SEND_NOW: Final = [
+    selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
+    selector("hexists", r=[keys.ENTRIES]),
+    selector("zscore zadd", rw=[keys.OPEN_RUNS]),
+    selector("hincrby", rw=[_PAIRS]),
+    selector("lpush llen", w=[_SPOKES]),
 ]
 
 #: Commands of `dsf.fleet.changes.record`: record a user's action, and notify the hub controller.
-_RECORD: Final = [
-    _selector("evalsha"),
-    _selector("xadd", w=[keys.CHANGES]),
-    _selector("lpush ltrim", w=[keys.HUB_WAKE]),
+RECORD: Final = [
+    selector("evalsha"),
+    selector("xadd", w=[keys.CHANGES]),
+    selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
-#: The optimiser's proposals, kept for the page.
-_PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
-
 #: Commands of `dsf.backtest.kept`: keep backtests for the page.
-_BACKTESTS: Final = [_selector("hset hkeys hdel hgetall expire", rw=[keys.backtests("*")])]
+_BACKTESTS: Final = [selector("hset hkeys hdel hgetall expire", rw=[keys.backtests("*")])]
 
 #: Commands of `dsf schedule`: overrides, and the due times that they move.
 _OVERRIDE: Final = [
     *_TELL_READERS,
-    _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
-    _selector("sadd", w=[keys.HUB_CHANGED]),
-    _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
-    _selector("hset hdel", w=[keys.OVERRIDES]),
-    _selector("hexists", r=[keys.ENTRIES]),
-    _selector("zscore zadd", rw=[keys.DUE]),
-    _selector("get set", rw=[keys.FIRST_RUNS]),
-    _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+    selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
+    selector("sadd", w=[keys.HUB_CHANGED]),
+    selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
+    selector("hset hdel", w=[keys.OVERRIDES]),
+    selector("hexists", r=[keys.ENTRIES]),
+    selector("zscore zadd", rw=[keys.DUE]),
+    selector("get set", rw=[keys.FIRST_RUNS]),
+    selector("lpush ltrim", w=[keys.BEAT_WAKE]),
 ]
 
 _QUESTIONS: Final = [
-    _selector("publish", channels=[keys.CONTROL.questions]),
-    _selector("psubscribe punsubscribe", channels=[keys.CONTROL.reply("*")]),
+    selector("publish", channels=[keys.CONTROL.questions]),
+    selector("psubscribe punsubscribe", channels=[keys.CONTROL.reply("*")]),
 ]
-_CONTROL: Final = [*_QUESTIONS, _selector("publish", channels=[keys.CONTROL.commands])]
+_CONTROL: Final = [*_QUESTIONS, selector("publish", channels=[keys.CONTROL.commands])]
 
 _OPERATOR: Final = [
-    *_CLIENT,
-    *_SCRIPTS,
+    *CLIENT,
+    *SCRIPTS,
     *_READER,
     *_OVERRIDE,
     # `dsf credentials`: it asks the hub controller and sees no secret.
-    _selector("hgetall", r=[keys.KEYS_USED]),
-    _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
-    *_RECORD,
-    *_PLANS,
+    selector("hgetall", r=[keys.KEYS_USED]),
+    selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
+    *RECORD,
     *_BACKTESTS,
     # `dsf rescore`, and `celery call` with a cluster's queue
-    *_SEND_NOW,
+    *SEND_NOW,
     # `celery status`, `celery inspect` and `celery control`
     *_CONTROL,
 ]
 
 #: Acts for authorised users; their sessions are its own keys.
 _WEB: Final = [
-    *_CLIENT,
+    *CLIENT,
     _REPORT_CLOCK,
-    *_SCRIPTS,
+    *SCRIPTS,
     *_READER,
     *_OVERRIDE,
-    *_RECORD,
-    *_SEND_NOW,
+    *RECORD,
+    *SEND_NOW,
     *_BACKTESTS,
-    _selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
-]
-
-#: Sends ticks and reads the scores from the hub's objects: it may not read scores, books or history here.
-_OPTIMIZER: Final = [
-    *_CLIENT,
-    *_SCRIPTS,
-    # Existing names, also for messages about unknown ones; and how long a run may take.
-    _selector("hget hgetall", r=[keys.SCORERS, keys.CLUSTERS, keys.ENTRIES, keys.OVERRIDES]),
-    *_SEND_NOW,
-    *_RECORD,
-    *_PLANS,
+    selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
 
 _FLOWER: Final = [
-    *_CLIENT,
+    *CLIENT,
     *_TRANSACTIONS,
-    _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
-    _selector("psubscribe punsubscribe", channels=[EVENTS]),
+    selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
+    selector("psubscribe punsubscribe", channels=[EVENTS]),
     # Events of unknown clusters are dropped.
-    _selector("hkeys", r=[keys.CLUSTERS]),
+    selector("hkeys", r=[keys.CLUSTERS]),
     # A worker's page
     *_QUESTIONS,
     # Kombu asks for the length of its subscription as if it were a queue, and removes it; it is never there.
-    _selector("llen del", rw=["celeryev.*"]),
-    _selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),
+    selector("llen del", rw=["celeryev.*"]),
+    selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),
 ]
 
 
@@ -439,16 +430,14 @@ def _joined(*roles: list[str]) -> list[str]:
     ]
 
 
-_RULES: Final[dict[HubRole, list[str]]] = {
+_RULES: Final[dict[str, list[str]]] = {
     "controller": _CONTROLLER,
     "beat": _BEAT,
     "results": _RESULTS,
     "web": _WEB,
     "flower": _FLOWER,
     # Agents take what is pushed there as a tick, and a tick only names a scorer.
-    "flower-tasks": [*_FLOWER, *_CONTROL, _selector("lpush", w=[_SPOKES])],
-    "optimizer": _OPTIMIZER,
-    "hub": _joined(_CONTROLLER, _BEAT, _RESULTS, _WEB),
+    "flower-tasks": [*_FLOWER, *_CONTROL, selector("lpush", w=[_SPOKES])],
     "operator": _OPERATOR,
     "probe": _commands("ping"),
     "sentinel": [

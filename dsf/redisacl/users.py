@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_of_user, cluster_rules, cluster_user, hub_rules, hub_user
+from dsf.redisacl.rules import cluster_of_user, cluster_rules, cluster_user, hub_roles, hub_rules, hub_user
 
 #: Rule of the default user: off and without a password, so no client connects without a name. The user keeps its
 #: rights, because Redis reads its append-only file as this user, and versions without the fix of redis/redis#14541
@@ -28,7 +28,7 @@ class User:
     hashes: tuple[str, ...] = ()
 
     @classmethod
-    def of_hub(cls, role: HubRole, *passwords: str) -> User:
+    def of_hub(cls, role: str, *passwords: str) -> User:
         """The user of a role on the hub. Raises ValueError without a password, except for `probe`."""
         if not passwords and role != "probe":
             raise ValueError(f"user {hub_user(role)} needs a password")
@@ -54,11 +54,11 @@ class User:
         return [f"#{digest}" for digest in self.hashes] if self.hashes else ["nopass"]
 
 
-def hub_users(passwords: Mapping[HubRole, str]) -> list[User]:
+def hub_users(passwords: Mapping[str, str]) -> list[User]:
     """The users of the hub's processes that have passwords, and `probe`, which needs none."""
     return [
         User.of_hub(role, *filter(None, [passwords.get(role)]))
-        for role in HUB_ROLES
+        for role in hub_roles()
         if role == "probe" or role in passwords
     ]
 
@@ -78,7 +78,7 @@ def render_acl_file(users: Iterable[User], existing: str = "") -> str:
 def acl_template() -> str:
     """An ACL file with all users of the hub, and `#<role>` where the hash of a password belongs."""
     users = [
-        User(hub_user(role), tuple(hub_rules(role)), () if role == "probe" else (f"<{role}>",)) for role in HUB_ROLES
+        User(hub_user(role), tuple(hub_rules(role)), () if role == "probe" else (f"<{role}>",)) for role in hub_roles()
     ]
     return render_acl_file(users)
 

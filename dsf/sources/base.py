@@ -28,9 +28,8 @@ OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
 _PUSHED: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
 #: Built-in types behind which there are plug-ins, too.
 BEHIND: Final[Mapping[str, str]] = {
-    SourceType.OpenTelemetry: "opentelemetry.dynamic-scoring.open-cluster-management.io",
-    SourceType.Kubernetes: "kubernetes.dynamic-scoring.open-cluster-management.io",
-    SourceType.Object: "object.dynamic-scoring.open-cluster-management.io",
+    name: f"{name.lower()}.dynamic-scoring.open-cluster-management.io"
+    for name in (SourceType.OpenTelemetry, SourceType.Kubernetes, SourceType.Object)
 }
 
 

@@ -13,8 +13,9 @@ from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
+from dsf.extras import extras, needs
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import BEHIND, OTLP, Source, type_of
+from dsf.sources.base import BEHIND, Source, type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
 from dsf.text import cleaned
@@ -26,8 +27,6 @@ SOURCES: Final[Mapping[str, str]] = {
 }
 #: The entry point group of source types.
 GROUP: Final = "dsf.sources"
-#: Plug-ins of this project -> the extra that brings the distribution which has them.
-EXTRAS: Final[Mapping[str, str]] = {OTLP: "otel", **dict.fromkeys(BEHIND.values(), "sources")}
 
 log = dsf.log.get(__name__)
 
@@ -40,10 +39,10 @@ def source_of(name: str) -> Source:
         return fetch
     plugin = BEHIND.get(name, name)
     if plugin not in plugins():
-        others = [other for other in plugins() if other not in EXTRAS]
+        others = [other for other in plugins() if other not in extras()]
         text = f"source type {name!r} is not one of {', '.join([*SourceType, *others])}"
-        if extra := EXTRAS.get(plugin):
-            text = f"source type {name!r} needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'"
+        if extra := extras().get(plugin):
+            text = needs(extra, f"source type {name!r}")
         elif is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)

@@ -1,7 +1,7 @@
 """Authentication and authorization of the page's users.
 
-`kubernetes` checks the login token on the hub's API server: `get dynamicscorers` is required to read, `update
-dynamicscorers` to act, and `list placements` to see Placements. `proxy` trusts the headers of a proxy such as
+`kubernetes` checks the login token on the hub's API server: `LOOK` is required to read, `ACT` to act, and pages may
+require other rights. `proxy` trusts the headers of a proxy such as
 oauth2-proxy and checks the user's rights on the API server, or by a list of groups. `token` is one token with all
 rights. The others do not authenticate: `none` and `local` listen on this machine only, `none` and `open` are read-only,
 `local` and `anyone` are not.
@@ -11,13 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
 from dsf.errors import AccessError
+from dsf.kube.resources import DYNAMIC_SCORERS, Resource
 
-Doing = Literal["look", "act", "placements"]
+
+class Right(NamedTuple):
+    """A right on the hub's API server: on the DynamicScorers of the hub's namespace, or on a kind in all namespaces."""
+
+    verb: str
+    resource: Resource
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource.plural}"
+
+
+LOOK: Final = Right("get", DYNAMIC_SCORERS)
+ACT: Final = Right("update", DYNAMIC_SCORERS)
 #: Headers of oauth2-proxy and similar proxies: user, else email; groups.
 _HEADERS: Final = tuple(
     tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
@@ -40,7 +53,7 @@ class PageUser:
 #: unknown one (401) or after too many of them (429); BackendError or SettingsError if this cannot be checked.
 Holder = Callable[[str, str], PageUser]
 #: Whether a user has a right. Raises BackendError if this cannot be checked.
-Rights = Callable[[PageUser, Doing], bool]
+Rights = Callable[[PageUser, Right], bool]
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,7 @@ class UserAccess:
 def without_users(*, acting: bool) -> UserAccess:
     """Without authentication: every client may read, and act if `acting`."""
     anybody = PageUser("a user of this machine", claimed=True)
-    return UserAccess(lambda _, doing: doing != "act" or acting, lambda _: anybody, is_open=True)
+    return UserAccess(lambda _, right: right != ACT or acting, lambda _: anybody, is_open=True)
 
 
 def behind_proxy(rights: Rights) -> UserAccess:
@@ -104,4 +117,4 @@ def _only(request: Request, header: str) -> str:
 def listed(operators: Sequence[str]) -> Rights:
     """Return the rights by which these users and groups may act, and all others may read."""
     names = frozenset(operators)
-    return lambda caller, doing: doing != "act" or not names.isdisjoint({caller.name, *caller.groups})
+    return lambda caller, right: right != ACT or not names.isdisjoint({caller.name, *caller.groups})

@@ -26,9 +26,7 @@ from dsf.errors import (
     CursorError,
     DsfError,
     QueryError,
-    UnknownClusterError,
-    UnknownPlacementError,
-    UnknownScorerError,
+    UnknownNameError,
 )
 from dsf.fleet.api import add_changes, make_router, mistakes, problem, problem_of
 from dsf.fleet.path import hub_problems
@@ -36,7 +34,7 @@ from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS
 from dsf.process import hubclock, threads
-from dsf.web.access import UserAccess
+from dsf.web.access import LOOK, UserAccess
 from dsf.web.acting import Acting
 from dsf.web.forms import MAX_TOKEN, add_acts, add_login
 from dsf.web.guard import Guard, parse_networks, root_path
@@ -162,7 +160,7 @@ def _explained(request: Request, error: Exception) -> tuple[int, str, str]:
             return 400, "Invalid request", mistakes(error)
         case QueryError() | CursorError():
             return 400, "Invalid request", str(error)
-        case UnknownScorerError() | UnknownClusterError() | UnknownPlacementError():
+        case UnknownNameError():
             return 404, "There is no such thing", str(error)
     return 500, "This did not work", str(error)
 
@@ -200,7 +198,7 @@ def add_api(app: FastAPI, site: Site) -> None:
     def may_look(request: Request) -> None:
         if is_api(request) and (token := _token(request)) and site.access.login is not None:
             request.scope["dsf.caller"] = site.holder(token, request.client.host if request.client else "")
-        site.allow(request, "look")
+        site.allow(request, LOOK)
 
     router = make_router(site.sources.reading.model, functools.partial(settings_in_force, site.sources))
     add_changes(router, site.sources.reading.model)

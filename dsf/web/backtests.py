@@ -13,10 +13,8 @@ from dsf.backtest.summary import BacktestView, ItemView
 from dsf.process import hubclock
 from dsf.web.backtesting import LIMIT
 from dsf.web.drawing import Chart, SeriesLine, lines_over_time
-from dsf.web.pages import Query, Sources
+from dsf.web.pages import ALLOWED, Query, Sources
 
-#: Name in a query, set by the site itself: the right for which a page shows more, if the viewer has it.
-ALLOWED: Final = "allowed"
 #: Rows of a Placement's table.
 _SPANS: Final = 10
 #: Glyph and class of each state of a run.
@@ -46,7 +44,7 @@ def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[
     chosen = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = chosen.run.comparison if chosen else None
     # A viewer without the right to list Placements learns nothing of them here.
-    may_place = query.get(ALLOWED) == "placements"
+    may_place = ALLOWED in query
     return {
         "title": f"Backtests of {scorer}",
         "record": record,

@@ -15,7 +15,7 @@ import dsf.log
 from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
-from dsf.web.access import PageUser
+from dsf.web.access import ACT, PageUser
 from dsf.web.acting import ACTS, TESTS, Act, Acting, ActionTarget, FormError
 from dsf.web.rendering import link, segment
 from dsf.web.site import LoginNeededError, Site
@@ -133,7 +133,7 @@ def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
     def actor(request: Request, act: Act, target: ActionTarget, form: Mapping[str, str] | None = None) -> PageUser:
         """Who sends a form, or asks for one, and may act; who may not is logged."""
         try:
-            caller = site.allow(request, "act")
+            caller = site.allow(request, ACT)
             if form is not None:
                 sessions.check_form(request, form.get("secret", ""))
         except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable
 
 import dsf.log
 from dsf.api.scorer import DynamicScorer
 from dsf.errors import BackendError
-from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS, Resource
+from dsf.kube.resources import DYNAMIC_SCORERS
 from dsf.kube.reviews import Reviews, require_token
 from dsf.kube.session import Session
 from dsf.process.shared import Shared
 from dsf.process.turns import ClientTurns, client_of
-from dsf.web.access import Doing, PageUser
+from dsf.web.access import PageUser, Right
 from dsf.web.objects import ScorerReader, parsed
 
 log = dsf.log.get(__name__)
-
-#: The right that each action requires; Placements in all namespaces.
-_RIGHTS: Final[Mapping[Doing, tuple[str, Resource]]] = {
-    "look": ("get", DYNAMIC_SCORERS),
-    "act": ("update", DYNAMIC_SCORERS),
-    "placements": ("list", PLACEMENTS),
-}
 
 
 class KubeAccess:
@@ -42,7 +34,7 @@ class KubeAccess:
         self._holders: Shared[str, PageUser] = Shared(10.0, 2000, turns=30)
         # Wrong tokens of one client take turns from no others.
         self._turns = ClientTurns(turns=8, share=4, present=20, seconds=1.0)
-        self._rights: Shared[tuple[PageUser, Doing], bool] = Shared(10.0, 2000, turns=16)
+        self._rights: Shared[tuple[PageUser, Right], bool] = Shared(10.0, 2000, turns=16)
 
     def holder(self, token: str, client: str) -> PageUser:
         """The holder of a token that came from this address. Raises AccessError (401)."""
@@ -58,13 +50,13 @@ class KubeAccess:
 
         return self._holders.get(hashlib.sha256(token.encode()).hexdigest(), ask)
 
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
+    def allows(self, caller: PageUser, right: Right) -> bool:
         """Whether a user has a right; see `dsf.web.access.Rights`."""
-        verb, resource = _RIGHTS[doing]
-        namespace = self._namespace if resource is DYNAMIC_SCORERS else ""
+        verb, resource = right
+        namespace = self._namespace if resource == DYNAMIC_SCORERS else ""
         user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid}
         user["extra"] = json.loads(caller.extra)
-        return self._rights.get((caller, doing), lambda: self._reviews.allows(user, verb, resource, namespace))
+        return self._rights.get((caller, right), lambda: self._reviews.allows(user, verb, resource, namespace))
 
 
 def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:

@@ -17,7 +17,7 @@ import jinja2
 
 import dsf.log
 from dsf.settings import Settings
-from dsf.web.access import Doing
+from dsf.web.access import LOOK, Right
 from dsf.web.objects import ScorerReader, nothing
 from dsf.web.reading import Reading
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dsf.kube.session import Session
 
 GROUP: Final = "dsf.pages"
+#: Name in a query, set by the site itself: the right for which a page shows more, if the viewer has it.
+ALLOWED: Final = "allowed"
 
 log = dsf.log.get(__name__)
 
@@ -52,9 +54,9 @@ class PageView:
     #: Whether an open page polls it.
     live: bool = True
     #: Required right, besides read access.
-    needs: Doing = "look"
+    needs: Right = LOOK
     #: A right with which it shows more; its viewers without it share another rendering.
-    more_with: Doing | None = None
+    more_with: Right | None = None
     #: Whether its subject supports actions: a scorer, or one on one cluster.
     acts: bool = False
     #: Parameters of its query; others are ignored, so that the same page is rendered once.

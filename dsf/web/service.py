@@ -47,7 +47,7 @@ class WebService:
         sources = Sources(Reading(self._redis), _scorer_reader(settings, session), session, settings)
         self._backtests = BacktestRunner(sources)
         app = make_app(sources, _access(settings, session), Acting(sources, self._backtests))
-        self._server = HttpServer(Front(app), *settings.listen_address("hub"), name="web", shutdown_seconds=2)
+        self._server = HttpServer(Front(app), *settings.listen_address(), name="web", shutdown_seconds=2)
 
     def start(self) -> None:
         """Listen. Raises SettingsError for an unavailable address."""
@@ -101,7 +101,7 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     mode = settings.web_auth
     if mode in ("none", "local", "open", "anyone"):
-        host, _ = settings.listen_address("hub")
+        host, _ = settings.listen_address()
         if mode in ("none", "local") and not is_loopback(host):
             raise SettingsError(
                 f"DSF_WEB_AUTH is {mode} and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "

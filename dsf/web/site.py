@@ -12,10 +12,9 @@ from fastapi.responses import HTMLResponse
 
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.process.shared import Shared
-from dsf.web.access import Doing, PageUser, UserAccess
+from dsf.web.access import ACT, LOOK, PageUser, Right, UserAccess
 from dsf.web.acting import ACTS
-from dsf.web.backtests import ALLOWED
-from dsf.web.pages import PageView, Sources
+from dsf.web.pages import ALLOWED, PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, cookie_of, form_secret, set_cookie
 
@@ -85,7 +84,7 @@ class Site:
         self.sessions.close(cookie)
         return None
 
-    def allow(self, request: Request, doing: Doing) -> PageUser:
+    def allow(self, request: Request, right: Right) -> PageUser:
         """Return the user of a request with this right. Raises LoginNeededError and AccessError.
 
         Raises BackendError and redis.RedisError if this cannot be checked.
@@ -94,25 +93,24 @@ class Site:
         if caller is None:
             raise LoginNeededError("a login is required")
         # A user may act only on what the user may see.
-        if all(self.access.allows(caller, right) for right in dict.fromkeys(("look", doing))):
+        required_rights = dict.fromkeys((LOOK, right))
+        if all(self.access.allows(caller, required) for required in required_rights):
             return caller
         if self.access.is_open:
             reason = "this page is read-only: start it with --allow-actions, or enable authentication (docs/web.md)"
             raise AccessError(reason, 403)
-        needed = {"look": "get dynamicscorers", "act": "get and update dynamicscorers", "placements": "list placements"}
-        raise AccessError(f"{caller.name} may not do this: it takes the right to `{needed[doing]}`", 403)
+        text = " and ".join(f"`{required}`" for required in required_rights)
+        raise AccessError(f"{caller.name} may not do this: it takes the right to {text}", 403)
 
     def page(self, view: PageView, request: Request) -> HTMLResponse:
         """One page. Raises what its view raises."""
-        caller = self.allow(request, "look")
-        if view.needs != "look":
-            self.allow(request, view.needs)
+        caller = self.allow(request, view.needs)
         if len(request.url.query) > LONGEST_QUERY:
             raise QueryError(f"a query has at most {LONGEST_QUERY} characters")
         root, names = request.scope["dsf.root"], request.path_params
         query = {name: text for name, text in request.query_params.items() if name in view.knows}
         if view.more_with and self.access.allows(caller, view.more_with):
-            query[ALLOWED] = view.more_with
+            query[ALLOWED] = str(view.more_with)
 
         def make() -> _Part:
             context = {"every": 3 if view.live else 0, **view.build(self.sources, names, query)}
@@ -126,7 +124,7 @@ class Site:
             part = self._parts.get(key, make, is_new="if-none-match" not in request.headers)
         else:
             part = make()
-        acts = ACTS if view.acts and self.access.allows(caller, "act") else {}
+        acts = ACTS if view.acts and self.access.allows(caller, ACT) else {}
         return self.respond(
             request, "page.html", title=part.title, every=part.every, content=part.html, acts=acts, names=names
         )

@@ -16,8 +16,10 @@ from dsf.fleet import changes
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
+from dsf.kube.resources import PLACEMENTS
 from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
+from dsf.web.access import Right
 from dsf.web.acting import outcome
 from dsf.web.backtests import backtests
 from dsf.web.dividing import Chosen, chosen, divided
@@ -206,7 +208,12 @@ VIEWS: Final = (
     PageView("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
     PageView("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     PageView(
-        "/scorers/{scorer}/backtests", "backtests.html", backtests, more_with="placements", acts=True, knows=("run",)
+        "/scorers/{scorer}/backtests",
+        "backtests.html",
+        backtests,
+        more_with=Right("list", PLACEMENTS),
+        acts=True,
+        knows=("run",),
     ),
     PageView("/clusters/{cluster}", "cluster.html", _cluster),
     PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),

@@ -7,7 +7,7 @@ import signal
 
 import redis
 
-from dsf.redisacl.rules import HUB_ROLES, HubRole, hub_user
+from dsf.redisacl.rules import hub_roles, hub_user
 from dsf.redisacl.users import hub_users, password_hash, render_acl_file
 from tests.support import programs
 from tests.support.redisserver import AT_ONCE, Server
@@ -31,7 +31,7 @@ class SecureRedis(Server):
         ca: TestCa,
         *,
         certificate: Certificate | None = None,
-        passwords: dict[HubRole, str] | None = None,
+        passwords: dict[str, str] | None = None,
         aclfile: bool = True,
         options: tuple[str, ...] = (),
     ) -> None:
@@ -39,7 +39,7 @@ class SecureRedis(Server):
         # Once: another program may not be able to read its data.
         self._program = find_tls_server()
         self.ca = ca
-        self.passwords = passwords or {role: f"password-of-{role}" for role in HUB_ROLES if role != "probe"}
+        self.passwords = passwords or {role: f"password-of-{role}" for role in hub_roles() if role != "probe"}
         self.certificate = certificate or ca.issue("localhost", "127.0.0.1")
         self._aclfile = aclfile
         self._options = options
@@ -48,7 +48,7 @@ class SecureRedis(Server):
         """`rediss://user:password@localhost:port/0`; without arguments, without user."""
         return f"rediss://{f'{user}:{password}@' if user else ''}localhost:{self.port}/0"
 
-    def hub_url(self, role: HubRole) -> str:
+    def hub_url(self, role: str) -> str:
         """The URL of one of the hub's users."""
         return self.url(hub_user(role), self.passwords[role])
 

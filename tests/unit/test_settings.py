@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dsf.errors import SettingsError
-from dsf.settings import Settings
+from dsf.placements.settings import PlacementSettings
+from dsf.settings import Settings, settings_classes, unknown_variables
 from tests.conftest import SettingsFactory
 
 
@@ -17,6 +18,16 @@ def test_explicit_setting_overrides_the_environment(monkeypatch: pytest.MonkeyPa
     found = Settings(cluster="here")
     assert (found.cluster, found.listen_port) == ("here", 1234)
     assert found.model_fields_set >= {"cluster", "listen_port"}
+
+
+def test_settings_of_other_distributions_are_known_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PlacementSettings in settings_classes()
+    assert unknown_variables({"DSF_PLACEMENT_DEBUGGER": "", "DSF_AGENT_OBJECTS": "", "DSF_OPTIMIZER_AUTHS": ""}) == [
+        "DSF_OPTIMIZER_AUTHS"
+    ]
+    monkeypatch.setenv("DSF_PLACEMENT_DEBUGGER", "debugger:8080")
+    with pytest.raises(SettingsError, match=r"^wrong setting: DSF_PLACEMENT_DEBUGGER: "):
+        PlacementSettings.load()
 
 
 def test_lists_and_objects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 {{/*
 A Deployment of one process on the hub. Keys of the argument: root, component, values (of the component), args, env
 (list), mounts, volumes (lists), ports (dict name -> port), liveness, readiness (probes), usesApi (whether the process
-speaks with the API server), grace (seconds), scaled (whether an autoscaler sets the replicas), role (of the settings) and redisUser (name
-of its user in Redis), if not that of the component, alone (no two at once, not even during an upgrade).
+speaks with the API server), grace (seconds), scaled (whether an autoscaler sets the replicas), redisUser (name of its user in Redis,
+if not that of the component), alone (no two at once, not even during an upgrade).
 */}}
 {{- define "dsf.deployment" -}}
 {{- $root := .root -}}
@@ -57,8 +57,6 @@ spec:
           imagePullPolicy: {{ (($values.hubSetting.resourceController).image).pullPolicy | default "IfNotPresent" }}
           args: {{ toJson .args }}
           env:
-            - name: DSF_ROLE
-              value: {{ .role | default .component }}
             - name: DSF_NAMESPACE
               value: {{ include "dsf.namespace" $root | quote }}
             - name: DSF_LOG_FORMAT

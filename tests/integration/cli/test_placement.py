@@ -11,7 +11,7 @@ from dsf.cli.main import app
 from dsf.errors import HttpError, SettingsError
 from dsf.placements import reader
 from dsf.placements.reader import debugger_of
-from dsf.settings import Settings
+from dsf.placements.settings import PlacementSettings
 from tests.support.httpserver import ScriptedServer, answer
 
 ANSWER = {
@@ -29,7 +29,9 @@ def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path, monkeypatch: pyt
     token.write_text("sesame\n")
     with ScriptedServer(answer("no such path", 404)) as server:
         server.script(answer(ANSWER), path="/debug/placements/apps/best")
-        debugger = debugger_of(Settings(placement_debugger=server.url + "/", placement_debugger_token_file=token))
+        debugger = debugger_of(
+            PlacementSettings(placement_debugger=server.url + "/", placement_debugger_token_file=token)
+        )
         assert debugger is not None
         outcome = debugger.ask("apps", "best")
         assert outcome.passed == {"a", "b"}
@@ -51,4 +53,4 @@ def test_options_that_would_do_nothing_are_mistakes(arguments: tuple[str, ...]) 
 
 
 def test_scheduler_debugger_is_not_queried_without_configuration() -> None:
-    assert debugger_of(Settings()) is None
+    assert debugger_of(PlacementSettings()) is None

@@ -13,7 +13,6 @@ import pytest
 import redis
 import yaml
 
-from dsf.redisacl.rules import HubRole
 from dsf.redisacl.users import User, hub_users, render_acl_file
 from dsf.settings import Settings
 from dsf.store.client import connect
@@ -24,8 +23,8 @@ from tests.support.secureredis import find_tls_server
 from tests.support.wait import wait_for
 from tests.unit.deploy import chart
 
-PROCESSES: tuple[HubRole, ...] = ("controller", "beat", "results", "web", "flower", "optimizer")
-ROLES: tuple[HubRole, ...] = ("hub", *PROCESSES, "operator")
+PROCESSES: tuple[str, ...] = ("controller", "beat", "results", "web", "flower", "optimizer")
+ROLES: tuple[str, ...] = ("hub", *PROCESSES, "operator")
 VALUES = {"redis": {"maxClients": 200}, "optimizer": {"enabled": True}}
 OBJECTS = chart.render(VALUES | {"mode": "Distributed"})
 
@@ -38,7 +37,7 @@ class Bundled:
         self.port = free_port()
         self._process: Child | None = None
         secret = chart.one(OBJECTS, "Secret", "dynamic-scoring-redis-users")
-        self.passwords: dict[HubRole, str] = {role: chart.secret_text(secret, role) for role in ROLES}
+        self.passwords: dict[str, str] = {role: chart.secret_text(secret, role) for role in ROLES}
         for name, key in (("tls", "ca.crt"), ("tls", "tls.crt"), ("tls", "tls.key")):
             text = chart.secret_text(chart.one(OBJECTS, "Secret", f"dynamic-scoring-redis-{name}"), key)
             (folder / key).write_text(text)
@@ -109,13 +108,11 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundled]:
 
 
 @pytest.fixture
-def as_process(
-    bundled: Bundled, settings_factory: Callable[..., Settings]
-) -> Iterator[Callable[[HubRole], redis.Redis]]:
+def as_process(bundled: Bundled, settings_factory: Callable[..., Settings]) -> Iterator[Callable[[str], redis.Redis]]:
     """`as_process(name)` -> a client made of the environment that the chart gives the process."""
     with contextlib.ExitStack() as stack:
 
-        def make(name: HubRole) -> redis.Redis:
+        def make(name: str) -> redis.Redis:
             environment = chart.told(OBJECTS, name)
             host = "dynamic-scoring-redis.open-cluster-management.svc:6379"
             settings = settings_factory(
@@ -130,9 +127,7 @@ def as_process(
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_every_process_gets_in_with_what_it_is_given(
-    as_process: Callable[[HubRole], redis.Redis], name: HubRole
-) -> None:
+def test_every_process_gets_in_with_what_it_is_given(as_process: Callable[[str], redis.Redis], name: str) -> None:
     client = as_process(name)
     assert client.ping()
     with pytest.raises(redis.exceptions.NoPermissionError):
@@ -171,7 +166,7 @@ def test_bundled_redis_refuses_clients_without_user_or_tls(bundled: Bundled) -> 
         plain.ping()
 
 
-def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Callable[[HubRole], redis.Redis]) -> None:
+def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Callable[[str], redis.Redis]) -> None:
     hub: Any = as_process("controller")
     user = User.of_cluster("c1", "cluster-password")
     hub.execute_command("ACL SETUSER", user.name, *user.setuser())

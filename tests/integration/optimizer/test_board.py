@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from dsf import keys
 from dsf.fleet.changes import read
 from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.plans import PlanComparison, read_plans, remember
+from dsf.optimizer.redisrights import PLANS
 from dsf.settings import Settings
 from tests.integration.optimizer.bed import POWER, Bed
 from tests.support.redisserver import RedisServer
@@ -59,10 +59,10 @@ def plan(namespace: str = "n", **more: Any) -> PlanComparison:
 
 
 def test_unreadable_plans_are_left_out_and_the_number_of_plans_is_limited(redis_client: redis.Redis) -> None:
-    redis_client.hset(keys.PLANS, "a", "{")
+    redis_client.hset(PLANS, "a", "{")
     assert remember(redis_client, plan("b"))
     assert [one.namespace for one in read_plans(redis_client)] == ["b"]
-    redis_client.hset(keys.PLANS, mapping={f"n{number}": "{" for number in range(98)})
+    redis_client.hset(PLANS, mapping={f"n{number}": "{" for number in range(98)})
     assert not remember(redis_client, plan("new"))
     assert remember(redis_client, plan("b"))
 

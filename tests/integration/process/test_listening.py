@@ -96,8 +96,7 @@ def test_occupied_ipv4_port_is_reported() -> None:
 
 
 def test_listen_address_default_is_everywhere_for_agents_only(settings_factory: Callable[..., Settings]) -> None:
-    settings = settings_factory()
-    assert settings.listen_address("agent") == (EVERYWHERE, 8080)
-    assert settings.listen_address("hub") == ("127.0.0.1", 8080)
-    assert settings.listen_address("optimizer") == ("127.0.0.1", 8338)
-    assert settings_factory(listen_host="::1", listen_port=0).listen_address("hub") == ("::1", 0)
+    assert settings_factory(role="agent").listen_address() == (EVERYWHERE, 8080)
+    assert settings_factory(role="hub").listen_address() == ("127.0.0.1", 8080)
+    assert settings_factory().listen_address(8338) == ("127.0.0.1", 8338)
+    assert settings_factory(listen_host="::1", listen_port=0).listen_address() == ("::1", 0)

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from dsf.auth.authenticator import GROUP, METHODS
-from dsf.sources.registry import EXTRAS
+from dsf.sources.base import BEHIND, OTLP
 from tests.integration.release.conftest import VERSION, DryRun, run, wheel
 from tests.support.uv import ROOT, built
 from tests.unit.deploy import chart
@@ -157,7 +157,7 @@ def test_the_framework_finds_the_types_and_methods_of_the_sources(dist: Path) ->
     modules = [value.partition(":")[0] for value in parser["dsf.sources"].values()]
     modules += [value.partition(":")[0] for value in parser[GROUP].values()]
     assert set(parser[GROUP]) == {field for field, function in METHODS.items() if not function}
-    assert set(parser["dsf.sources"]) == set(EXTRAS)
+    assert set(parser["dsf.sources"]) == {OTLP, *BEHIND.values()}
     assert {Path(*module.split(".")).with_suffix(".py").as_posix() for module in modules} <= files.keys()
 
 

@@ -24,7 +24,7 @@ from joserfc.jwk import RSAKey
 from dsf.keys import spoke_queue
 from dsf.messages import SigningKey, derive_key, new_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
-from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
+from dsf.redisacl.rules import cluster_user, hub_roles, hub_user
 from dsf.settings import ENV_PREFIX, TARGETS
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry
@@ -70,7 +70,7 @@ CANARIES = {
     "amazon session": "canary-session-19d4c2fa",
     "google token": "canary-google-8a3f60d1",
     **identities.CANARIES,
-    **{f"password of {role}": f"canary-redis-{role}-91c4" for role in HUB_ROLES if role != "probe"},
+    **{f"password of {role}": f"canary-redis-{role}-91c4" for role in hub_roles() if role != "probe"},
     "master secret": "ca4a5ec2" * 8,
 }
 MASTER = bytes.fromhex(CANARIES["master secret"])
@@ -102,7 +102,7 @@ class Fleet:
         """Start everything and wait for the first scores."""
         self.logs.mkdir(parents=True)
         self._secret_file.write_text(CANARIES["master secret"])
-        passwords: dict[HubRole, str] = {r: CANARIES[f"password of {r}"] for r in HUB_ROLES if r != "probe"}
+        passwords: dict[str, str] = {r: CANARIES[f"password of {r}"] for r in hub_roles() if r != "probe"}
         self.redis = self._stack.enter_context(SecureRedis(TestCa(self.folder / "ca"), passwords=passwords))
         self.admin = self.redis.client()
         # For what tests do in the hub's place, and to know passwords; the users are made by the hub process.

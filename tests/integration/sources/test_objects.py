@@ -44,9 +44,7 @@ class Cluster:
         self.way = Way(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
         self.session = Session.load(self.way.kubeconfig)
         self.memory: SourceMemory = memory()
-        self.memory.settings = Settings(
-            agent_kube=True, kubeconfig=self.way.kubeconfig, agent_objects=["deployments.apps"]
-        )
+        self.memory.settings = Settings(agent_kube=True, kubeconfig=self.way.kubeconfig)
 
     def close(self) -> None:
         """End connections."""
@@ -96,7 +94,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
+def cluster(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("DSF_AGENT_OBJECTS", '["deployments.apps"]')
     new_cluster = Cluster(control_plane)
     yield new_cluster
     new_cluster.close()

@@ -13,6 +13,7 @@ from dsf import keys
 from dsf.fleet.model import FleetModel
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.optimizer.plans import read_plans
+from dsf.optimizer.redisrights import PLANS
 from dsf.store.agents import AgentKeys
 from dsf.store.client import complain
 from dsf.store.clockguard import ResultsGuard
@@ -84,7 +85,7 @@ OTHERS = [
     (keys.SCORER_NOTICES, "s1", '{"name": 1}'),
     (keys.CLUSTER_NOTICES, "c1", '{"name": "c1", "labels": 7}'),
     (keys.CONFIG_READS, "s1", '{"name": "s1", "at": "x"}'),
-    (keys.PLANS, "n", "{}"),
+    (PLANS, "n", "{}"),
     (keys.REJECTED, "replayed", "x"),
     (keys.REJECTED_MAIL, "c1", "inf"),
     (keys.BEAT_STATS, "skipped:paused", "x"),

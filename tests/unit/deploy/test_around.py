@@ -10,7 +10,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from dsf.redisacl.rules import HUB_ROLES, hub_user
+from dsf.redisacl.rules import hub_roles, hub_user
 from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
 
@@ -91,7 +91,7 @@ def test_the_test_pod_finds_redis() -> None:
 
 @pytest.mark.parametrize("values", [{}, chart.EVERYTHING], ids=["defaults", "everything"])
 def test_every_user_of_the_chart_is_one_of_redis(values: chart.Values) -> None:
-    users = {hub_user(role) for role in HUB_ROLES}
+    users = {hub_user(role) for role in hub_roles()}
     objects = chart.render(values)
     for workload in chart.workloads(objects).values():
         for container in chart.containers(workload):

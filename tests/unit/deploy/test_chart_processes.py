@@ -11,7 +11,8 @@ import typer.main
 
 from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.cli.main import app
-from dsf.settings import DEFAULT_PORTS, ENV_PREFIX, Settings
+from dsf.optimizer.settings import DEFAULT_PORT as OPTIMIZER_PORT
+from dsf.settings import DEFAULT_PORT, ENV_PREFIX, settings_classes
 from dsf.worker import commands
 from tests.unit.deploy import chart
 
@@ -39,7 +40,7 @@ def process(request: pytest.FixtureRequest) -> tuple[str, chart.Object]:
 
 
 def test_every_variable_is_a_setting(workloads: dict[str, chart.Object]) -> None:
-    settings = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    settings = {ENV_PREFIX + name.upper() for group in settings_classes() for name in group.model_fields}
     for workload in workloads.values():
         for container in chart.containers(workload):
             named = {name for name in chart.environment(container) if name.startswith(ENV_PREFIX)}
@@ -57,8 +58,8 @@ def test_every_value_of_a_setting_can_be_used(
             for key, value in chart.environment(container).items():
                 # What OCM fills in.
                 patch.setenv(key, re.sub(r"{{\w+}}", "1", value))
-            settings = Settings.load()
-        assert settings.role == ("hub" if name in HUB else name)
+            for group in settings_classes():
+                group.load()
 
 
 def test_every_command_is_one_of_ours(workloads: dict[str, chart.Object]) -> None:
@@ -183,10 +184,10 @@ def test_ports_match(process: tuple[str, chart.Object]) -> None:
         **dict.fromkeys(HUB, probes),
         **{name: {"http": int(environment.get("DSF_LISTEN_PORT", 0)), **probes} for name in ("hub", "web")},
         "agent": {
-            "http-metrics": DEFAULT_PORTS["agent"],
+            "http-metrics": DEFAULT_PORT,
             "otlp-http": int(environment.get("DSF_OTLP_PORT", 0)),
         },
-        "optimizer": {"http": DEFAULT_PORTS["optimizer"]},
+        "optimizer": {"http": OPTIMIZER_PORT},
         "flower": {"http": 5555},
     }.get(name, {})
     assert {port["name"]: port["containerPort"] for port in container.get("ports", [])} == expected

@@ -154,7 +154,7 @@ def test_new_setting_needs_five_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("beat_pause", "beat.queueLimit: dsf/settings.py has no setting beat_pause"),
+        ("beat_pause", "beat.queueLimit: no setting beat_pause"),
         ("queue_limit bat", "beat.queueLimit: no component bat"),
     ],
 )

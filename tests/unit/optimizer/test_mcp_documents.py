@@ -12,7 +12,8 @@ from dsf.cli.main import app
 from dsf.optimizer.access import RIGHTS, GuardedAction
 from dsf.optimizer.mcp import PATH
 from dsf.optimizer.mcp_tools import TOOLS
-from dsf.settings import DEFAULT_PORTS, ENV_PREFIX, Settings
+from dsf.optimizer.settings import DEFAULT_PORT, OptimizerSettings
+from dsf.settings import ENV_PREFIX
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "mcp.md").read_text()
@@ -33,7 +34,7 @@ def test_the_example_names_things_that_there_are() -> None:
     assert local["command"].endswith("/.venv/bin/dsf")
     assert CliRunner().invoke(app, [*local["args"], "--help"]).exit_code == 0
     assert all(is_setting(name) for name in local["env"])
-    assert remote["url"] == f"http://localhost:{DEFAULT_PORTS['optimizer']}{PATH}"
+    assert remote["url"] == f"http://localhost:{DEFAULT_PORT}{PATH}"
     (wanted,) = configuration["inputs"]
     assert remote["headers"]["Authorization"] == f"Bearer ${{input:{wanted['id']}}}"
     assert wanted["password"] is True
@@ -61,4 +62,4 @@ def test_settings_and_json_in_the_document_are_good() -> None:
 
 
 def is_setting(name: str) -> bool:
-    return name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
+    return name.removeprefix(ENV_PREFIX).lower() in OptimizerSettings.model_fields

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsf.redisacl.__main__ import main
-from dsf.redisacl.rules import HUB_ROLES
+from dsf.redisacl.rules import hub_roles
 from dsf.redisacl.users import User, render_acl_file
 
 NEEDED = ("hub", "beat", "results")
@@ -28,9 +28,9 @@ def passwords(tmp_path: Path) -> Path:
 def test_command_prints_the_acl_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--passwords", str(passwords)]) == 0
     text, said = capsys.readouterr()
-    assert "no user for controller, web, flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
+    assert "no user for controller, web, flower-tasks, operator, sentinel, replica, optimizer: no such file in" in said
     names = [line.split()[1] for line in text.splitlines()]
-    assert names == ["default", "dsf-beat", "dsf-results", "dsf-flower", "dsf-hub", "dsf-probe"]
+    assert names == ["default", "dsf-beat", "dsf-results", "dsf-flower", "dsf-probe", "dsf-hub"]
     assert "a-long-password" not in text
 
 
@@ -50,7 +50,7 @@ def test_command_writes_the_acl_file_and_keeps_clusters(
 
 
 def test_command_reports_no_role_if_all_have_passwords(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for role in HUB_ROLES:
+    for role in hub_roles():
         (passwords / role).write_text(f"a-long-password-of-{role}")
     assert main(["--passwords", str(passwords)]) == 0
     assert capsys.readouterr().err == ""

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dsf.redisacl.__main__ import main
-from dsf.redisacl.rules import HUB_ROLES
+from dsf.redisacl.rules import hub_roles
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "redis"
 MANIFESTS = sorted(path.name for path in FOLDER.glob("*.yaml") if path.name != "kustomization.yaml")
@@ -87,7 +87,7 @@ def _write_users(passwords: Path, file: Path) -> subprocess.CompletedProcess[str
 
 
 def test_each_user_has_a_password() -> None:
-    assert set(_passwords()) == set(HUB_ROLES) - {"probe"}
+    assert set(_passwords()) == set(hub_roles()) - {"probe"}
     text = (FOLDER / "sentinel.conf.example").read_text()
     assert f"auth-pass hub {_passwords()['sentinel']}" in text
 

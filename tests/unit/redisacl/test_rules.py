@@ -7,12 +7,12 @@ import re
 import pytest
 
 from dsf import keys
+from dsf.optimizer.redisrights import PLANS, RIGHTS
 from dsf.redisacl.rules import (
-    HUB_ROLES,
-    HubRole,
     cluster_of_user,
     cluster_rules,
     cluster_user,
+    hub_roles,
     hub_rules,
     hub_user,
 )
@@ -53,16 +53,16 @@ def test_user_names() -> None:
     assert cluster_of_user("default") is None
 
 
-@pytest.mark.parametrize("role", HUB_ROLES)
-def test_dangerous_commands_are_granted_to_no_role(role: HubRole) -> None:
+@pytest.mark.parametrize("role", hub_roles())
+def test_dangerous_commands_are_granted_to_no_role(role: str) -> None:
     commands = re.findall(r"\+([^ )]+)", " ".join(hub_rules(role)))
     assert commands
     assert not set(commands) & set(_DANGEROUS)
     assert hub_rules(role)[:4] == ["resetkeys", "resetchannels", "clearselectors", "-@all"]
 
 
-@pytest.mark.parametrize("role", HUB_ROLES)
-def test_keys_are_named_one_by_one(role: HubRole) -> None:
+@pytest.mark.parametrize("role", hub_roles())
+def test_keys_are_named_one_by_one(role: str) -> None:
     patterns = set(re.findall(r"(?:%RW|%R|%W)?~([^ )]+)", " ".join(hub_rules(role))))
     with_star = {pattern for pattern in patterns if "*" in pattern}
     of_pairs = {"dsf:pair:*", "dsf:history:*"}
@@ -71,8 +71,8 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
     assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, *of_people, "celeryev.*"}
 
 
-@pytest.mark.parametrize("role", [role for role in HUB_ROLES if role != "hub"])
-def test_rows_are_written_only_by_results_workers(role: HubRole) -> None:
+@pytest.mark.parametrize("role", [role for role in hub_roles() if role != "hub"])
+def test_rows_are_written_only_by_results_workers(role: str) -> None:
     rules = [rule for rule in hub_rules(role) if re.search(rf"%(RW|W)~{keys.ROWS}\b(?!:)", rule)]
     commands = {command for rule in rules for command in re.findall(r"\+(\S+)", rule)}
     # The controller removes the rows of pairs that are gone.
@@ -81,14 +81,14 @@ def test_rows_are_written_only_by_results_workers(role: HubRole) -> None:
 
 
 def test_ticks_are_written_only_by_beat_and_roles_acting_for_people() -> None:
-    def writes_ticks(role: HubRole) -> bool:
+    def writes_ticks(role: str) -> bool:
         return any(
             re.search(r"\+(lpush|rpush|lmove|blmove)\b", rule) and re.search(r"%(RW|W)~spoke\.\*", rule)
             for rule in hub_rules(role)
         )
 
-    for_people = ["web", "flower-tasks", "optimizer", "operator"]
-    assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", *for_people]
+    for_people = ["web", "flower-tasks", "operator", "optimizer"]
+    assert [role for role in hub_roles() if writes_ticks(role)] == ["beat", *for_people]
     # The rules of all services are no selectors.
     assert {"+lpush", "%RW~spoke.*"} <= set(hub_rules("hub"))
     assert not any("spoke" in rule for rule in hub_rules("results"))
@@ -105,8 +105,15 @@ def test_an_optimiser_sends_ticks_and_sees_nothing_of_scores() -> None:
     assert commands == {"evalsha", "hincrby"}
 
 
+def test_rights_of_other_distributions_are_added_to_roles() -> None:
+    assert RIGHTS.keys() == {"optimizer", "operator", "web"}
+    for role, rules in RIGHTS.items():
+        assert set(rules) <= set(hub_rules(role))
+    assert f"%R~{PLANS}" in hub_rules("hub")
+
+
 def test_users_are_managed_only_by_the_hub() -> None:
-    assert [role for role in HUB_ROLES if any("acl|" in rule for rule in hub_rules(role))] == ["controller", "hub"]
+    assert [role for role in hub_roles() if any("acl|" in rule for rule in hub_rules(role))] == ["controller", "hub"]
 
 
 def test_no_cluster_touches_the_results_of_all() -> None:

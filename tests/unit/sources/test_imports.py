@@ -21,7 +21,7 @@ def test_source_types_load_lazily_with_their_dependencies() -> None:
     """Pushed metrics are a plug-in: it is found without being loaded."""
     code = (
         "import sys, dsf.agent.main, dsf.sources\n"
-        "from dsf.sources.registry import OTLP, plugins, source_of\n"
+        "from dsf.sources.base import OTLP\nfrom dsf.sources.registry import plugins, source_of\n"
         "def there(*names): return sorted(name for name in sys.modules if name.startswith(names))\n"
         "print(there('google.', 'opentelemetry.proto', 'kubernetes'), there(*dsf.sources.SOURCES.values()))\n"
         "source_of('Prometheus'); print(there(*dsf.sources.SOURCES.values()))\n"
@@ -39,7 +39,8 @@ def test_source_types_load_lazily_with_their_dependencies() -> None:
 def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
     code = (
         "import sys; sys.modules['google.protobuf'] = sys.modules['opentelemetry.proto'] = None\n"
-        "from dsf.errors import HttpError; from dsf.sources.registry import OTLP, source_of\n"
+        "from dsf.errors import HttpError\nfrom dsf.sources.base import OTLP\n"
+        "from dsf.sources.registry import source_of\n"
         "try: source_of(OTLP)\n"
         "except HttpError as error: print(error.reason, error)"
     )
@@ -48,7 +49,9 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
     assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in said
 
 
-@pytest.mark.parametrize(("name", "extra"), [*registry.EXTRAS.items(), *dict.fromkeys(base.BEHIND, "sources").items()])
+@pytest.mark.parametrize(
+    ("name", "extra"), [(base.OTLP, "otel"), *dict.fromkeys([*base.BEHIND, *base.BEHIND.values()], "sources").items()]
+)
 def test_without_the_distribution_a_scorer_names_the_extra(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

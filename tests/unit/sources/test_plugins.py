@@ -20,7 +20,7 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
 from dsf.sources import Context, registry, source_of
-from dsf.sources.base import Question
+from dsf.sources.base import BEHIND, OTLP, Question
 from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError, ask
 from tests.support.plugins import forget, install, install_sample
 
@@ -231,7 +231,7 @@ def test_invalid_plugin_name_is_never_used(
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(registry.log, "error", lambda _, **values: said.append(values))
     module = package("raise SystemExit", name)
-    assert set(registry.plugins()) == set(registry.EXTRAS)
+    assert set(registry.plugins()) == {OTLP, *BEHIND.values()}
     assert (said[0]["name"], said[0]["package"]) == (name, f"{module} 1.0, {module}:it")
     assert why in said[0]["why"]
     if name in set(SourceType):

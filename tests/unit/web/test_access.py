@@ -13,7 +13,7 @@ from starlette.requests import Request
 from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
 from dsf.process.clienttoken import AT_ONCE
-from dsf.web.access import PageUser, UserAccess, behind_proxy, listed
+from dsf.web.access import ACT, LOOK, PageUser, UserAccess, behind_proxy, listed
 from dsf.web.kube import KubeAccess
 from dsf.web.service import WebService, _access
 from tests.conftest import SettingsFactory
@@ -72,16 +72,16 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
     )
     # Rights are checked at the API server, which does not exist here.
     access = _access(settings, cast("Session", object()))
-    assert access.allows(PageUser("ann", groups=("sre",)), "act")
-    assert not access.allows(PageUser("bob", groups=("dev",)), "act")
-    assert access.allows(PageUser("bob"), "look")
+    assert access.allows(PageUser("ann", groups=("sre",)), ACT)
+    assert not access.allows(PageUser("bob", groups=("dev",)), ACT)
+    assert access.allows(PageUser("bob"), LOOK)
 
 
 def test_login_is_valid_while_the_token_is_unchanged(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("the-first-token-of-all")
     access = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
-    assert access.allows(access.login("the-first-token-of-all", "10.0.0.1"), "act")
+    assert access.allows(access.login("the-first-token-of-all", "10.0.0.1"), ACT)
     file.write_text("the-second-token-of-all")
     with pytest.raises(AccessError):
         access.login("the-first-token-of-all", "10.0.0.1")
@@ -188,9 +188,9 @@ def test_token_of_openshift_is_asked_about(reviewer: Reviewer) -> None:
 def test_permission_of_a_limited_token_is_cached_separately(reviewer: Reviewer) -> None:
     allows = KubeAccess(cast("Session", None), "ocm").allows
     limited = '{"scopes.authorization.openshift.io": ["user:info"]}'
-    assert allows(PageUser("ann"), "act")
-    assert not allows(PageUser("ann", extra=limited), "act")
-    assert allows(PageUser("ann"), "act")
+    assert allows(PageUser("ann"), ACT)
+    assert not allows(PageUser("ann", extra=limited), ACT)
+    assert allows(PageUser("ann"), ACT)
 
 
 @pytest.mark.parametrize(

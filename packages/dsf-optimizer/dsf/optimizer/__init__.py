@@ -22,6 +22,7 @@ Without input or output:
 
 Around it:
 
+    settings       the settings
     service        the operations, shared by all interfaces
     errors         the optimiser's errors
     params         the fields of a request
@@ -35,6 +36,7 @@ Around it:
     manifests      a plan as objects, and back
     writer         applies a plan atomically
     hubredis       sends ticks, and records changes and plans in Redis
+    redisrights    what it may do in Redis
     plans          data of plans for the page
     access         authenticates and authorizes callers
     middleware     checks every request

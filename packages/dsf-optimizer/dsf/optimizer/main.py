@@ -17,19 +17,19 @@ from dsf.optimizer.access import make_access
 from dsf.optimizer.app import make_app
 from dsf.optimizer.mcp import McpMount
 from dsf.optimizer.service import OptimizerService, make_service
-from dsf.settings import Settings
+from dsf.optimizer.settings import DEFAULT_PORT, OptimizerSettings
 
 log = dsf.log.get(__name__)
 
 
-def run(settings: Settings, owner: str = "") -> int:
+def run(settings: OptimizerSettings, owner: str = "") -> int:
     """Serve until SIGTERM or SIGINT; requests under way are finished, searches are cut. Returns the exit code.
 
     Raises SettingsError for invalid settings, an unavailable address, and a service that would be open to other
     machines.
     """
     dsf.log.setup(settings)
-    host, port = settings.listen_address("optimizer")
+    host, port = settings.listen_address(DEFAULT_PORT)
     with closing(Session.load(settings.kubeconfig)) as session:
         access = make_access(
             settings.optimizer_auth,

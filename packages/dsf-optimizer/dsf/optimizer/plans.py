@@ -11,8 +11,8 @@ import redis
 from pydantic import Field
 
 import dsf.log
-from dsf import keys
 from dsf.fleet.views import Time, View
+from dsf.optimizer.redisrights import PLANS
 from dsf.store.client import parsed
 
 log = dsf.log.get(__name__)
@@ -123,23 +123,23 @@ def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
             return False
         rows //= 2
         comparison = comparison.cut(rows)
-    known = client.hexists(keys.PLANS, comparison.namespace)
-    if not known and int(client.hlen(keys.PLANS)) >= 100:
+    known = client.hexists(PLANS, comparison.namespace)
+    if not known and int(client.hlen(PLANS)) >= 100:
         log.warning("plans of too many namespaces are kept", namespace=comparison.namespace)
         return False
-    client.hset(keys.PLANS, comparison.namespace, text)
+    client.hset(PLANS, comparison.namespace, text)
     return True
 
 
 def forget(client: redis.Redis, namespace: str) -> None:
     """Remove a namespace whose plan was reset. Raises redis.RedisError."""
-    client.hdel(keys.PLANS, namespace)
+    client.hdel(PLANS, namespace)
 
 
 def read_plans(client: redis.Redis) -> list[PlanComparison]:
     """The newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
     plans = []
-    for namespace, text in sorted(client.hgetall(keys.PLANS).items()):
+    for namespace, text in sorted(client.hgetall(PLANS).items()):
         if (plan := parsed(PlanComparison, str(namespace), str(text))) is not None:
             plans.append(plan)
     return plans

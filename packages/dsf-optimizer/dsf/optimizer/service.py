@@ -29,6 +29,7 @@ from dsf.optimizer.plan import Plan
 from dsf.optimizer.reading import read
 from dsf.optimizer.scores import Scores
 from dsf.optimizer.selector import PlacementSelector
+from dsf.optimizer.settings import OptimizerSettings
 from dsf.optimizer.solver import SolverProcess
 from dsf.optimizer.views import (
     AppliedPlan,
@@ -42,7 +43,6 @@ from dsf.optimizer.views import (
     ScorerView,
 )
 from dsf.optimizer.writer import ObjectChange, PlanWriter
-from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
@@ -286,7 +286,9 @@ class OptimizerService:
         return report, plan, previous, changes, problems
 
 
-def make_service(settings: Settings, way: Way, owner: str = "", access: CallerAccess | None = None) -> OptimizerService:
+def make_service(
+    settings: OptimizerSettings, way: Way, owner: str = "", access: CallerAccess | None = None
+) -> OptimizerService:
     """The service over the hub of the settings; `way` and `owner` as in `OptimizerService`. Raises SettingsError."""
     selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(

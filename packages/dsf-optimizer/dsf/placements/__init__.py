@@ -3,6 +3,7 @@
 scheduling   the rules of OCM's placement controller, as pure functions
 explanation  explains a Placement by these rules, as data
 kinds        the kinds of these objects that nothing else reads
+settings     its settings
 reader       reads the objects from the hub, and asks OCM's own scheduler if that is possible
 command      `dsf placement`
 pages        the page's Placements, with `templates`

@@ -66,9 +66,9 @@ def placement(
     from dsf.http import trust
     from dsf.kube.session import Session
     from dsf.placements.reader import PlacementReader, debugger_of
-    from dsf.settings import Settings
+    from dsf.placements.settings import PlacementSettings
 
-    settings = for_a_person(hub_settings(Settings.load()))
+    settings = for_a_person(hub_settings(PlacementSettings.load()))
     dsf.log.prepare(settings)
     trust.use_folder(settings.trusted_ca_dir)
     with closing(Session.load(settings.kubeconfig)) as session:
@@ -87,7 +87,7 @@ def placement(
 
 
 def _namespace_of(listed: PlacementList, name: str) -> str:
-    from dsf.errors import UnknownPlacementError
+    from dsf.errors import UnknownNameError
 
     namespaces = [item.namespace for item in listed.placements if item.name == name]
     if len(namespaces) == 1:
@@ -96,7 +96,7 @@ def _namespace_of(listed: PlacementList, name: str) -> str:
         raise typer.BadParameter(
             f"namespaces {', '.join(namespaces)} have one: select one with --namespace", param_hint="--namespace"
         )
-    raise UnknownPlacementError(f"no namespace has a Placement {name!r}; `dsf placement` lists them")
+    raise UnknownNameError(f"no namespace has a Placement {name!r}; `dsf placement` lists them")
 
 
 def _asked(view: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:

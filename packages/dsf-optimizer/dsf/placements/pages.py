@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from dsf.kube.resources import PLACEMENTS
 from dsf.placements.explanation import PlacementView, WhatIf
 from dsf.placements.scheduling import MAX_SCORE
+from dsf.placements.settings import PlacementSettings
+from dsf.web.access import Right
 from dsf.web.pages import PagePlugin, PageView, Sources
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Most rows of a table.
 ROWS: Final = 100
+_LIST_PLACEMENTS: Final = Right("list", PLACEMENTS)
 
 
 def _reader(sources: Sources) -> PlacementReader | None:
@@ -23,7 +27,7 @@ def _reader(sources: Sources) -> PlacementReader | None:
         return None
     from dsf.placements.reader import PlacementReader, debugger_of
 
-    return PlacementReader(sources.session, debugger_of(sources.settings))
+    return PlacementReader(sources.session, debugger_of(PlacementSettings.load()))
 
 
 def placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
@@ -91,13 +95,13 @@ PAGES: Final = PagePlugin(
     "/placements",
     "dsf.placements",
     (
-        PageView("/placements", "placements/placements.html", placements, live=False, needs="placements"),
+        PageView("/placements", "placements/placements.html", placements, live=False, needs=_LIST_PLACEMENTS),
         PageView(
             "/placements/{namespace}/{name}",
             "placements/placement.html",
             placement,
             live=False,
-            needs="placements",
+            needs=_LIST_PLACEMENTS,
             knows=("cluster", "score", "value"),
         ),
     ),

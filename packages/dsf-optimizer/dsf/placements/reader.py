@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import dsf.log
-from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownPlacementError
+from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownNameError
 from dsf.http.access import bearer
 from dsf.http.client import get
 from dsf.kube.lists import objects, request_with_retry
@@ -23,7 +23,7 @@ from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, explain, summary
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
 from dsf.placements.scheduling import Manifest, SchedulerAnswer, Situation, cel_resources, counts, decided_in
-from dsf.settings import Settings
+from dsf.placements.settings import PlacementSettings
 
 log = dsf.log.get(__name__)
 
@@ -76,7 +76,7 @@ def parse_answer(body: bytes) -> SchedulerAnswer:
         raise HttpError("bad_answer", f"OCM's scheduler answered something else: {type(error).__name__}") from None
 
 
-def debugger_of(settings: Settings) -> Debugger | None:
+def debugger_of(settings: PlacementSettings) -> Debugger | None:
     """The debugger of the settings."""
     if not settings.placement_debugger:
         return None
@@ -99,7 +99,7 @@ class PlacementReader:
         return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 
     def explain(self, namespace: str, name: str, asked: Sequence[WhatIf] = ()) -> PlacementView:
-        """The whole explanation, including the effect of the scores `asked`. Raises UnknownPlacementError."""
+        """The whole explanation, including the effect of the scores `asked`. Raises UnknownNameError."""
         situation = self.situation(namespace, name)
         if self._debugger is None:
             return explain(situation, asked=asked)
@@ -112,11 +112,11 @@ class PlacementReader:
         return explain(situation, answer=answer, asked=asked)
 
     def situation(self, namespace: str, name: str) -> Situation:
-        """OCM's input for a Placement. Raises UnknownPlacementError."""
+        """OCM's input for a Placement. Raises UnknownNameError."""
         try:
             placement = request_with_retry(self._session, "GET", PLACEMENTS.path(namespace, name))
         except ObjectNotFoundError:
-            raise UnknownPlacementError(f"no Placement {name!r} in namespace {namespace!r}") from None
+            raise UnknownNameError(f"no Placement {name!r} in namespace {namespace!r}") from None
         decisions = self._objects(PLACEMENT_DECISIONS)
         mine = [decision for decision in decisions if _is_of(decision, namespace, name)]
         return Situation(

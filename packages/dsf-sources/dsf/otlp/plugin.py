@@ -43,7 +43,7 @@ class Pushed:
         """Listen. Raises HttpError if the settings have no port, or it is in use."""
         if settings.otlp_port is None:
             raise HttpError("unsupported_source", _NO_RECEIVER)
-        host, port = settings.listen_address("agent")[0], settings.otlp_port
+        host, port = settings.listen_address()[0], settings.otlp_port
         self.received = Received(memory.budget, memory.summaries)
         try:
             self.receiver = Receiver(

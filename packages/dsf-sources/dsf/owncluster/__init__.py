@@ -4,6 +4,7 @@
     capacity     capacity of nodes and pods
     requests     requests of a pod, by the scheduler's rules
     objects      the source type `Object`: chosen fields of any objects
+    settings     the settings of both
     background   the connection, watches and counts that an agent keeps for both
     kubecluster  watches of nodes and pods
     kubelisting  lists of other objects

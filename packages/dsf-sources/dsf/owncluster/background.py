@@ -13,6 +13,7 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.kube.session import Session
 from dsf.owncluster.kubecluster import KubeCluster
+from dsf.owncluster.settings import OwnClusterSettings
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import Options, Request
@@ -22,12 +23,13 @@ class OwnCluster:
     """The agent's own cluster, and the outcomes of fields read from its objects. Thread-safe."""
 
     def __init__(self, memory: SourceMemory, settings: Settings) -> None:
-        """Raises HttpError for an agent outside of Kubernetes, SettingsError without the address of an API server."""
+        """Raises HttpError for an agent outside of Kubernetes, SettingsError without the address of
+        an API server or for a wrong setting."""
         if not settings.agent_kube:
             raise _nowhere()
         self._memory = memory
         self._session = Session.load(settings.kubeconfig)
-        self.cluster = KubeCluster(self._session, settings.agent_objects)
+        self.cluster = KubeCluster(self._session, OwnClusterSettings.load().agent_objects)
         self.values: Counter[str] = Counter()
         # Guards values.
         self._lock = threading.Lock()

@@ -18,9 +18,9 @@ def mcp() -> None:
     from dsf.cli.session import hub_settings
     from dsf.optimizer.mcp import run_stdio
     from dsf.optimizer.service import make_service
-    from dsf.settings import Settings
+    from dsf.optimizer.settings import OptimizerSettings
 
-    settings = hub_settings(Settings.load().model_copy(update={"role": "optimizer"}))
+    settings = hub_settings(OptimizerSettings.load())
     dsf.log.setup(settings)
     with closing(make_service(settings, "mcp", who())) as service:
         run_stdio(service)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from dsf.optimizer.params import OptimizeParams
     from dsf.optimizer.service import OptimizerService
+    from dsf.optimizer.settings import OptimizerSettings
     from dsf.optimizer.views import ExplanationView, PlanReport, ResetReport
-    from dsf.settings import Settings
 
 _CHANGE_STYLES = {"created": "green", "updated": "yellow", "deleted": "red"}
 
@@ -68,7 +68,7 @@ def optimize(
         raise typer.Exit(BAD)
 
 
-def _settings() -> Settings:
+def _settings() -> OptimizerSettings:
     """Settings of the environment: a running demo has no workloads.
 
     Raises SettingsError without a hub on Kubernetes.
@@ -76,9 +76,9 @@ def _settings() -> Settings:
     import dsf.log
     from dsf.cli.session import for_a_person, hub_settings
     from dsf.errors import SettingsError
-    from dsf.settings import Settings
+    from dsf.optimizer.settings import OptimizerSettings
 
-    settings = hub_settings(Settings.load())
+    settings = hub_settings(OptimizerSettings.load())
     if settings.kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise SettingsError(
             "dsf optimize needs a hub on Kubernetes: workloads, policies and Placements are objects there, which "

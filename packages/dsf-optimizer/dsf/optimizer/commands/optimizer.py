@@ -24,9 +24,9 @@ def optimizer(
     from dsf.cli.person import who
     from dsf.cli.session import hub_settings
     from dsf.optimizer.main import run
-    from dsf.settings import Settings
+    from dsf.optimizer.settings import OptimizerSettings
 
-    asked = {"listen_host": host, "listen_port": port, "optimizer_auth": auth}
-    given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
-    settings = hub_settings(Settings.load().model_copy(update=given))
+    options = {"listen_host": host, "listen_port": port, "optimizer_auth": auth}
+    update = {name: value for name, value in options.items() if value is not None}
+    settings = hub_settings(OptimizerSettings.load().model_copy(update=update))
     raise typer.Exit(run(settings, who()))

@@ -1,0 +1,21 @@
+"""Which extra installs what the framework alone lacks, from the metadata of its distribution.
+
+`pyproject.toml` lists it as entry points of the group `dsf.extras`: a command, module or source plug-in, and its extra.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+
+@functools.cache
+def extras() -> Mapping[str, str]:
+    """Return the extra of each command, module and source plug-in that has one."""
+    return {entry.name: entry.value for entry in entry_points(group="dsf.extras")}
+
+
+def needs(extra: str, subject: str = "this") -> str:
+    """Return a sentence that says how to install what is missing."""
+    return f"{subject} needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'"
