@@ -25,6 +25,9 @@ SEED ?= 7
 # Test processes at once: most tests wait for other processes. With three, two cores are idle for half of the time.
 WORKERS ?= 5
 
+# Folders of tests of single modules.
+UNIT := tests/unit $(wildcard packages/*/tests/unit) demo/tests/unit deploy/tests/unit
+
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
@@ -58,7 +61,7 @@ test-all: $(SYNCED) ## run all tests but those on real pods: also releases, comm
 test-fast: WORKERS := 3
 test-fast: $(SYNCED) ## run the tests of single modules, in 2 minutes; ARGS="-k words" chooses some
 	@$(PROGRAMS) redis-server promtool
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup -m "not (kube or browser or whole)" tests/unit $(ARGS)
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup -m "not (kube or browser or whole)" $(UNIT) $(ARGS)
 
 pythons: $(SYNCED) ## do so on each Python from 3.11 to 3.14 that can be had; PYTHONS="3.13 3.14" chooses some
 	@$(PROGRAMS)

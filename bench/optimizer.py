@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsf.optimizer.model import PlanInput, SearchLimits
 from dsf.optimizer.solve import solve
-from tests.unit.optimizer.generator import sized
+from tests.support.planproblems import sized
 
 #: Size and time limit in seconds: about four minutes in total.
 SIZES = {

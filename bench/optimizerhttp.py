@@ -27,9 +27,9 @@ from dsf.placements.kinds import (
 )
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
+from tests.support.planproblems import sized
 from tests.support.policycrds import install_policy_crds
 from tests.support.wait import wait_for
-from tests.unit.optimizer.generator import sized
 
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _LABEL = "cluster-name"

@@ -19,7 +19,7 @@ from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS
 from dsf.up.stack import http_answer, http_ready
 from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
 from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World, chosen
-from tests.integration.sources.cluster import RULES, add_node, add_pod, end_pod
+from tests.support.clusterobjects import RULES, add_node, add_pod, end_pod
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 

@@ -10,7 +10,7 @@ import pytest
 
 from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
-from tests.support.distribution import asks_api_server
+from tests.support.distribution import asks_api_server, is_unit
 
 #: The one that tests of this process share, once there was one.
 _shared: list[ControlPlane] = []
@@ -45,7 +45,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """End the shared server before the unit tests."""
     file = nextitem.nodeid.partition("::")[0] if nextitem is not None else ""
     for server in _shared:
-        if file.startswith("tests/unit/") and server.is_running and not asks_api_server(file):
+        if is_unit(file) and server.is_running and not asks_api_server(file):
             server.stop()
 
 

@@ -18,11 +18,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 #: Folders whose files run in one process: they take well-known ports, or share what takes seconds to build.
 _TOGETHER = (
-    "tests/integration/demo/",
-    "tests/integration/optimizer/",
+    "demo/tests/integration/demo/",
+    "packages/dsf-optimizer/tests/integration/optimizer/",
     "tests/integration/release/",
     "tests/integration/security/running/",
-    "tests/unit/deploy/",
+    "deploy/tests/unit/",
 )
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"
@@ -39,16 +39,21 @@ def asks_api_server(file: str) -> bool:
     sources = (
         path,
         path / "conftest.py",
-        *(folder / "conftest.py" for folder in path.parents if folder != _ROOT / "tests"),
+        *(folder / "conftest.py" for folder in path.parents if folder != _ROOT),
     )
     return any(
         re.search(r"\bcontrol_plane: ControlPlane", source.read_text()) for source in sources if source.is_file()
     )
 
 
+def is_unit(file: str) -> bool:
+    """True if a file, named relative to the repository, has tests of single modules."""
+    return "tests/unit/" in file
+
+
 def _turn(file: str) -> int:
     # Files that use the API server follow each other, so that it stops as early as possible.
-    return 1 if asks_api_server(file) else 2 if file.startswith("tests/unit/") else 0
+    return 1 if asks_api_server(file) else 2 if is_unit(file) else 0
 
 
 class Spread(OrderedDict[str, dict[str, bool]]):
@@ -85,6 +90,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     """The scheduler of `--dist loadgroup`."""
     if config.getvalue("dist") != "loadgroup":
         return None
-    # In the order of their names: the slow ones come first, and the short ones of tests/unit fill up the end.
+    # In the order of their names: the slow ones come first, and the short ones of single modules fill up the end.
     config.option.loadscopereorder = False
     return _ByFile(config, log)

@@ -20,7 +20,7 @@ _FIXTURES: Final = {"control_plane": "kube", "browser": "browser"}
 #: Start of a test's path -> its mark, for tests that build what they need themselves.
 PLACES: Final = {
     "tests/e2e/": "kube",
-    "tests/integration/deploy/": "kube",
+    "deploy/tests/integration/": "kube",
     "tests/integration/docs/": "whole",
     "tests/integration/release/": "whole",
     "tests/unit/release/": "whole",

@@ -7,7 +7,7 @@ from celery import Celery
 
 from dsf.settings import Role
 from dsf.worker.application import make_app
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 def _app(settings_factory: SettingsFactory, role: Role) -> Celery:

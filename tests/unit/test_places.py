@@ -1,4 +1,7 @@
-"""A test file stands where its module stands: what is tested for a module is found by the module's path."""
+"""A test file stands where its module stands: what is tested for a module is found by the module's path.
+
+Tests of the core are in tests/, those of a distribution in its own folder `tests`, those of the chart in deploy/tests.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
-#: Folders and files of tests whose subject is nothing in dsf/: name -> what is tested.
+from tests.support.uv import ROOT
+
+#: Distributions beside the core, each with modules in `dsf` and tests in `tests`.
+_DISTRIBUTIONS = [ROOT / "demo", *sorted((ROOT / "packages").iterdir())]
+#: Folders with a folder `tests`, which has `unit` or `integration`, in which are folders named after what is in `dsf`.
+_HOMES = [ROOT, *_DISTRIBUTIONS]
+#: Folders and files of tests whose subject is nothing in the home's dsf/: name -> what is tested.
 _OTHERS = {
     "bench": "bench/",
     "circles": "imports between all modules",
-    "deploy": "deploy/, and what it installs",
     "exporter": "the metrics and the JSON API of the web service, as programs ask for them",
     "docs": "docs/: what pages say, against the code and on real clusters",
     "hostile": "every reader of foreign bytes, with documents made to take memory",
@@ -23,24 +30,29 @@ _OTHERS = {
     "policywatcher": "samples/policy-watcher, which has modules of its own on the path",
     "release": "scripts/release, scripts/version, and the files that a release is made of",
     "samples": "samples/",
+    "scripts": "scripts/ and the Makefile",
     "security": "the whole framework on a Redis with TLS and users",
     "support": "tests/support/",
 }
+#: The same in distributions: a source type with its agent, its server and what it is pushed by.
+_OTHERS_OF_DISTRIBUTIONS = {"packages/dsf-sources": {"sources"}}
 
 
 def _names(folder: Path) -> set[str]:
-    """What stands in a folder: packages, and modules without their ending."""
-    found = {path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    return {path.stem for path in found if path.name != "__init__.py"}
+    """Return the folders with modules and the modules, without their ending, of a folder."""
+    if not folder.is_dir():
+        return set()
+    paths = {path for path in folder.iterdir() if path.suffix == ".py" or any(path.glob("**/*.py"))}
+    return {path.stem for path in paths} - {"__init__", "conftest"}
 
 
-def _ours() -> set[str]:
-    """What stands in dsf/, of the framework or of a distribution of its own."""
-    return set().union(*map(_names, [_ROOT / "dsf", _ROOT / "demo" / "dsf", *(_ROOT / "packages").glob("*/dsf")]))
+def _tested(home: Path) -> set[str]:
+    names = _names(home / "tests" / "unit") | _names(home / "tests" / "integration")
+    return {name.removeprefix("test_") for name in names}
 
 
-def _tested(kind: str) -> set[str]:
-    return {name.removeprefix("test_") for name in _names(_ROOT / "tests" / kind)}
+def _others(home: Path) -> set[str]:
+    return set(_OTHERS) if home == ROOT else _OTHERS_OF_DISTRIBUTIONS.get(str(home.relative_to(ROOT)), set())
 
 
 def _imported(file: Path) -> Iterator[str]:
@@ -53,24 +65,40 @@ def _imported(file: Path) -> Iterator[str]:
         yield from (name.split(".")[1] for name in names if name.startswith("dsf."))
 
 
-@pytest.mark.parametrize("kind", ["unit", "integration"])
-def test_each_folder_of_tests_is_one_of_dsf_or_a_named_other(kind: str) -> None:
-    assert _tested(kind) - _ours() - _OTHERS.keys() == set()
+@pytest.mark.parametrize("home", _HOMES, ids=lambda home: home.name)
+def test_each_folder_of_tests_is_one_of_its_distribution_or_a_named_other(home: Path) -> None:
+    assert _tested(home) - _names(home / "dsf") - _others(home) == set()
 
 
-def test_the_named_others_are_there_and_nothing_of_dsf() -> None:
-    assert _OTHERS.keys() <= _tested("unit") | _tested("integration")
-    assert not _OTHERS.keys() & _ours()
+@pytest.mark.parametrize("home", _HOMES, ids=lambda home: home.name)
+def test_named_others_have_tests_and_are_no_modules(home: Path) -> None:
+    assert _others(home) <= _tested(home)
+    assert not _others(home) & _names(home / "dsf")
+
+
+@pytest.mark.parametrize("home", _DISTRIBUTIONS, ids=lambda home: home.name)
+def test_each_distribution_has_tests_of_its_own(home: Path) -> None:
+    assert _names(home / "tests" / "unit") & _names(home / "dsf")
+
+
+def test_files_of_tests_are_in_folders_that_pytest_collects() -> None:
+    folders = [ROOT / "tests", ROOT / "deploy" / "tests", *(home / "tests" for home in _DISTRIBUTIONS)]
+    roots = ["dsf", "bench", "packages", "demo", "deploy", "samples", "scripts"]
+    files = [file for root in roots for file in (ROOT / root).rglob("test_*.py")]
+    assert files
+    assert [str(file) for file in files if not any(file.is_relative_to(folder) for folder in folders)] == []
 
 
 def test_unit_test_imports_its_own_package() -> None:
     """What imports of other packages only is one of theirs; what imports nothing starts programs."""
-    packages = {name for name in _ours() if not (_ROOT / "dsf" / f"{name}.py").is_file()}
-    files = [file for package in packages for file in (_ROOT / "tests" / "unit" / package).rglob("test_*.py")]
-    assert files
+    packages = {
+        name: home for home in _HOMES for name in _names(home / "dsf") if not (home / "dsf" / f"{name}.py").is_file()
+    }
     elsewhere = {
-        str(file.relative_to(_ROOT)): sorted(imported & packages)
-        for file in files
-        if (imported := set(_imported(file))) & packages and file.relative_to(_ROOT).parts[2] not in imported
+        str(file.relative_to(ROOT)): sorted(imported & packages.keys())
+        for package, home in packages.items()
+        for file in (home / "tests" / "unit" / package).rglob("test_*.py")
+        if (imported := set(_imported(file))) & packages.keys() and package not in imported
     }
     assert elsewhere == {}
+    assert any((ROOT / "tests" / "unit").rglob("test_*.py"))

@@ -9,7 +9,7 @@ import pytest
 from dsf.errors import SettingsError
 from dsf.placements.settings import PlacementSettings
 from dsf.settings import Settings, settings_classes, unknown_variables
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 def test_explicit_setting_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from authlib.oauth2.rfc7009 import RevocationEndpoint
 from authlib.oauth2.rfc9068 import JWTBearerTokenGenerator, JWTBearerTokenValidator
 from joserfc.jwk import KeySet, RSAKey
 
-from tests.integration.auth.bed import GOOD
+from tests.support.authenticatedquery import GOOD
 from tests.support.httpserver import Exchange, ScriptedServer, at_another_time
 
 #: With characters that mean something in URLs, forms and headers.

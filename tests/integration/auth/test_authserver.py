@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from tests.integration.auth.authserver import CLIENT, SECRET, AuthServer
-from tests.integration.auth.bed import Bed, ref
+from tests.support.authenticatedquery import Bed, ref
 from tests.support.tlsca import TestCa
 
 

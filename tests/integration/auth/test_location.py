@@ -13,8 +13,8 @@ from dsf.auth.authenticator import Authenticator
 from dsf.errors import HttpError
 from dsf.http.access import DIRECT, Access
 from dsf.hub.health import HealthTarget, check
-from tests.integration.auth.bed import Bed
 from tests.integration.http.test_proxies import Proxy, clean
+from tests.support.authenticatedquery import Bed
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import PATIENCE
 

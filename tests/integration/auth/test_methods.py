@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.integration.auth.bed import GOOD, Bed, echo, ref
+from tests.support.authenticatedquery import GOOD, Bed, echo, ref
 from tests.support.httpserver import ScriptedServer
 
 KEY_ALONE = base64.b64encode(b"k3y-of-api:").decode()

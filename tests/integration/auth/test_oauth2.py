@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsf.auth import tokencache
-from tests.integration.auth.bed import Bed, TokenServer, asks_for, ref
+from tests.support.authenticatedquery import Bed, TokenServer, asks_for, ref
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, hang
 
 

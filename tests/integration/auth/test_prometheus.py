@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.auth.bed import Bed
+from tests.support.authenticatedquery import Bed
 from tests.support.child import Child
 from tests.support.programs import find
 from tests.support.redisserver import free_port

@@ -9,8 +9,8 @@ import pytest
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle
 from dsf.errors import CycleError
-from tests.integration.auth.bed import GOOD, Bed, TokenServer
 from tests.integration.http.test_proxies import Proxy
+from tests.support.authenticatedquery import GOOD, Bed, TokenServer
 from tests.support.httpserver import ScriptedServer, answer
 
 TOKEN = {"tokenSecretRef": {"name": "s", "key": "token"}}

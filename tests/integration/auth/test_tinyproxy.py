@@ -18,7 +18,7 @@ from dsf.errors import CycleError
 from dsf.http import transport
 from dsf.http.access import DIRECT, Access
 from dsf.hub.health import HealthTarget, check
-from tests.integration.auth.bed import GOOD, Bed
+from tests.support.authenticatedquery import GOOD, Bed
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.integration.auth.bed import GOOD, Bed, server_context
+from tests.support.authenticatedquery import GOOD, Bed, server_context
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
 

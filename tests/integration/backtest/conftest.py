@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.scorer.server import ROOT, load, served
 from tests.support.recordedprometheus import RecordedPrometheus
+from tests.support.scoringservices import ROOT, load, served
 
 CLUSTERS = ("worker01", "worker02")
 DAY = 86_400

@@ -13,8 +13,8 @@ from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backtest.recording import Recording
 from tests.integration.cli.conftest import Dsf, dsf, fleet
 from tests.integration.exporter.fleet import Fleet
-from tests.integration.scorer.server import ROOT
 from tests.support.httpserver import ScriptedServer, answer, matrix
+from tests.support.scoringservices import ROOT
 from tests.unit.backtest.test_summary import QUESTION, record
 
 __all__ = ["dsf", "fleet"]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.scorer.server import ROOT
 from tests.support.document import Command, File, steps
 from tests.support.recordedprometheus import RecordedPrometheus
+from tests.support.scoringservices import ROOT
 
 PAGE = ROOT / "docs" / "backtest.md"
 #: Need pods, a running demo, or a hub.

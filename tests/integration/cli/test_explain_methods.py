@@ -14,10 +14,10 @@ import yaml
 
 from dsf.agent.secrets import FileSecrets
 from dsf.settings import Settings
-from tests.integration.auth import test_aws, test_clouds
-from tests.integration.auth.bed import Bed, TokenServer, ref, server_context
-from tests.integration.auth.test_clouds import Clouds, Cluster
 from tests.integration.cli.conftest import Dsf, loaded
+from tests.support import amazon, cloudservers
+from tests.support.authenticatedquery import Bed, TokenServer, ref, server_context
+from tests.support.cloudservers import Clouds, Cluster
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.tlsca import TestCa
 
@@ -51,9 +51,9 @@ class World:
         clouds = [f"cl0ud-token-{number}" for number in range(1, 9)]
         return [
             CANARY,
-            test_aws.KEY,
-            test_clouds.POD_TOKEN,
-            *test_clouds.AWS_KEY[1:],
+            amazon.KEY,
+            cloudservers.POD_TOKEN,
+            *cloudservers.AWS_KEY[1:],
             *tokens,
             *clouds,
             *self.cluster.issued_tokens,
@@ -91,14 +91,14 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
     )
     explain_world.bed.put("token", token=f"{CANARY}token", user=f"{CANARY}user", password=f"{CANARY}password")
     explain_world.bed.put("client", secret=f"{CANARY}client")
-    explain_world.bed.put("amazon", secret=test_aws.KEY)
+    explain_world.bed.put("amazon", secret=amazon.KEY)
     explain_world.bed.put("ca", ca_crt=ca.cert.read_bytes())
     explain_world.bed.put_certificate("certificate", ca.issue("agent"))
-    key = {"type": "service_account", "client_email": test_clouds.KEY_OF, "token_uri": "https://evil.example"}
+    key = {"type": "service_account", "client_email": cloudservers.KEY_OF, "token_uri": "https://evil.example"}
     private = cluster.key.as_pem(private=True).decode()
     explain_world.bed.put("google", key_json=json.dumps({**key, "private_key": private, "private_key_id": "1"}))
-    pod = ScriptedServer(test_clouds.gives_keys(explain_world.clouds))
-    test_clouds.as_pod(monkeypatch, pod, tmp_path / "pod-token")
+    pod = ScriptedServer(cloudservers.gives_keys(explain_world.clouds))
+    cloudservers.as_pod(monkeypatch, pod, tmp_path / "pod-token")
     with (
         explain_world.source,
         explain_world.secure,
@@ -112,7 +112,7 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
 
 def cloud(name: str, **options: Any) -> Callable[[World], dict[str, Any]]:
     """A workload identity."""
-    return lambda world: {name: {**test_clouds.World(world.bed, world.clouds, {}).methods(name)[name], **options}}
+    return lambda world: {name: {**cloudservers.World(world.bed, world.clouds, {}).methods(name)[name], **options}}
 
 
 #: Row of the table -> (methods, lines that are shown, whether the source has TLS).
@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Callable[[World], dict[str, Any]], list[str], bool]] = {
         False,
     ),
     "`aws`": (
-        lambda _: {"aws": test_aws.AWS},
+        lambda _: {"aws": amazon.AWS},
         ["Authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***"],
         False,
     ),
@@ -167,7 +167,7 @@ CASES: dict[str, tuple[Callable[[World], dict[str, Any]], list[str], bool]] = {
     "`gcp`": (cloud("gcp"), [BEARER], True),
     "`aws` with `roleARN`": (cloud("aws"), ["/eu-west-1/aps/aws4_request, Signature=***"], True),
     "`aws` with `podIdentity`": (
-        lambda _: test_clouds.POD,
+        lambda _: cloudservers.POD,
         ["Credential=ASIAEXAMPLE/eu-west-1/aps/aws4_request, Signature=***"],
         False,
     ),

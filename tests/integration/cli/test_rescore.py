@@ -20,10 +20,10 @@ from dsf.fleet import rescore as rescoring
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
 from dsf.store.pairs import Pairs
-from tests.conftest import SettingsFactory
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.cli.test_main import dsf_process
 from tests.integration.exporter.fleet import SAMPLE, Fleet
+from tests.support.fixtures import SettingsFactory
 from tests.support.wait import PATIENCE, wait_for
 
 Play = Callable[[str, str], None]

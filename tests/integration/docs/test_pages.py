@@ -15,7 +15,7 @@ import yaml
 from dsf.api.manifest import ParsedDocument, parse_documents
 from tests.integration.docs import pages
 from tests.integration.docs.pages import PAGES, ROOT, Block
-from tests.unit.deploy import ocmschemas
+from tests.support import ocmschemas
 
 OURS = "dynamic-scoring.open-cluster-management.io/"
 #: Kinds of projects of which there is no schema here; docs/ says on each page what was not tried.

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.tests.unit.test_chart_monitoring import DASHBOARD
 from tests.integration.docs import venues
 from tests.integration.docs.pages import Command
 from tests.integration.docs.stackworld import CLUSTERS, INTERVAL, SCORER, StackWorld
 from tests.integration.docs.venues import Venue
 from tests.support.httpserver import answer
-from tests.unit.deploy.test_chart_monitoring import DASHBOARD
 
 # One worker for all of them: they share servers and follow each other.
 _FAILING = "broken"

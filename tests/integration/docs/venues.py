@@ -31,7 +31,7 @@ class Venue(enum.Enum):
 #: Pages whose commands are run by a test of their own.
 OWN_TESTS = {
     "docs/backtest.md": "tests/integration/backtest/test_page.py",
-    "docs/tutorial.md": "tests/integration/demo/test_demo.py",
+    "docs/tutorial.md": "demo/tests/integration/demo/test_demo.py",
     "docs/optimization.md": "tests/e2e/test_optimization.py",
 }
 
@@ -61,7 +61,7 @@ NOWHERE = {
     r"^dsf migrate\b": "needs upstream's objects; tests/integration/hub/kube/test_from_upstream.py runs it",
     r"^dsf placement\b": "needs OCM's hub; tests/e2e/test_placement_order.py runs it",
     r"^dsf credentials revoke ": "makes cycles fail; tests/integration/security/running/test_credentials.py runs it",
-    r"dynamic-scoring-redis-ca\b|redis\.tls\.ca=": "another CA; tests/integration/deploy/test_install.py types it",
+    r"dynamic-scoring-redis-ca\b|redis\.tls\.ca=": "another CA; deploy/tests/integration/test_install.py types it",
     r"^make (demo|test|test-all|node|bench)\b": _TARGET,
     r"^(\.venv/bin/)?pytest\b": _TARGET,
     r"^(uv tool|pipx) install ": "needs a release; tests/integration/release installs the files of one",
@@ -69,9 +69,9 @@ NOWHERE = {
     r"^(git push|sha256sum|gh|cosign) ": "is about a release that is published",
     r"^deploy/skupper/link\.sh ": "Skupper is not here; integration/deploy/test_skupper_link.py plays its controller",
     r"\bkube-prometheus-grafana\b": "the Secret is that of another project's chart; its flags are checked",
-    r"-k deploy/kustomize-example$": "installs beside Helm; tests/integration/deploy/test_kustomize.py types it",
-    r"\bargocd\b": "Argo CD is not here; unit/deploy/test_gitops_health.py runs its scripts",
-    r"\bdeploy/flux/": "Flux is not here; tests/unit/deploy/test_gitops_health.py evaluates it, its flags are checked",
+    r"-k deploy/kustomize-example$": "installs beside Helm; deploy/tests/integration/test_kustomize.py types it",
+    r"\bargocd\b": "Argo CD is not here; deploy/tests/unit/test_gitops_health.py runs its scripts",
+    r"\bdeploy/flux/": "Flux is not here; deploy/tests/unit/test_gitops_health.py evaluates it, its flags are checked",
     r"^make controlplane\b": "runs before the tests that need it",
 }
 

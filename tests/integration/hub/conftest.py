@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.conftest import SettingsFactory
 from tests.integration.hub.world import World, scoring_api
+from tests.support.fixtures import SettingsFactory
 from tests.support.httpserver import ScriptedServer
 
 

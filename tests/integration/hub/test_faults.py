@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.conftest import SettingsFactory
 from tests.integration.hub.world import World
+from tests.support.fixtures import SettingsFactory
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import RedisServer
 

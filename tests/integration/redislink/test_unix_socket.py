@@ -11,8 +11,8 @@ import redis
 
 from dsf.settings import Settings
 from dsf.store.client import connect
-from tests.conftest import SettingsFactory
 from tests.faults.fleet import BY_HAND, Fleet, scores
+from tests.support.fixtures import SettingsFactory
 from tests.support.redisserver import SocketRedis
 
 

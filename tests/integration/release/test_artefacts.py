@@ -25,8 +25,8 @@ import yaml
 from dsf.auth.authenticator import GROUP, METHODS
 from dsf.sources.base import BEHIND, OTLP
 from tests.integration.release.conftest import VERSION, DryRun, run, wheel
+from tests.support import chart
 from tests.support.uv import ROOT, built
-from tests.unit.deploy import chart
 
 PACKAGES = {
     "framework": ".",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
-from tests.conftest import SettingsFactory
 from tests.integration.results.bed import SECRET, Bed
+from tests.support.fixtures import SettingsFactory
 
 
 @pytest.fixture

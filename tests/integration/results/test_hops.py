@@ -17,8 +17,8 @@ from dsf.agent.outbox import KeyRing, Outbox
 from dsf.messages import Result, derive_key
 from dsf.results.intake import Intake
 from dsf.tasks.ingest import ingest
-from tests.conftest import SettingsFactory
 from tests.integration.results.bed import SECRET, Bed
+from tests.support.fixtures import SettingsFactory
 
 #: A label of the result, in whatever is made of it.
 MARK = "node-of-this-result"

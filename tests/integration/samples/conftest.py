@@ -12,8 +12,8 @@ import requests
 
 from dsf.up.stack import http_ready
 from dsf.up.supervisor import Program, Supervisor
-from tests.integration.scorer.server import load, served
 from tests.support.redisserver import free_port
+from tests.support.scoringservices import load, served
 from tests.support.uv import ROOT
 
 Start = Callable[..., str]

@@ -15,9 +15,9 @@ import pytest
 
 from tests.integration.samples.conftest import Start, series
 from tests.integration.samples.llm import MODEL, LanguageModel
-from tests.integration.scorer.server import hub_waits
 from tests.support.commandline import dsf
 from tests.support.programs import find
+from tests.support.scoringservices import hub_waits
 from tests.support.uv import ROOT
 
 #: Sample -> its /config paths, each with the names that items shall have.

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.integration.samples.llm import MODEL, LanguageModel
-from tests.integration.scorer.server import hub_waits
 from tests.support.commandline import dsf
+from tests.support.scoringservices import hub_waits
 from tests.support.uv import ROOT
 
 FOLDER = ROOT / "samples"

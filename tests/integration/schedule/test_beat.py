@@ -15,9 +15,9 @@ from dsf.beat_schedule import BeatScheduler
 from dsf.messages import run_time
 from dsf.store.schedule import ScheduleStore
 from dsf.worker.application import make_app
-from tests.conftest import SettingsFactory
 from tests.integration.schedule.processes import Process, beat, celerys_beat, patient_beat
 from tests.integration.schedule.support import books, entry, pushed, register
+from tests.support.fixtures import SettingsFactory
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 

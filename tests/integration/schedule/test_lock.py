@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from dsf import keys
 from dsf.beat_schedule import BeatLock
 from dsf.store.client import connect
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.support.forwarder import Forwarder
 from tests.support.redisserver import RedisServer
 

@@ -20,12 +20,12 @@ from dsf.store.entries import Entry
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from tests.conftest import SettingsFactory
 from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import summary
 from tests.integration.security.fleet import MASTER
 from tests.integration.security.processes import CLUSTER, processes
 from tests.integration.security.sentinel import SentinelRedis
+from tests.support.fixtures import SettingsFactory
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for

@@ -22,11 +22,11 @@ from dsf.redisacl.users import password_hash
 from dsf.redislink.link import Link
 from dsf.settings import ENV_PREFIX, Settings
 from dsf.store.client import connect
-from tests.conftest import SettingsFactory
 from tests.integration.security.fleet import MASTER
 from tests.integration.security.sentinel import CLIENT_PASSWORD, CLIENT_USER, SentinelRedis
+from tests.support import chart
+from tests.support.fixtures import SettingsFactory
 from tests.support.tlsca import TestCa
-from tests.unit.deploy import chart
 
 CLUSTER = "c1"
 

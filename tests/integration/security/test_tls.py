@@ -12,9 +12,9 @@ import redis
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import hub_user
 from dsf.store.client import connect
-from tests.conftest import SettingsFactory
 from tests.integration.security.fleet import MASTER
 from tests.integration.security.processes import CLUSTER, processes
+from tests.support.fixtures import SettingsFactory
 from tests.support.redisserver import free_port
 from tests.support.secureredis import SecureRedis
 from tests.support.tlsca import Certificate, TestCa

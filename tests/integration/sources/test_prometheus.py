@@ -20,12 +20,12 @@ from dsf.errors import HttpError
 from dsf.settings import Settings
 from dsf.up.stack import http_ready
 from tests.integration.cycle.test_stages import NoSecrets
-from tests.integration.sources.common import ask, summary
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.nginx import nginx
 from tests.support.programs import find
 from tests.support.redisserver import free_port
+from tests.support.sourcefetch import ask, summary
 from tests.support.wait import wait_for
 
 COUNTER = 'dynamic_scoring_source_warnings_total{score_name="load"}'

@@ -12,13 +12,13 @@ import requests
 from dsf.errors import HttpError
 from dsf.http import transport
 from dsf.up.stack import http_ready
-from tests.conftest import SettingsFactory
-from tests.integration.auth.bed import Bed
-from tests.integration.sources.common import ask, summary
+from tests.support.authenticatedquery import Bed
 from tests.support.child import Child
+from tests.support.fixtures import SettingsFactory
 from tests.support.httpserver import Exchange, ScriptedServer
 from tests.support.programs import find
 from tests.support.redisserver import free_port
+from tests.support.sourcefetch import ask, summary
 from tests.support.wait import wait_for
 
 #: Seconds between two samples, and how many there are.

@@ -32,11 +32,11 @@ from dsf.web.reading import Reading
 from tests.integration.backtest.conftest import CLUSTERS, busy
 from tests.integration.cli.conftest import Dsf, dsf
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
-from tests.integration.scorer.server import ROOT, load, served
 from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.browser import THEMES, Tab
 from tests.support.recordedprometheus import RecordedPrometheus
 from tests.support.redisserver import RedisServer, free_port
+from tests.support.scoringservices import ROOT, load, served
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 

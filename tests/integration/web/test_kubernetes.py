@@ -15,11 +15,11 @@ from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS
 from dsf.store.registry import ScorerRecord
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, good_fleet
 from tests.integration.web.test_acts import Visitor
+from tests.support import chart
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 from tests.unit.backtest.test_kept import comparison
-from tests.unit.deploy import chart
 
 LISTED = {"apiGroups": [PLACEMENTS.group], "resources": [PLACEMENTS.plural]}
 SCORERS = {"apiGroups": [DYNAMIC_SCORERS.group], "resources": [DYNAMIC_SCORERS.plural]}

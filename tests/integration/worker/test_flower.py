@@ -19,8 +19,8 @@ from dsf.process.connections import EVERYWHERE
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
 from dsf.worker.application import make_app
-from tests.conftest import SettingsFactory
 from tests.support.child import Child
+from tests.support.fixtures import SettingsFactory
 from tests.support.redisserver import RedisServer, free_port, has_ipv6
 from tests.support.wait import wait_for
 

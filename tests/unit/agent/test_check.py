@@ -15,7 +15,7 @@ from dsf.agent.main import make_relay
 from dsf.messages import derive_key
 from dsf.redisacl.rules import cluster_rules, cluster_user
 from dsf.settings import Settings
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.support.portforwardserver import serving
 from tests.support.redisserver import free_port
 from tests.unit.agent.test_relay import POD, write_kubeconfig

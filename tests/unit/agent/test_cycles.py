@@ -18,7 +18,7 @@ from dsf.agent.metrics import AgentMetrics
 from dsf.api.scoring import ScoringResponse, ScoringResult
 from dsf.errors import CycleError
 from dsf.messages import Result, new_run_id, run_time
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.unit.agent.test_metrics import Clock, Config, page, scorer
 
 HUB_NOW = 1_800_000_000.5

@@ -12,7 +12,7 @@ from dsf.agent.cycles import AgentCycle
 from dsf.agent.main import Runtime
 from dsf.api.summary import dump_summaries
 from dsf.messages import derive_key, new_run_id
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.unit.agent.test_metrics import scorer
 
 

@@ -9,7 +9,7 @@ import pytest
 from dsf.agent.main import Runtime
 from dsf.errors import SettingsError
 from dsf.messages import derive_key
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 @pytest.mark.parametrize("missing", ["cluster", "agent_config", "signing_key_file"])

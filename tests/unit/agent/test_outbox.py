@@ -16,7 +16,7 @@ from dsf import keys
 from dsf.agent.outbox import KeyRing, Mail, Mailbox, Outbox
 from dsf.errors import CycleError, MessageRejectedError
 from dsf.messages import Result, derive_key, new_run_id, verify
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 CLUSTER = "worker01"
 MASTER = bytes(range(32))

@@ -16,7 +16,7 @@ from dsf.agent import relay as relay_module
 from dsf.agent.main import make_relay
 from dsf.agent.relay import HubRelay
 from dsf.errors import SettingsError
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.support.portforwardserver import PortForwardServer, serving
 from tests.support.wait import wait_for
 

@@ -18,7 +18,7 @@ from dsf.backends.protocol import Backend, Credentials, Kind, ObjectKey
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.hub.distribute import is_applied, manifest_work
 from dsf.redisacl.keyids import KeyIds
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.support.wait import wait_for
 
 KEY = ObjectKey(Kind.CLUSTER, "", "c")

@@ -39,7 +39,7 @@ def page(name: str) -> str:
 
 def named() -> list[str]:
     """Files and folders in code marks."""
-    return sorted(set(re.findall(r"`((?:dsf|packages|docs|deploy|scripts|tests)/[\w./-]*)`", PAGE)))
+    return sorted(set(re.findall(r"`((?:dsf|packages|demo|docs|deploy|scripts|tests)/[\w./-]*)`", PAGE)))
 
 
 def test_files_are_named() -> None:

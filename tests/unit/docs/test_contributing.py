@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.integration.docs import pages
-from tests.unit.deploy.test_commands import TARGETS
+from tests.unit.scripts.test_commands import TARGETS
 
 ROOT = Path(__file__).resolve().parents[3]
 GITHUB = ROOT / ".github"
@@ -79,8 +79,10 @@ def test_nights_run_what_ci_runs() -> None:
 def test_each_folder_of_tests_is_in_one_shard() -> None:
     matrix = workflow(GITHUB / "workflows" / "pull-request.yaml")["jobs"]["tests"]["strategy"]["matrix"]["include"]
     named = sorted(path for shard in matrix for path in shard["paths"].split())
-    tests = [ROOT / "tests" / "e2e", ROOT / "tests" / "faults", *(ROOT / "tests" / "integration").iterdir()]
-    assert named == sorted(str(path.relative_to(ROOT)) for path in tests if (path / "__init__.py").is_file())
+    folders = [ROOT / "tests" / "e2e", ROOT / "tests" / "faults"]
+    folders += (path for path in (ROOT / "tests" / "integration").iterdir() if (path / "__init__.py").is_file())
+    folders += (*ROOT.glob("packages/*/tests/integration"), *ROOT.glob("*/tests/integration"))
+    assert named == sorted(str(path.relative_to(ROOT)) for path in folders)
 
 
 def test_workflows_have_the_go_that_the_control_plane_needs() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import SettingsFactory
 from tests.integration.results.bed import SECRET, Bed
+from tests.support.fixtures import SettingsFactory
 from tests.support.memorystore import memory_client
 
 

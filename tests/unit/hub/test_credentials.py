@@ -8,7 +8,7 @@ import pytest
 
 from dsf.errors import SettingsError
 from dsf.hub.credentials import AgentCredentials
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 def test_users_of_redis_are_refused_in_another_database_than_0(settings_factory: SettingsFactory) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dsf.agent.ticks import TickTransport
 from dsf.redislink import broker, connection
 from dsf.worker.application import make_app
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 SECRETS = ("some-password", "some-user")
 

@@ -35,7 +35,7 @@ from dsf.redislink.connection import (
 from dsf.redislink.link import Link, Sentinels
 from dsf.store import client as store_client
 from dsf.store.client import connect
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.support.forwarder import Forwarder
 from tests.support.redisserver import RedisServer
 from tests.support.tlsca import TestCa

@@ -10,7 +10,7 @@ import redis
 from dsf.errors import SettingsError
 from dsf.redislink.link import Link
 from dsf.worker.application import configuration
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 def test_credentials_follow_the_precedence_of_settings(settings_factory: SettingsFactory, tmp_path: Path) -> None:

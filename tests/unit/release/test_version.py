@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import chart
 from tests.support.child import ran
-from tests.unit.deploy import chart
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
@@ -31,7 +31,7 @@ def tracked() -> list[str]:
     # In a container of CI the files belong to another user, which git would not trust.
     names = run("git", "-c", "safe.directory=*", "ls-files").stdout.splitlines()
     assert names
-    texts = (name for name in names if not name.startswith("tests/") and not name.endswith((".png", ".gz")))
+    texts = (name for name in names if not re.match(r"(.*/)?tests/", name) and not name.endswith((".png", ".gz")))
     return [name for name in texts if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.scorer.server import load
+from tests.support.scoringservices import load
 from tests.support.uv import ROOT
 
 Load = Callable[..., Any]

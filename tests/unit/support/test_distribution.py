@@ -21,7 +21,7 @@ def test_one(number):
 
 
 def test_files_are_not_split(tmp_path: Path) -> None:
-    folders = {"one": ["a", "b"], "tests/integration/demo": ["c", "d"]}
+    folders = {"one": ["a", "b"], "demo/tests/integration/demo": ["c", "d"]}
     for folder, names in folders.items():
         (tmp_path / folder).mkdir(parents=True)
         for name in names:

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 import dsf.log
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 from tests.support.logs import logging_as_it_was
 
 

@@ -11,6 +11,11 @@ from tests.support import programs
 from tests.support.child import ran
 from tests.support.uv import ROOT
 
+#: Folders of unit tests.
+UNIT = sorted(
+    folder for pattern in ("tests/unit", "*/tests/unit", "packages/*/tests/unit") for folder in ROOT.glob(pattern)
+)
+
 
 @pytest.mark.parametrize("target", ["test", "test-fast", "test-kube", "test-browser", "test-all", "soak"])
 def test_make_fetches_programs_before_tests(target: str) -> None:
@@ -36,9 +41,9 @@ def test_all_are_fetched_whatever_one_of_them_lacks(monkeypatch: pytest.MonkeyPa
 
 
 def test_fast_tests_fetch_what_unit_tests_use_alone() -> None:
-    """Files of tests/unit name each program that they search for, and those of the shared Redis."""
+    """Files of unit tests name each program that they search for, and those of the shared Redis."""
     used = {"redis-server"}
-    for file in (ROOT / "tests" / "unit").rglob("test_*.py"):
+    for file in (file for folder in UNIT for file in folder.rglob("test_*.py")):
         used.update(re.findall(r"""programs\.find\(["']([a-z-]+)["']""", file.read_text(encoding="utf-8")))
     command = ran(["make", "-n", "test-fast"], cwd=ROOT, check=True).stdout
     (fetched,) = re.findall(r"tests\.support\.programs (.*)", command)
@@ -50,4 +55,4 @@ def test_fast_tests_fetch_what_unit_tests_use_alone() -> None:
     [([], set(programs.PROGRAMS)), (["curl"], {"curl"}), (["--without", "curl"], set(programs.PROGRAMS) - {"curl"})],
 )
 def test_command_line_chooses_programs(words: list[str], expected: set[str]) -> None:
-    assert set(programs.chosen(words)) == expected
+    assert set(programs.selected_programs(words)) == expected

@@ -16,7 +16,7 @@ from dsf.process.clienttoken import AT_ONCE
 from dsf.web.access import ACT, LOOK, PageUser, UserAccess, behind_proxy, listed
 from dsf.web.kube import KubeAccess
 from dsf.web.service import WebService, _access
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 def recognised(access: UserAccess, *, trusted: bool = True, **headers: str) -> PageUser | None:

@@ -11,7 +11,7 @@ from celery import Celery
 from dsf import keys
 from dsf.worker import remotecontrol
 from dsf.worker.remotecontrol import RemoteControl
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 def test_channels_of_databases_differ() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from dsf.worker.application import make_app
 from dsf.worker.events import MOST_EVENT_BYTES
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 class Wire:

@@ -23,7 +23,7 @@ from dsf.worker.flower import (
     cleaned,
     taken,
 )
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 #: What is no number, no short text and no flag.
 STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 10**400, -(10**30)]

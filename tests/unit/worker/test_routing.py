@@ -6,7 +6,7 @@ import pytest
 
 from dsf.errors import RoutingError
 from dsf.worker.application import make_app
-from tests.conftest import SettingsFactory
+from tests.support.fixtures import SettingsFactory
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from dsf.cli.main import app
 from dsf.settings import ENV_PREFIX, settings
 from tests.integration.agent.kube.conftest import SummaryFactory
 from tests.integration.agent.kube.spoke import Spoke
-from tests.integration.sources.cluster import NODES, RULES, add_node
+from tests.support import chart
+from tests.support.clusterobjects import NODES, RULES, add_node
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
-from tests.unit.deploy import chart
 
 Explain = Callable[..., Result]
 

@@ -26,12 +26,12 @@ from dsf.settings import Settings
 from tests.integration.agent.conftest import SERIES, AgentFactory
 from tests.integration.agent.kube.conftest import SummaryFactory
 from tests.integration.agent.kube.spoke import KubeAgent, Spoke
-from tests.integration.auth.bed import server_context
+from tests.support import chart
+from tests.support.authenticatedquery import server_context
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import Exchange, ScriptedServer, matrix
 from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE, wait_for
-from tests.unit.deploy import chart
 
 SCORERS = "dynamic_scoring_config_scorers"
 VALID = "dynamic_scoring_config_valid"

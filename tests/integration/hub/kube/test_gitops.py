@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+from deploy.tests.unit.test_gitops_health import argo, flux
 from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.httpserver import ScriptedServer
 from tests.support.manifests import config, scorer
-from tests.unit.deploy.test_gitops_health import argo, flux
 
 _APPLY = ("--server-side", "--field-manager", "argocd-controller", "-f", "-")
 

@@ -1,0 +1,103 @@
+"""Somebody who follows the tutorial, from an empty folder to a score."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import yaml
+
+from dsf.up.stack import http_ready
+from tests.support import forked
+from tests.support.child import Child, ran
+from tests.support.document import Command, File
+from tests.support.programs import find
+from tests.support.redisserver import free_port
+from tests.support.scoringservices import ROOT, load, served
+from tests.support.wait import wait_for
+
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+class Reader:
+    """Works in an empty folder below `folder`, beside the demo that runs on the folder `demo`. A context manager.
+
+    Of the page's servers the first one is a process. Ports are exchanged, because others may use those of the page.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], demo: Path) -> None:
+        self.folder = folder / "my-scorer"
+        self.folder.mkdir()
+        self._log = folder / "scorer.log"
+        self._demo = demo
+        self._cleanup = ExitStack()
+        self._ports: dict[str, str] = {}
+        self._environment = {
+            **environment,
+            "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}:{find('curl').parent}",
+            # Those that are installed beside pytest here take seconds to load, and the page needs none.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        self.outputs: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def follow(self, step: File | Command) -> None:
+        """Write a file, or run a command: a server until the end, another one until it succeeds."""
+        if isinstance(step, File):
+            path = self.folder / step.path
+            assert path.parent.is_dir(), path
+            path.write_text(self._exchanged(step.text))
+        elif step.text.startswith("dsf demo"):
+            assert step.text == "dsf demo --keep demo"
+            (self.folder / "demo").symlink_to(self._demo)
+        elif step.text.startswith("uvicorn"):
+            self._serve(*step.text.split())
+        else:
+            if step.text.startswith("dsf status"):
+                # A look at files costs less than a command, of which the first ones would come too early.
+                wait_for(lambda: len(self.scores()) == 2, 90, "the scores of both clusters")
+            done = wait_for(lambda: self._succeeded(step.text), 45, step.text, interval=0.3)
+            self.outputs[step.text] = done.stdout
+
+    def scores(self) -> dict[str, list[dict[str, object]]]:
+        """Cluster -> what OCM's scheduler reads of the page's scorer."""
+        files = self.folder.glob("demo/_out/clusters/*/addonplacementscores/cpu-headroom.yaml")
+        return {file.parents[1].name: yaml.safe_load(file.read_text())["status"]["scores"] for file in files}
+
+    def _exchanged(self, text: str) -> str:
+        return re.sub(r"\b80(?:00|11|12|13)\b", lambda match: self._ports[match[0]], text)
+
+    def _serve(self, program: str, target: str, option: str, port: str) -> None:
+        module, _, name = target.partition(":")
+        if not self._ports:
+            self._ports[port] = str(free_port())
+            command = [str(Path(sys.executable).parent / program), target, option, self._ports[port]]
+            child = Child(command, self._log, self._environment, inherit=False)
+            self._cleanup.callback(child.kill)
+            wait_for(http_ready(f"http://127.0.0.1:{self._ports[port]}/healthz"), 30, f"{target} to answer")
+        else:
+            assert option == "--port"
+            url = self._cleanup.enter_context(served(getattr(load(self.folder / f"{module}.py"), name)))
+            self._ports[port] = url.rpartition(":")[2]
+
+    def _succeeded(self, command: str) -> subprocess.CompletedProcess[str]:
+        text = self._exchanged(command)
+        if text.startswith("dsf "):
+            done = forked.dsf(shlex.split(text)[1:], self._environment)
+        else:
+            done = ran(["/bin/bash", "-c", text], cwd=self.folder, env=self._environment)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        if command.startswith("dsf scores"):
+            assert "worker02" in done.stdout, done.stdout
+        return done

@@ -1,0 +1,469 @@
+"""The demo as a person runs it: `dsf demo`, and commands in another terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+import yaml
+from playwright.sync_api import Browser, expect
+
+from demo.tests.integration.demo.reader import TUTORIAL, Reader
+from dsf.demo.extras import EXTRAS
+from dsf.settings import ENV_PREFIX
+from tests.support import forked
+from tests.support.browser import TIMEOUT, Tab, browser
+from tests.support.child import Child, ran
+from tests.support.document import steps
+from tests.support.programs import find
+from tests.support.uv import ROOT, built, environment
+from tests.support.wait import wait_for
+
+# One at a time and in this order: each takes the well-known ports if they are free, and most share one demo.
+DSF = (sys.executable, "-m", "dsf.cli")
+__all__ = ["browser"]
+#: Those of an installation that has no checkout around it.
+PACKAGES = (ROOT, ROOT / "demo", ROOT / "packages" / "dsf-scorer")
+
+expect.set_options(timeout=TIMEOUT)
+PAIRS = [
+    (cluster, scorer)
+    for cluster in ("worker01", "worker02")
+    for scorer in ("example-performance-scorer", "example-powerconsumption-scorer", "sample-scorer")
+]
+
+#: Tasks of one cycle.
+STAGES = ("dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish")
+#: `dsf` with a demo whose minute is over when the hub has said why the score of LACKING is missing, and not before.
+IMPATIENT = """
+from dsf.cli.main import run
+from dsf.demo import command
+from dsf.demo.report import DemoReport
+missing = DemoReport.missing
+def looked(report, since):
+    found = missing(report, since)
+    if "Healthy" in found.get("worker01/nobody", ""):
+        command.ONCE_TIMEOUT = 0.0
+    return found or {"all": "not yet"}
+DemoReport.missing = looked
+command.ONCE_TIMEOUT = 200.0
+run()
+"""
+#: `dsf` of an installation with a demo that has all scores when the file of MAY_END is there. A busy machine may need
+#: more than the minute that a person's has.
+PATIENT = """
+import os
+from dsf.cli.main import run
+from dsf.demo import command
+from dsf.demo.report import DemoReport
+missing = DemoReport.missing
+def looked(report, since):
+    return missing(report, since) or ({} if os.path.exists(os.environ["MAY_END"]) else {"all": "not yet"})
+DemoReport.missing = looked
+command.ONCE_TIMEOUT = 200.0
+run()
+"""
+#: A scorer that nobody serves, and one with a mistake.
+LACKING = """
+{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,
+ metadata: {name: nobody, namespace: open-cluster-management},
+ spec: {description: d, configURL: 'http://127.0.0.1:1/config', configSyncMode: Full}}
+---
+{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,
+ metadata: {name: typo, namespace: open-cluster-management},
+ spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}
+"""
+#: A query that Prometheus does not take.
+WRONG = """configSyncMode: None
+  source:
+    host: http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090
+    path: /api/v1/query_range
+    params: {query: "rate(up[1m]", range: 60, step: 15}
+  scoring: {params: {name: sample_my_score, interval: 5}}"""
+
+
+def make_environment(folder: Path) -> dict[str, str]:
+    """This process's environment with a state folder of its own and without settings."""
+    for name in ("prometheus", "prometheus-node-exporter"):
+        # Downloaded before the clock of a test runs.
+        find(name)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    # A cluster that is gone is forgotten at once.
+    own = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    return kept | own | {"DSF_DEPARTURE_GRACE": "0"}
+
+
+def check_nothing_is_left(environment: dict[str, str], variable: str = "XDG_STATE_HOME") -> None:
+    """Every process that the demo started has ended; those of other demos have another folder in this variable."""
+    wait_for(lambda: not _of(variable, environment[variable]), 10, "all processes to end")
+
+
+def _of(variable: str, value: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(variable) == value and process.pid != os.getpid():
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+class Demo:
+    """A demo that runs on a kept folder, and what a person does beside it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], command: tuple[str, ...] = (*DSF, "demo")) -> None:
+        self.folder = folder
+        self.environment = environment
+        log = folder.parent / ("once.log" if "--once" in command else "demo.log")
+        #: What it has said on standard error: with --once apart, as scripts read it.
+        self.errors = folder.parent / "once.errors" if "--once" in command else log
+        self.process = Child((*command, "--keep", str(folder)), log, environment, inherit=False, errors=self.errors)
+        self._context: dict[str, Any] = {}
+
+    def dsf(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return forked.dsf(arguments, self.environment | variables, timeout=300)
+
+    def data(self, *arguments: str) -> Any:
+        done = self.dsf(*arguments, "-o", "json")
+        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
+
+    def fresh(self) -> set[tuple[str, str]]:
+        try:
+            url = self.context()["web_url"]
+            scores = requests.get(f"{url}/api/v1/scores", timeout=300).json().get("scores", [])
+        except (OSError, ValueError, KeyError, requests.RequestException):
+            return set()
+        return {(score["cluster"], score["scorer"]) for score in scores if score["fresh"] and score["items"]}
+
+    def wait_fresh(self, pairs: list[tuple[str, str]]) -> None:
+        wait_for(lambda: self.fresh() == set(pairs), 60, f"fresh scores; the demo said {self.process.tail()}")
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        file = self.folder / name
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    def context(self) -> dict[str, Any]:
+        """What other terminals know of it, and addresses of its processes; the same ones until it ends."""
+        if "web_url" not in self._context:
+            self._context = self._look()
+        return self._context
+
+    def _look(self) -> dict[str, Any]:
+        [file] = (Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts").glob("*.json")
+        found: dict[str, Any] = json.loads(file.read_text())
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                values = process.environ()
+                role = values.get("DSF_ROLE")
+                if role == "hub" and values.get("DSF_MANIFESTS") == str(self.folder):
+                    found["web_url"] = f"http://127.0.0.1:{values['DSF_LISTEN_PORT']}"
+                    found["flower_url"] = values["DSF_WEB_FLOWER_URL"]
+        return found
+
+    def items(self, cluster: str, scorer: str = "sample-scorer") -> set[str]:
+        """Names of the items of a score."""
+        scores = self.data("scores", "--cluster", cluster, "--scorer", scorer).get("scores", [])
+        return {item["name"] for score in scores for item in score["items"]}
+
+    def scheduled(self, scorer: str, folder: Path | None = None) -> Any:
+        """Entries of the schedule of this demo, or of the one on another folder, if it is there."""
+        return self.data("schedule", "list", scorer, "--context", str(folder or self.folder)).get("entries", [])
+
+    def stages(self, run: str = "") -> set[str]:
+        """Names of the tasks, of this run if one is given, that Flower has heard of so far."""
+        tasks = requests.get(f"{self.context()['flower_url']}/api/tasks", timeout=300).json().values()
+        return {task["name"] for task in tasks if run in json.dumps(task)}
+
+
+@pytest.fixture(scope="module")
+def lacking(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """One with --once that has ended: a score was missing. Before that a person has set an interval."""
+    folder = tmp_path_factory.mktemp("demo")
+    environment = make_environment(folder)
+    first = Demo(folder / "demo", environment, (sys.executable, "-c", IMPATIENT, "demo", "--once"))
+    try:
+        wait_for(lambda: first.scheduled("sample-scorer"), 60, "the schedule", interval=0.5)
+        assert first.dsf("schedule", "set", "sample-scorer", "--interval", "3").returncode == 0
+        (first.folder / "lacking.yaml").write_text(LACKING)
+        first.process.wait(270)
+    finally:
+        first.process.kill()
+    check_nothing_is_left(environment)
+    (first.folder / "lacking.yaml").unlink()
+    return first
+
+
+@pytest.fixture(scope="module")
+def demo(lacking: Demo) -> Iterator[Demo]:
+    """One demo for all tests that only look or that put back what they change; the last two edit and end it.
+
+    It is started again on the folder of the one that has ended.
+    """
+    running = Demo(lacking.folder, lacking.environment)
+    yield running
+    running.process.signal(signal.SIGTERM)
+    running.process.wait(120)
+    check_nothing_is_left(running.environment)
+
+
+def test_once_says_why_a_score_is_missing(lacking: Demo) -> None:
+    said = lacking.errors.read_text()
+    assert lacking.process.wait() == 1, said
+    assert "worker01/nobody is not in the schedule; Healthy" in said
+    assert "configUrl" in said
+    assert "the log of hub ends with:" in said
+
+
+def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
+    try:
+        demo.wait_fresh(PAIRS)
+        entries = demo.data("schedule", "list", "sample-scorer")["entries"]
+        assert {entry["intervalSeconds"] for entry in entries} == {3}
+        assert {entry["entryIntervalSeconds"] for entry in entries} == {10}
+    finally:
+        reset = demo.dsf("schedule", "reset", "sample-scorer")
+    assert reset.returncode == 0
+
+
+def test_everything_that_is_promised(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+    context = demo.context()
+
+    # Real metrics of a real node, one Prometheus per cluster under one name.
+    for cluster in ("worker01", "worker02"):
+        # The first score may be of the other queries alone.
+        wait_for(lambda: f"{cluster}-node;memory" in demo.items(cluster), 60, cluster, interval=0.5)  # noqa: B023
+    explained = demo.data("explain", "sample-scorer", "--cluster", "worker02")
+    assert explained["outcome"] == "ok"
+    assert len(explained["queries"]) == 3
+
+    # The three stages by name, with scorer and run id. Flower hears of them by events of its own.
+    wait_for(lambda: set(STAGES) <= demo.stages(), 60, "all stages in Flower", interval=0.5)
+
+    def with_scorer() -> bool:
+        tasks = requests.get(f"{context['flower_url']}/api/tasks", timeout=300).json().values()
+        return any((task["args"] or "").startswith("('sample-scorer', '") for task in tasks)
+
+    wait_for(with_scorer, 60, "a task of sample-scorer in Flower", interval=0.5)
+
+    # Both kinds of /metrics.
+    agent = _agents(demo.environment)["worker01"].environ()["DSF_LISTEN_PORT"]
+    for url in (f"{context['web_url']}/metrics", f"http://127.0.0.1:{agent}/metrics"):
+
+        def exposed(url: str = url) -> str:
+            text = requests.get(url, timeout=300).text
+            assert "dynamic_score{" in text
+            return text
+
+        text = wait_for(exposed, 30, url)
+        checked = ran([find("promtool"), "check", "metrics"], input=text)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    def is_scored_again() -> bool:
+        rescored = demo.dsf("rescore", "sample-scorer", "--cluster", "worker01", "--wait")
+        assert rescored.returncode == 0, rescored.stdout + rescored.stderr
+        return True
+
+    # On a slow machine the cycle of the schedule may run just then.
+    wait_for(is_scored_again, 30, "a score by hand", interval=1)
+
+
+def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, browser: Browser) -> None:
+    demo.wait_fresh(PAIRS)
+    own = demo.folder / "sample-scorer.yaml"
+    before = own.read_text()
+    page = demo.context()["web_url"]
+    # The first address that a person reads.
+    assert re.findall(r"https?://\S+", (demo.folder.parent / "demo.log").read_text())[0] == page
+    with Tab(browser, page) as tab:
+        shown = tab.open("/")
+        expect(shown.locator("h1")).to_contain_text("All 6 scores are fresh")
+        shown.evaluate("window.same = true")
+        # The hub, OCM's way to the agents, real Prometheus servers, results: all of it is in between.
+        own.write_text(before.replace("configSyncMode: Full", WRONG))
+        try:
+            expect(shown.locator("h1")).to_contain_text("sample-scorer fails on 2 clusters: bad_query")
+            # Prometheus' own words.
+            expect(shown.locator("#problems")).to_contain_text("unclosed left parenthesis")
+            assert shown.evaluate("window.same")
+        finally:
+            own.write_text(before)
+        # Until then a run still has the wrong query, and ends with its first stage.
+        expect(shown.locator("h1")).to_contain_text("All 6 scores are fresh")
+        shown = tab.open("/clusters/worker01/scorers/sample-scorer")
+        shown.get_by_role("link", name="Score now").click()
+        shown.get_by_role("button", name="Score now on 1 cluster").click()
+        expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
+        run = shown.locator("#page tbody code").first.inner_text()
+        shown.get_by_role("link", name="worker01").click()
+        expect(shown.locator("tr.asked")).to_contain_text(run)
+        assert tab.wrong == []
+        # Flower finds the tasks of this very run, once it has heard of them: its page stays as it was opened.
+        wait_for(lambda: set(STAGES) <= demo.stages(run), 60, f"the stages of {run} in Flower", interval=0.5)
+        shown.locator("tr.asked").get_by_role("link", name=run).click()
+        rows = shown.locator("#tasks-table tbody tr")
+        for stage in STAGES:
+            expect(rows.filter(has_text=stage)).to_have_count(1)
+        expect(rows.filter(has_text=stage)).to_contain_text(run)
+    demo.wait_fresh(PAIRS)
+
+
+def test_explain_works_with_the_printed_environment(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+    explained = demo.dsf("explain", "sample-scorer", "-c", "worker01", DSF_REDIS_URL=demo.context()["redis_url"])
+    assert explained.returncode == 0, explained.stderr
+
+
+def test_compare_shows_a_scorer_and_its_worse_second_version(demo: Demo, tmp_path: Path) -> None:
+    demo.wait_fresh(PAIRS)
+    found = re.search(r"http://(127\.0\.0\.1:\d+)/config", (demo.folder / "sample-scorer.yaml").read_text())
+    assert found is not None
+    files = [tmp_path / f"{name}-scorer.yaml" for name in ("steady", "hasty")]
+    for file in files:
+        text = (ROOT / "demo" / "backtest" / file.name).read_text()
+        file.write_text(text.replace("127.0.0.1:8000", found[1]))
+    placement = ROOT / "demo" / "backtest" / "placement.yaml"
+    options = ("--since", "20s", "--every", "5s", "--rate", "50", "--placement", str(placement))
+    done = demo.dsf("compare", *map(str, files), *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Placement apps/web: \d of \d decisions differ; flaps \d -> \d", done.stdout), done.stdout
+    # Each cluster was asked at its own Prometheus.
+    assert "on worker01, worker02: " in done.stdout
+
+
+def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Path) -> None:
+    """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
+    wheels = [built(package, tmp_path / f"dist{number}", "--wheel") for number, package in enumerate(PACKAGES)]
+    programs = environment(tmp_path / "environment", *wheels)
+    demo.wait_fresh(PAIRS)
+    own = demo.environment | {"TMPDIR": str(tmp_path), "MAY_END": str(tmp_path / "may-end")}
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    command = (programs / "python", "-c", PATIENT, "demo", "--once", "--with", ",".join(EXTRAS))
+    with output.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(command, env=own, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    try:
+        (manifests,) = wait_for(lambda: list(tmp_path.glob("dsf-demo-*/manifests")), 60, "the other's folder")
+        wait_for(lambda: demo.scheduled("sample-scorer", manifests), 60, "the other demo", interval=0.5)
+        # Neither was started there.
+        with contextlib.chdir(programs):
+            ambiguous = demo.dsf("schedule", "pause", "sample-scorer")
+        assert (ambiguous.returncode, ambiguous.stdout) == (2, "")
+        assert f"demo ({demo.folder})" in ambiguous.stderr
+        assert f"({manifests})" in ambiguous.stderr
+
+        paused = demo.dsf("schedule", "pause", "sample-scorer", "--context", str(manifests))
+        assert paused.returncode == 0
+        assert paused.stderr == f"dsf: using the demo {manifests.parent.name} ({manifests})\n"
+        for folder, state in ((demo.folder, False), (manifests, True)):
+            assert {entry["paused"] for entry in demo.scheduled("sample-scorer", folder)} == {state}
+        assert demo.dsf("schedule", "resume", "sample-scorer", "--context", str(manifests)).returncode == 0
+        (tmp_path / "may-end").touch()
+        code = process.wait(270)
+    finally:
+        process.terminate()
+        process.wait(120)
+    said = errors.read_text()
+    assert code == 0, output.read_text() + said
+    assert "every cluster has every score" in said
+    assert "Traceback" not in said
+    rows = [line.split() for line in output.read_text().splitlines()]
+    assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH"]
+    extra = [(cluster, one.sample) for cluster in ("worker01", "worker02") for one in EXTRAS.values()]
+    assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
+    assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
+    # A demo that is not kept leaves neither folder nor context: the one that is there is the first demo's.
+    assert not list(tmp_path.glob("dsf-demo-*"))
+    contexts = Path(demo.environment["XDG_STATE_HOME"]) / "dsf" / "contexts"
+    assert len(list(contexts.glob("*.json"))) == 1
+    check_nothing_is_left(own, "TMPDIR")
+    assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
+
+
+def test_the_tutorial_from_an_empty_folder_to_a_score(
+    demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of docs/tutorial.md, whose demo is this one."""
+    demo.wait_fresh(PAIRS)
+    with Reader(tmp_path, demo.environment, demo.folder) as reader:
+        # Where its servers are started.
+        monkeypatch.chdir(reader.folder)
+        try:
+            for step in steps(TUTORIAL):
+                reader.follow(step)
+            scores = reader.scores()
+        finally:
+            (demo.folder / "cpu-headroom.yaml").unlink(missing_ok=True)
+    assert {cluster: [item["name"] for item in items] for cluster, items in scores.items()} == {
+        cluster: [f"{cluster}-node"] for cluster in ("worker01", "worker02")
+    }
+    assert all(0 <= int(item["value"]) <= 100 for items in scores.values() for item in items)
+    scored = [output for command, output in reader.outputs.items() if "/scoring -d" in command]
+    assert [json.loads(output)["results"][0]["score"] for output in scored] == [71.0, 50.0]
+    assert all(output in TUTORIAL.read_text() for output in scored)
+    demo.wait_fresh(PAIRS)
+
+
+def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
+    """The last one but one that uses the demo: a cluster and a score less are left."""
+    demo.wait_fresh(PAIRS)
+    before = len(demo.process.log.read_text())
+
+    demo.edit(
+        "dynamic-scoring-config.yaml",
+        "  masks: []\n",
+        "  masks: [{clusterName: worker02, scoreName: example_performance_score}]\n",
+    )
+    masked = [pair for pair in PAIRS if pair != ("worker02", "example-performance-scorer")]
+    demo.wait_fresh(masked)
+
+    demo.edit("static-scorer.yaml", "configSyncMode: Full", "configSyncMode: Fool")
+    wait_for(lambda: yaml.safe_load((demo.folder / "_out" / "problems.yaml").read_text()), 10)
+    demo.edit("static-scorer.yaml", "configSyncMode: Fool", "configSyncMode: Full")
+
+    agents = wait_for(lambda: found if set(found := _agents(demo.environment)) == {"worker01", "worker02"} else {}, 20)
+    # None of this is a reason for an agent to end.
+    assert not re.findall(r".*agent worker.* ended.*|.* is gone.*", demo.process.log.read_text()[before:])
+    agents["worker01"].kill()
+    wait_for(lambda: _agents(demo.environment).get("worker01", agents["worker01"]).pid != agents["worker01"].pid, 20)
+
+    clusters = demo.folder / "clusters.yaml"
+    clusters.write_text(clusters.read_text().partition("---")[0])
+    wait_for(lambda: set(_agents(demo.environment)) == {"worker01"}, 20)
+    demo.wait_fresh([pair for pair in PAIRS if pair[0] == "worker01"])
+    assert "cluster worker02 is gone; ending its agent" in demo.process.tail()
+
+
+def test_sigterm_ends_all_of_it_as_ctrl_c_does(demo: Demo) -> None:
+    """The last one that uses the demo: it ends it. Ctrl-C itself is seen by the tests of `dsf up`."""
+    # Alone, this test starts the demo; with the others, one of its clusters is gone.
+    wait_for(demo.fresh, 60, "the demo to run")
+    demo.process.signal(signal.SIGTERM)
+    assert demo.process.wait(120) == 0, demo.process.tail()
+    assert "all processes have ended; the manifests are in" in demo.process.tail()
+    check_nothing_is_left(demo.environment)
+
+
+def _agents(environment: dict[str, str]) -> dict[str, psutil.Process]:
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            values = process.environ()
+        except psutil.Error:
+            continue
+        if values.get("XDG_STATE_HOME") == environment["XDG_STATE_HOME"] and values.get("DSF_ROLE") == "agent":
+            found[values["DSF_CLUSTER"]] = process
+    return found

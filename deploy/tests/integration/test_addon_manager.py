@@ -1,0 +1,259 @@
+"""OCM's own placement controller and addon manager make of the chart what OCM's work agent would deploy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deploy.tests.integration.hubcluster import ADDON_CONFIGS, DEPLOYMENTS, NAMESPACES, HubCluster
+from dsf.api.types import ADDON_NAME, AGENT_NAME, AGENT_NAMESPACE, HUB_NAMESPACE
+from dsf.errors import ObjectNotFoundError
+from dsf.kube.resources import CONFIG_MAPS, MANAGED_CLUSTER_ADDONS, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.kube.session import Session
+from tests.support import chart
+from tests.support.controlplane import ControlPlane
+from tests.support.controlplane_fixtures import programs_needed
+from tests.support.wait import wait_for
+from tests.support.workagent import work_agent
+
+WORK = f"addon-{ADDON_NAME}-deploy-0"
+_AGENT = {"tokenSecrets": ["prometheus-token"], "extraEnv": [{"name": "X", "value": "{{EXTRA}}"}]}
+_SOURCES = {"kubernetes": True, "otlp": {"enabled": True, "tokenSecret": "collector-token"}}
+VALUES: chart.Values = {
+    "redis": {"exposure": {"type": "NodePort", "host": "redis.example.com"}},
+    "spokeSetting": {"agent": _AGENT},
+    "addon": {
+        "customizedVariables": [
+            {"name": "EXTRA", "value": "1000"},
+            {"name": "Image", "value": "ghcr.io/open-cluster-management-io/dynamic-scoring-agent:1.2.3"},
+            {"name": "ImagePullSecret", "value": "everywhere"},
+        ],
+        "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
+        "registries": [{"source": "ghcr.io/open-cluster-management-io", "mirror": "mirror.example.com/ocm"}],
+    },
+}
+Objects = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def cluster(ocm: ControlPlane, hub: HubCluster) -> Iterator[str]:
+    """A managed cluster that the installed chart's Placement has chosen."""
+    name = ocm.cluster("worker")
+    with hub.release(VALUES) as release:
+        yield name
+        # While the addon manager runs.
+        release.uninstall()
+
+
+def _deployed(session: Session, cluster: str) -> Objects:
+    """The objects in the addon's ManifestWork, by kind. Raises AssertionError until it is there."""
+    try:
+        work = session.get(MANIFEST_WORKS.path(cluster, WORK))
+    except ObjectNotFoundError as error:
+        raise AssertionError(str(error)) from None
+    return {manifest["kind"]: manifest for manifest in work["spec"]["workload"]["manifests"]}
+
+
+@pytest.fixture
+def deployed(session: Session, cluster: str) -> Objects:
+    """What OCM would put on the cluster."""
+    return wait_for(lambda: _deployed(session, cluster), 60)
+
+
+def test_the_addon_is_installed_on_the_cluster(session: Session, cluster: str, deployed: Objects) -> None:
+    assert set(deployed) == {
+        *("Namespace", "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service", "NetworkPolicy")
+    }
+
+    def told() -> dict[str, Any]:
+        # By other controllers than the one that makes the ManifestWork.
+        addon = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
+        assert addon.get("status", {}).get("namespace") == AGENT_NAMESPACE
+        assert _conditions(addon).get("Configured") == "True"
+        return addon
+
+    addon = wait_for(told, 60)
+    assert not addon["status"].get("registrations"), "it has no credentials of the hub"
+
+
+def test_everything_is_in_the_agents_namespace(deployed: Objects) -> None:
+    assert deployed["Namespace"]["metadata"]["name"] == AGENT_NAMESPACE
+    for kind in set(deployed) - {"Namespace"}:
+        assert deployed[kind]["metadata"]["namespace"] == AGENT_NAMESPACE
+    (subject,) = deployed["RoleBinding"]["subjects"]
+    assert subject["namespace"] == AGENT_NAMESPACE
+
+
+def test_the_agent_knows_its_cluster(deployed: Objects, cluster: str) -> None:
+    (container,) = chart.containers(deployed["Deployment"])
+    environment = chart.environment(container)
+    assert environment["DSF_CLUSTER"] == cluster
+    assert environment["DSF_REDIS_USERNAME"] == f"spoke-{cluster}"
+    assert environment["DSF_REDIS_URL"] == "rediss://redis.example.com:30379/0"
+    assert environment["X"] == "1000"
+    assert not re.findall("{{.*?}}", str(deployed))
+
+
+def test_proxy_and_registry_are_put_in(deployed: Objects) -> None:
+    (container,) = chart.containers(deployed["Deployment"])
+    assert chart.environment(container)["HTTPS_PROXY"] == "http://proxy:3128"
+    # The variable's, of which OCM replaces the registry.
+    assert container["image"] == "mirror.example.com/ocm/dynamic-scoring-agent:1.2.3"
+    assert deployed["ServiceAccount"]["imagePullSecrets"] == [{"name": "everywhere"}]
+
+
+def test_people_keep_their_secrets_when_the_addon_goes(session: Session, cluster: str, deployed: Objects) -> None:
+    assert deployed
+    option = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["deleteOption"]
+    assert option["propagationPolicy"] == "SelectivelyOrphan"
+    (rule,) = option["selectivelyOrphans"]["orphaningRules"]
+    assert (rule["resource"], rule["name"]) == ("namespaces", AGENT_NAMESPACE)
+
+
+def test_addon_config_of_one_cluster_overrides_its_variables_and_keeps_the_namespace(
+    session: Session, ocm: ControlPlane, cluster: str
+) -> None:
+    """With a config of its own that says nothing of the namespace, OCM's default would win: it must be said."""
+    assert cluster
+    other = ocm.cluster("worker")
+    wait_for(lambda: _deployed(session, other), 60)
+    body = {
+        "apiVersion": ADDON_CONFIGS.api_version,
+        "kind": ADDON_CONFIGS.kind,
+        "metadata": {"name": "own"},
+        "spec": {
+            "agentInstallNamespace": "",
+            "customizedVariables": [
+                {"name": "EXTRA", "value": "7"},
+                {"name": "Image", "value": "registry.example.com:5000/agent@sha256:0"},
+                {"name": "ImagePullSecret", "value": "here"},
+            ],
+        },
+    }
+    session.create(ADDON_CONFIGS.path(other), body)
+    reference = {"group": ADDON_CONFIGS.group, "resource": ADDON_CONFIGS.plural, "name": "own", "namespace": other}
+    session.merge(MANAGED_CLUSTER_ADDONS.path(other, ADDON_NAME), {"spec": {"configs": [reference]}})
+
+    def moved() -> Objects:
+        found = _deployed(session, other)
+        (container,) = chart.containers(found["Deployment"])
+        assert chart.environment(container)["X"] == "7"
+        return found
+
+    found = wait_for(moved, 60)
+    (container,) = chart.containers(found["Deployment"])
+    assert container["image"] == "registry.example.com:5000/agent@sha256:0"
+    assert found["ServiceAccount"]["imagePullSecrets"] == [{"name": "here"}]
+    assert found["Deployment"]["metadata"]["namespace"] == AGENT_NAMESPACE
+
+
+def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub: HubCluster, cluster: str) -> None:
+    del ocm
+    # By the same way as `helm upgrade`, on the release that is installed.
+    import helm_python
+
+    values = {**VALUES, "log": {"level": "DEBUG"}, "spokeSetting": {"agent": {**_AGENT, "sources": _SOURCES}}}
+    with helm_python.Config(kubeconfig_path=hub.plane.kubeconfig, namespace=HUB_NAMESPACE) as config:
+        config.upgrade(chart.CHART, chart.RELEASE, values, reset_values=True)
+
+    def upgraded() -> bool:
+        (container,) = chart.containers(_deployed(session, cluster)["Deployment"])
+        return chart.environment(container)["DSF_LOG_LEVEL"] == "DEBUG"
+
+    wait_for(upgraded, 60)
+    # Sources that were enabled, with the right of the whole cluster for the agent's account and no other.
+    work = session.get(MANIFEST_WORKS.path(cluster, WORK))
+    manifests: list[chart.Object] = work["spec"]["workload"]["manifests"]
+    (subject,) = chart.one(manifests, "ClusterRoleBinding")["subjects"]
+    account = chart.one(manifests, "ServiceAccount")["metadata"]
+    assert (subject["name"], subject["namespace"]) == (account["name"], AGENT_NAMESPACE)
+    assert chart.one(manifests, "ClusterRole")["rules"][0]["resources"] == ["nodes", "pods"]
+    assert chart.one(manifests, "Service", "dynamic-scoring-agent-otlp")["metadata"]["namespace"] == AGENT_NAMESPACE
+    (container,) = chart.containers(chart.one(manifests, "Deployment"))
+    assert chart.environment(container)["DSF_OTLP_PORT"] == "4318"
+
+
+def test_manifests_rendered_by_ocm_deploy_the_agent(
+    session: Session, ocm: ControlPlane, cluster: str, deployed: Objects
+) -> None:
+    """Applied in the place of OCM's work agent, as strictly as can be; hub and managed cluster are one."""
+    assert deployed
+    manifests = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["workload"]["manifests"]
+    # Their order is not kept by OCM; its work agent tries again until all of them are there.
+    manifests.sort(key=lambda manifest: manifest["kind"] != "Namespace")
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+    said = ocm.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=listed)
+    assert said.count("serverside-applied") == len(manifests), said
+    (container,) = chart.containers(session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME)))
+    assert chart.environment(container)["DSF_CLUSTER"] == cluster
+
+
+def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster: str) -> None:
+    """On a cluster that shares the hub's API server. OCM's status follows the agent, which is ready while it scores."""
+    assert cluster
+    own = ocm.cluster("real")
+    wait_for(lambda: _deployed(session, own), 60)
+    with programs_needed(), work_agent(own, ocm, ocm) as child:
+        wait_for(lambda: _agents_cluster(session) == own, 60, "the Deployment of the agent")
+        work = MANIFEST_WORKS.path(own, WORK)
+        wait_for(lambda: _conditions(session.get(work)).get("Applied") == "True", 60, "everything applied")
+        path = DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME, "status")
+        for ready, available in ((1, "True"), (0, "False"), (1, "True")):
+            # The kubelet's part.
+            counts = {"replicas": 1, "readyReplicas": ready, "availableReplicas": ready, "observedGeneration": 1}
+            session.merge(path, {"status": counts})
+            wait_for(lambda: _condition(session, own, "Available") == available, 60, f"{available}\n{child.tail()}")  # noqa: B023
+        # OpenShift's part. The ConfigMap asks for it, and keeps it when all is applied again.
+        service_ca = CONFIG_MAPS.path(AGENT_NAMESPACE, "dynamic-scoring-agent-service-ca")
+        asked = session.get(service_ca)["metadata"]["annotations"]
+        assert asked["service.beta.openshift.io/inject-cabundle"] == "true"
+        session.merge(service_ca, {"data": {"service-ca.crt": "a CA"}})
+        generation = session.merge(work, {"spec": {"executor": None, "deleteOption": None}})["metadata"]["generation"]
+
+        def applied_again() -> bool:
+            [applied] = [one for one in session.get(work)["status"]["conditions"] if one["type"] == "Applied"]
+            return bool(applied["observedGeneration"] >= generation)
+
+        wait_for(applied_again, 60, f"generation {generation}\n{child.tail()}")
+        assert session.get(service_ca)["data"] == {"service-ca.crt": "a CA"}
+
+
+def test_unreachable_cluster_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:
+    assert deployed
+    taint = {"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect"}
+    session.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"taints": [taint]}})
+    uid = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["metadata"]["uid"]
+    # Something that happens after it shows that the taint was seen: another cluster is chosen.
+    later = _plane_cluster(session)
+    wait_for(lambda: _deployed(session, later), 60)
+    assert session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["metadata"]["uid"] == uid
+
+
+def _plane_cluster(session: Session) -> str:
+    name = "worker-later"
+    session.create(NAMESPACES.path(), {"metadata": {"name": name}})
+    body = {"apiVersion": MANAGED_CLUSTERS.api_version, "kind": MANAGED_CLUSTERS.kind, "metadata": {"name": name}}
+    session.create(MANAGED_CLUSTERS.path(), body | {"spec": {"hubAcceptsClient": True}})
+    return name
+
+
+def _conditions(found: dict[str, Any]) -> dict[str, str]:
+    conditions = found.get("status", {}).get("conditions", [])
+    return {condition["type"]: condition["status"] for condition in conditions}
+
+
+def _condition(session: Session, cluster: str, kind: str) -> str:
+    return _conditions(session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))).get(kind, "")
+
+
+def _agents_cluster(session: Session) -> str:
+    """The cluster that the deployed agent believes to be in; empty while it is not there."""
+    try:
+        (container,) = chart.containers(session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME)))
+    except ObjectNotFoundError:
+        return ""
+    return chart.environment(container)["DSF_CLUSTER"]

@@ -1,0 +1,70 @@
+"""Objects for other operators are taken as they are by a real API server that has the CRDs of these operators."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+import yaml
+
+from tests.support import chart
+from tests.support.controlplane import ControlPlane, find
+from tests.support.controlplane_crds import create_crds
+from tests.support.controlplane_fixtures import programs_needed
+
+#: Skupper's CRDs could not be had from the module proxy; docs/skupper.md says what was checked.
+KINDS = chart.FOREIGN_KINDS - {"Connector"}
+
+
+@pytest.fixture(scope="session")
+def operators(control_plane: ControlPlane) -> ControlPlane:
+    """The API server that tests share, with these CRDs. Without their files tests are skipped; in CI they fail."""
+    with programs_needed(), contextlib.closing(control_plane.session()) as session:
+        manifests = [yaml.load(path.read_text(), Loader=yaml.CSafeLoader) for path in find("operators").glob("*.yaml")]
+        assert {manifest["spec"]["names"]["kind"] for manifest in manifests} == KINDS
+        create_crds(session, manifests)
+    return control_plane
+
+
+@pytest.mark.parametrize("name", [name for name, kinds in chart.FOREIGN.items() if kinds & KINDS])
+def test_the_chart(operators: ControlPlane, name: str) -> None:
+    _apply(operators, _rendered(name))
+
+
+def test_manifests_beside_the_chart(operators: ControlPlane) -> None:
+    objects = [
+        document
+        for path in sorted((chart.ROOT / "deploy").rglob("*.yaml"))
+        if not path.is_relative_to(chart.CHART)
+        for document in yaml.safe_load_all(path.read_text())
+        if document and document.get("kind") in KINDS
+    ]
+    assert {o["kind"] for o in objects} == {"ServiceMonitor", "PrometheusRule"}
+    _apply(operators, objects)
+
+
+def test_unknown_field_is_refused_by_the_crds_of_other_operators(operators: ControlPlane) -> None:
+    # Else the other tests would say nothing.
+    everything = [o for name in chart.FOREIGN for o in _rendered(name)]
+    wrong = [chart.of_kind(everything, kind)[0] for kind in sorted(KINDS)]
+    for obj in wrong:
+        obj["spec"]["misspelt"] = "1"
+    said = _apply(operators, wrong, is_taken=False)
+    assert said.count(".spec.misspelt: field not declared in schema") == len(KINDS), said
+
+
+def _rendered(name: str) -> list[chart.Object]:
+    objects = chart.render(chart.MATRIX[name])
+    return chart.of_kind([*objects, *chart.agent_objects(objects)], *KINDS)
+
+
+def _apply(plane: ControlPlane, objects: list[chart.Object], *, is_taken: bool = True) -> str:
+    """Into a namespace of their own; what kubectl said. Not as a List, which kubectl would check by itself."""
+    namespace = plane.namespace("operators")
+    manifests = [json.dumps(o | {"metadata": o["metadata"] | {"namespace": namespace}}) for o in objects]
+    arguments = ("apply", "--server-side", "--validate=strict", "-f", "-")
+    said = plane.kubectl(*arguments, stdin="\n".join(manifests), check=is_taken)
+    assert said.count("serverside-applied") == (len(objects) if is_taken else 0), said
+    assert "Warning" not in said
+    return said

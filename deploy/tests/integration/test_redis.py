@@ -1,0 +1,207 @@
+"""A real Redis with the chart's configuration, certificate and users, reached as the chart's processes reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+
+from dsf.redisacl.users import User, hub_users, render_acl_file
+from dsf.settings import Settings
+from dsf.store.client import connect
+from tests.support import chart
+from tests.support.child import Child
+from tests.support.programs import find
+from tests.support.redisserver import free_port
+from tests.support.secureredis import find_tls_server
+from tests.support.wait import wait_for
+
+PROCESSES: tuple[str, ...] = ("controller", "beat", "results", "web", "flower", "optimizer")
+ROLES: tuple[str, ...] = ("hub", *PROCESSES, "operator")
+VALUES = {"redis": {"maxClients": 200}, "optimizer": {"enabled": True}}
+OBJECTS = chart.render(VALUES | {"mode": "Distributed"})
+
+
+class Bundled:
+    """The chart's Redis in a folder instead of a pod."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._process: Child | None = None
+        secret = chart.one(OBJECTS, "Secret", "dynamic-scoring-redis-users")
+        self.passwords: dict[str, str] = {role: chart.secret_text(secret, role) for role in ROLES}
+        for name, key in (("tls", "ca.crt"), ("tls", "tls.crt"), ("tls", "tls.key")):
+            text = chart.secret_text(chart.one(OBJECTS, "Secret", f"dynamic-scoring-redis-{name}"), key)
+            (folder / key).write_text(text)
+        (folder / "passwords").mkdir()
+        for role, password in self.passwords.items():
+            (folder / "passwords" / role).write_text(password)
+        text = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
+        text = text.replace("/etc/redis-tls", str(folder)).replace("/data", str(folder)).replace("6379", str(self.port))
+        (folder / "redis.conf").write_text(text.replace("bind * -::*", "bind 127.0.0.1"))
+
+    def write_users(self) -> None:
+        """What the init container does."""
+        file = self.folder / "users.acl"
+        existing = file.read_text() if file.exists() else ""
+        file.write_text(render_acl_file(hub_users(self.passwords), existing))
+
+    def run_init_container(self) -> None:
+        """Do what it does, with the shell and the tools that are in Redis' image."""
+        data = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]
+        (container,) = chart.pod(chart.workloads(OBJECTS)["dynamic-scoring-redis"])["initContainers"]
+        mounts = {"/etc/redis/": "configuration/", "/etc/dsf/users": "passwords", "/data/": ""}
+        (self.folder / "configuration").mkdir(exist_ok=True)
+        for name, text in data.items():
+            (self.folder / "configuration" / name).write_text(text)
+        command = [*container["command"], *container["args"]]
+        for theirs, ours in mounts.items():
+            command = [text.replace(theirs, f"{self.folder}/{ours}") for text in command]
+        subprocess.run(command, check=True, timeout=300)
+
+    def start(self) -> None:
+        """Start it and wait until it answers the chart's probe."""
+        self._process = Child([find_tls_server(), str(self.folder / "redis.conf")], self.folder / "log")
+        wait_for(self.answers_probe, 15, "redis to answer")
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def answers_probe(self) -> bool:
+        """Whether `redis-cli --tls --insecure --user dsf-probe --pass none ping` would say PONG."""
+        assert self._process is not None
+        assert self._process.is_running, self._process.tail()
+        probe = redis.Redis(
+            port=self.port,
+            username="dsf-probe",
+            password="none",
+            ssl=True,
+            ssl_cert_reqs="none",
+            ssl_check_hostname=False,
+        )
+        with contextlib.closing(probe):
+            try:
+                return bool(probe.ping())
+            except redis.ConnectionError:
+                return False
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundled]:
+    """The chart's Redis, running."""
+    server = Bundled(tmp_path_factory.mktemp("redis"))
+    server.write_users()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def as_process(bundled: Bundled, settings_factory: Callable[..., Settings]) -> Iterator[Callable[[str], redis.Redis]]:
+    """`as_process(name)` -> a client made of the environment that the chart gives the process."""
+    with contextlib.ExitStack() as stack:
+
+        def make(name: str) -> redis.Redis:
+            environment = chart.told(OBJECTS, name)
+            host = "dynamic-scoring-redis.open-cluster-management.svc:6379"
+            settings = settings_factory(
+                redis_url=environment["DSF_REDIS_URL"].replace(host, f"localhost:{bundled.port}"),
+                redis_username=environment["DSF_REDIS_USERNAME"],
+                redis_password_file=bundled.folder / "passwords" / name,
+                redis_ca_file=bundled.folder / "ca.crt",
+            )
+            return stack.enter_context(contextlib.closing(connect(settings, retries=0)))
+
+        yield make
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_every_process_gets_in_with_what_it_is_given(as_process: Callable[[str], redis.Redis], name: str) -> None:
+    client = as_process(name)
+    assert client.ping()
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.config_get("*")
+
+
+def test_probes_work_with_every_redis_that_will_do(bundled: Bundled) -> None:
+    """With any redis-cli from 7.0 on, the oldest that the documents call good enough."""
+    alone = yaml.safe_load((chart.ROOT / "deploy" / "redis" / "statefulset.yaml").read_text())
+    asks = f"{find('redis-cli')} -p {bundled.port}"
+
+    def answers() -> set[bool]:
+        found = set()
+        for workload in (chart.workloads(OBJECTS)["dynamic-scoring-redis"], alone):
+            container = chart.pod(workload)["containers"][0]
+            for kind in ("startup", "liveness", "readiness"):
+                *shell, text = container[f"{kind}Probe"]["exec"]["command"]
+                done = subprocess.run([*shell, text.replace("redis-cli", asks)], timeout=300, check=False)
+                found.add(done.returncode == 0)
+        return found
+
+    assert answers() == {True}
+    bundled.stop()
+    try:
+        assert answers() == {False}
+    finally:
+        bundled.start()
+
+
+def test_bundled_redis_refuses_clients_without_user_or_tls(bundled: Bundled) -> None:
+    nobody = redis.Redis(port=bundled.port, ssl=True, ssl_ca_certs=str(bundled.folder / "ca.crt"))
+    with contextlib.closing(nobody), pytest.raises(redis.AuthenticationError):
+        nobody.ping()
+    plain = redis.Redis(port=bundled.port, socket_timeout=300)
+    with contextlib.closing(plain), pytest.raises(redis.ConnectionError):
+        plain.ping()
+
+
+def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Callable[[str], redis.Redis]) -> None:
+    hub: Any = as_process("controller")
+    user = User.of_cluster("c1", "cluster-password")
+    hub.execute_command("ACL SETUSER", user.name, *user.setuser())
+    hub.acl_save()
+    bundled.stop()
+    bundled.write_users()
+    bundled.start()
+    spoke = redis.Redis(
+        port=bundled.port,
+        username=user.name,
+        password="cluster-password",
+        ssl=True,
+        ssl_ca_certs=str(bundled.folder / "ca.crt"),
+    )
+    with contextlib.closing(spoke):
+        assert spoke.llen("spoke.c1") == 0
+    assert hub.ping(), "the hub's own password is the same"
+
+
+def test_the_init_container_writes_the_users_that_the_hub_knows(tmp_path: Path) -> None:
+    server = Bundled(tmp_path)
+    server.write_users()
+    file = tmp_path / "users.acl"
+    cluster = User.of_cluster("c1", "cluster-password").line()
+    expected = f"{file.read_text()}{cluster}\n"
+    # As the server saves it; somebody else's user goes.
+    file.write_text(f"user somebody on nopass ~* &* +@all\n{cluster}\n")
+    server.run_init_container()
+    assert file.read_text() == expected
+    assert file.stat().st_mode & 0o777 == 0o640
+    server.run_init_container()
+    assert file.read_text() == expected, "the same at each start"
+    file.unlink()
+    server.run_init_container()
+    assert file.read_text() == expected.replace(f"{cluster}\n", "")
+    server.start()
+    server.stop()
+    shutil.rmtree(tmp_path / "appendonlydir", ignore_errors=True)

@@ -1,0 +1,101 @@
+"""Manifests beside the chart: they are valid and agree with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from dsf.redisacl.rules import hub_roles, hub_user
+from dsf.settings import ENV_PREFIX, Settings
+from tests.support import chart
+
+DEPLOY = chart.ROOT / "deploy"
+FOLDERS = ("agentfeedback", "optimizer", "prometheus", "skupper", "sources", "utils")
+FILES = sorted(path for folder in FOLDERS for path in (DEPLOY / folder).rglob("*.yaml"))
+#: Not manifests.
+OTHERS = {DEPLOY / "prometheus" / name for name in ("values.yaml", "rules.yaml")}
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def _of(name: str, kind: str) -> dict[str, Any]:
+    return chart.one(_read(DEPLOY / name), kind)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path not in OTHERS], ids=lambda p: str(p.relative_to(DEPLOY))
+)
+def test_manifests_are_valid(path: Path) -> None:
+    for obj in _read(path):
+        assert obj["metadata"]["name"]
+        group = obj["apiVersion"].partition("/")[0]
+        assert obj["kind"].startswith("ClusterRole") or obj["metadata"]["namespace"]
+        if "." not in group or group.endswith(".k8s.io"):
+            kubernetes_validate.validate(obj, "1.36", strict=True)
+
+
+def test_feedback_objects_are_those_of_the_addon() -> None:
+    values = {"spokeSetting": {"agent": {"serviceMonitor": {"enabled": True}}}}
+    deployed = chart.agent_objects(chart.render(values))
+    assert _of("agentfeedback/service.yaml", "Service") == chart.one(deployed, "Service")
+    ours, theirs = _of("agentfeedback/servicemonitor.yaml", "ServiceMonitor"), chart.one(deployed, "ServiceMonitor")
+    assert ours["metadata"] == theirs["metadata"]
+    assert ours["spec"]["endpoints"] == theirs["spec"]["endpoints"]
+    assert ours["spec"]["selector"] == theirs["spec"]["selector"]
+
+
+def test_prometheus_sends_scores_and_the_summary() -> None:
+    (write,) = yaml.safe_load((DEPLOY / "prometheus" / "values.yaml").read_text())["prometheus"]["prometheusSpec"][
+        "remoteWrite"
+    ]
+    (rule,) = write["writeRelabelConfigs"]
+    assert rule["action"] == "keep"
+    kept = re.compile(rule["regex"])
+    for name in ("dynamic_score", "dynamic_scoring_requests_total", "cluster_cpu_free", "cluster_memory_free"):
+        assert kept.fullmatch(name)
+    assert not kept.fullmatch("up")
+
+
+def test_skupper_leads_to_the_name_in_the_certificate() -> None:
+    listener = _of("skupper/v2/managed-cluster.yaml", "Listener")
+    connector = chart.one(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
+    assert listener["spec"]["routingKey"] == connector["spec"]["routingKey"]
+    url = chart.told(chart.render(chart.MATRIX["skupper-v2"]), "agent")["DSF_REDIS_URL"]
+    assert url == f"rediss://{listener['spec']['host']}:{listener['spec']['port']}/0"
+
+
+def test_the_test_pod_finds_redis() -> None:
+    spec = _of("utils/test-pod.yaml", "Pod")
+    (container,) = spec["spec"]["containers"]
+    environment = chart.environment(container)
+    assert set(environment) <= {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    objects = chart.render()
+    same = ("DSF_REDIS_URL", "DSF_REDIS_PASSWORD_FILE", "DSF_REDIS_CA_FILE")
+    assert {name: environment[name] for name in same} == {name: chart.told(objects, "hub")[name] for name in same}
+    assert environment["DSF_REDIS_USERNAME"] == hub_user("operator")
+    for volume in spec["spec"]["volumes"]:
+        if "secret" in volume:
+            secret = chart.one(objects, "Secret", volume["secret"]["secretName"])
+            assert {item["key"] for item in volume["secret"]["items"]} <= set(secret["data"])
+    (rule,) = chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]["ingress"]
+    labels = spec["metadata"]["labels"]
+    assert [peer for peer in rule["from"] if peer["podSelector"]["matchLabels"].items() <= labels.items()]
+
+
+@pytest.mark.parametrize("values", [{}, chart.EVERYTHING], ids=["defaults", "everything"])
+def test_every_user_of_the_chart_is_one_of_redis(values: chart.Values) -> None:
+    users = {hub_user(role) for role in hub_roles()}
+    objects = chart.render(values)
+    for workload in chart.workloads(objects).values():
+        for container in chart.containers(workload):
+            name = chart.environment(container).get("DSF_REDIS_USERNAME", "")
+            assert not name or name in users or name.startswith("spoke-")
+    for key in chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"]:
+        assert f"dsf-{key}" in users

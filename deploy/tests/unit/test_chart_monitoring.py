@@ -1,0 +1,449 @@
+"""Alerts, recording rules and the dashboard: every query is one, names a metric that exists, and says what it shall."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf import metrics
+from tests.support import chart, programs
+from tests.support.child import ran
+
+DEPLOY = chart.ROOT / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "fleet-dashboard.json").read_text())
+#: What kube-state-metrics has.
+KUBE = {
+    "kube_node_status_allocatable",
+    "kube_pod_container_resource_requests",
+    "kube_pod_status_phase",
+}
+ALERTS = {
+    "DynamicScoringNoScore",
+    "DynamicScoringScheduleLag",
+    "DynamicScoringNoTicks",
+    "DynamicScoringPathInterrupted",
+    "DynamicScoringHubProblem",
+    "DynamicScoringQueueFull",
+    "DynamicScoringResultsRejected",
+    "DynamicScoringMessagesDropped",
+    "DynamicScoringAgentMissing",
+    "DynamicScoringBlind",
+    "DynamicScoringHubAway",
+    "DynamicScoringHubWithoutRedis",
+    "DynamicScoringSeriesLeftOut",
+}
+
+
+def _exposed() -> dict[str, set[str]]:
+    """Every name of a series that our processes expose -> its labels."""
+    found: dict[str, set[str]] = {}
+    for metric in (value for value in vars(metrics).values() if isinstance(value, metrics.Metric)):
+        # On the exporter some have the cluster, too.
+        labels = (
+            {*metric.labels, "ds_cluster"}
+            if metric in (metrics.REQUESTS, metrics.STAGE_SECONDS)
+            else set(metric.labels)
+        )
+        if metric.kind == "counter":
+            found[f"{metric.name}_total"] = labels
+        elif metric.kind == "gauge":
+            found[metric.name] = labels
+        else:
+            found |= {f"{metric.name}_{suffix}": labels for suffix in ("sum", "count")}
+            found[f"{metric.name}_bucket"] = labels | {"le"}
+    return found
+
+
+def _rules() -> list[dict[str, Any]]:
+    values = {"monitoring": {"prometheusRule": {"enabled": True, "alertLabels": {"team": "platform"}}}}
+    (group,) = chart.one(chart.render(values), "PrometheusRule")["spec"]["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+def _panels() -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = DASHBOARD["panels"]
+    return panels
+
+
+def _dashboard_queries() -> list[str]:
+    variables = [v["query"]["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+    labelled = [re.fullmatch(r"label_values\((\w+), \w+\)", query) for query in variables]
+    queries = [target["expr"] for panel in _panels() for target in panel["targets"]]
+    return [match[1] for match in labelled if match] + queries
+
+
+def _names(query: str) -> set[str]:
+    """The metrics that a query names."""
+    without = re.sub(r'"[^"]*"', '""', query)
+    return set(re.findall(r"\b(?:dynamic_score|dynamic_scoring_\w+|kube_\w+|cluster_\w+)\b", without))
+
+
+def _selectors(query: str) -> list[tuple[str, set[str]]]:
+    """Metrics with the labels that are asked for in braces."""
+    return [
+        (name, set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels)))
+        for name, labels in re.findall(r"(dynamic_scor\w+|cluster_\w+)\{([^}]*)\}", query)
+    ]
+
+
+def _recording_rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def _all_queries() -> list[str]:
+    keda = chart.one(chart.render({"mode": "Distributed", "results": {"keda": {"enabled": True}}}), "ScaledObject")
+    trigger = keda["spec"]["triggers"][0]["metadata"]["query"]
+    return [*_dashboard_queries(), *(rule["expr"] for rule in _rules()), trigger]
+
+
+@pytest.mark.parametrize("query", _all_queries())
+def test_every_query_names_metrics_that_exist(query: str) -> None:
+    exposed = _exposed() | {rule["record"]: {"cluster"} for rule in _recording_rules()}
+    assert _names(query)
+    assert _names(query) <= set(exposed)
+    for name, labels in _selectors(query):
+        assert labels <= exposed[name] | {"job"}, name
+
+
+def test_every_query_of_the_dashboard_can_be_parsed(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": _without_variables(q)} for number, q in enumerate(_dashboard_queries())
+    ]
+    _promtool("check", {"groups": [{"name": "dashboard", "rules": rules}]}, tmp_path)
+
+
+def _without_variables(query: str) -> str:
+    return re.sub(r"\$\w+", ".*", query)
+
+
+def test_the_dashboard_shows_the_fleet() -> None:
+    kinds = {panel["title"]: panel["type"] for panel in _panels()}
+    assert kinds["Scores by cluster and scorer"] == "heatmap"
+    assert {"Age of the last success", "Failures by reason", "Schedule lag", "Queue lengths"} <= set(kinds)
+    assert len({panel["id"] for panel in _panels()}) == len(_panels())
+    for panel in _panels():
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        assert panel["datasource"]["uid"] == "${datasource}"
+
+
+#: What agents and two pods of the hub show of the same cycles: 6 failures of `s` on c1 a minute, and no success on c2.
+SERIES = {
+    'dynamic_scoring_failures_total{job="%s",instance="%s",score_name="s",stage="fetch",reason="timeout"}': "0+6x10",
+    'dynamic_scoring_cycles_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s",outcome="error"}': "0+6x10",
+    'dynamic_scoring_scheduled_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s"}': "0+6x10",
+    'dynamic_scoring_scheduled_total{job="%s",instance="%s",ds_cluster="c2",ds_score_name="s"}': "0+2x10",
+    'dynamic_scoring_last_success_timestamp_seconds{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s"}': "1x10",
+    'cluster_cpu_free{job="%s",instance="%s",cluster="c1"}': "3x10",
+}
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("Failures by reason", [('{stage="fetch", reason="timeout"}', 6.0)]),
+        ("Failures by cluster", [('{ds_cluster="c1"}', 6.0)]),
+        ("Outcomes of cycles", [('{outcome="error"}', 6.0)]),
+        ("Pairs that never succeeded", [('{ds_cluster="c2", ds_score_name="s"}', 20.0)]),
+        ("CPU free by cluster", [('{cluster="c1"}', 3.0)]),
+    ],
+)
+def test_panels_count_once_whoever_is_scraped(title: str, expected: list[tuple[str, float]], tmp_path: Path) -> None:
+    (panel,) = [panel for panel in _panels() if panel["title"] == title]
+    scraped = [("hub", "1"), ("hub", "2"), ("agent", "3")]
+    values = {"cluster": ".*", "score": ".*"}
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            # As Grafana does: without a value of its own "All" is every value that the query of the variable found.
+            values[variable["name"]] = variable.get("allValue", "hub")
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": name % source, "values": numbers} for name, numbers in SERIES.items() for source in scraped
+        ],
+        "promql_expr_test": [
+            {
+                "expr": re.sub(r"\$(\w+)", lambda match: values[match[1]], panel["targets"][0]["expr"]),
+                "eval_time": "10m",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected],
+            }
+        ],
+    }
+    _promtool("test", {"tests": [test]}, tmp_path)
+
+
+def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
+    rules = _rules()
+    assert {rule["alert"] for rule in rules} == ALERTS
+    for rule in rules:
+        assert rule["labels"]["team"] == "platform"
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+    assert {rule["labels"]["severity"] for rule in rules} == {"info", "warning", "critical"}
+    _promtool("check", {"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
+
+
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_metrics_of_every_process_are_scraped(mode: str) -> None:
+    """Each ServiceMonitor selects one Service, its ports, and a NetworkPolicy lets the Prometheus in."""
+    objects = chart.render(chart.EVERYTHING if mode == "Distributed" else chart.MATRIX["everything-single"])
+    monitors = {o["metadata"]["name"]: o for o in chart.of_kind(objects, "ServiceMonitor")}
+    assert set(monitors) == {f"dynamic-scoring-{name}" for name in chart.MODES[mode]}
+    for name, monitor in monitors.items():
+        assert monitor["metadata"]["labels"]["release"] == "kube-prometheus"
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = [o for o in chart.of_kind(objects, "Service") if wanted <= o["metadata"]["labels"].items()]
+        (container,) = chart.containers(chart.workloads(objects)[name])
+        numbers = {port["name"]: port["containerPort"] for port in container["ports"]}
+        targets = {port["name"]: numbers[port["targetPort"]] for port in service["spec"]["ports"]}
+        scraped = {targets[endpoint["port"]] for endpoint in monitor["spec"]["endpoints"]}
+        assert scraped == set(numbers.values())
+        rules = chart.one(objects, "NetworkPolicy", name)["spec"]["ingress"]
+        peers = chart.DEFAULTS["networkPolicy"]["metricsFrom"]
+        assert {port["port"] for rule in rules if rule["from"] == peers for port in rule["ports"]} == scraped
+    assert not chart.of_kind(chart.render(), "ServiceMonitor", "PrometheusRule")
+
+
+def test_recording_rules_can_be_parsed_and_are_the_same_in_both_forms(tmp_path: Path) -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())
+    assert yaml.safe_load((DEPLOY / "prometheus" / "prometheusrule.yaml").read_text())["spec"] == rules
+    recorded = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert [rule["record"] for rule in recorded] == ["cluster_cpu_free", "cluster_memory_free"]
+    for rule in recorded:
+        assert _names(rule["expr"]) <= KUBE
+    _promtool("check", rules, tmp_path)
+
+
+def _promtool(word: str, document: dict[str, Any], folder: Path) -> None:
+    """`promtool check rules` or `promtool test rules` of a document. Raises AssertionError with what it says."""
+    (folder / f"{word}.yaml").write_text(yaml.safe_dump(document))
+    command = [programs.find("promtool"), word, "rules", f"{word}.yaml"]
+    done = ran(command, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _sample_query() -> str:
+    """The query of kube-state-metrics' series in a sample's README."""
+    text = (chart.ROOT / "samples" / "resource-usage-scorer" / "README.md").read_text()
+    match = re.search(r"SOURCE_QUERY='([^']+)'", text)
+    assert match is not None
+    return match[1]
+
+
+def _requests(namespace: str, pod: str, node: str, cores: float, *phases: str) -> dict[str, float]:
+    """Series of a pod with one container and these of the phases that kube-state-metrics has."""
+    labels = f'namespace="{namespace}",pod="{pod}"'
+    series = {f'kube_pod_container_resource_requests{{{labels},container="x",node="{node}",resource="cpu"}}': cores}
+    for phase in ("Pending", "Running", "Succeeded", "Failed", "Unknown") if phases else ():
+        series[f'kube_pod_status_phase{{{labels},phase="{phase}"}}'] = float(phase in phases)
+    return series
+
+
+_NODES = {f'kube_node_status_allocatable{{node="{node}",resource="cpu"}}': 4.0 for node in ("n1", "n2")}
+_MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",node="n1",resource="memory"}': 9.0}
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize(
+    ("series", "free"),
+    [
+        # (series, cores that are free on n1 and n2)
+        (_requests("a", "runs", "n1", 1.5, "Running"), (2.5, 4)),
+        (_requests("a", "full", "n1", 4, "Running") | _requests("a", "full", "n2", 4, "Running"), (0, 0)),
+        (_requests("a", "ended", "n1", 3, "Succeeded") | _requests("b", "ended", "n2", 3, "Running"), (4, 1)),
+        (_requests("a", "failed", "n1", 3, "Failed"), (4, 4)),
+        (_requests("a", "starts", "n1", 3, "Pending"), (1, 4)),
+        (_requests("a", "waits", "", 3, "Pending"), (4, 4)),
+        (_requests("a", "lost", "n1", 3, "Unknown"), (1, 4)),
+        # No series of its phase: it counts, as it may run.
+        (_requests("a", "runs", "n1", 3), (1, 4)),
+        # Pods that request another resource only.
+        (_MEMORY_REQUEST, (4, 4)),
+        # No series of any pod: nobody knows what is free.
+        ({}, None),
+        ({'kube_pod_status_phase{namespace="a",pod="runs",phase="Running"}': 1}, None),
+    ],
+)
+def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
+    series: dict[str, float], free: tuple[float, float] | None, instances: int, tmp_path: Path
+) -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())
+    inputs = [
+        {"series": f'{name[:-1]},instance="{instance}"}}', "values": f"{value}x10"}
+        for name, value in (_NODES | series).items()
+        for instance in range(instances)
+    ]
+    by_node = zip(("n1", "n2"), free or (), strict=free is not None)
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
+    test = {
+        "interval": "1m",
+        "input_series": inputs,
+        "promql_expr_test": [
+            {
+                "expr": f"sum by (node, resource) ({_sample_query()})",
+                "eval_time": "10m",
+                "exp_samples": [
+                    {"labels": f'{{node="{node}", resource="cpu"}}', "value": value} for node, value in by_node
+                ],
+            },
+            {
+                "expr": "cluster_cpu_free",
+                "eval_time": "10m",
+                "exp_samples": [] if free is None else [{"labels": "cluster_cpu_free", "value": sum(free)}],
+            },
+        ],
+    }
+    _promtool("test", {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}, tmp_path)
+
+
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    """Over two hours of made-up series."""
+    pair = 'ds_cluster="c1",ds_score_name="s"'
+    quiet = 'ds_cluster="c2",ds_score_name="s"'
+    series = [
+        # c1 succeeded until minute 60, with an interval of a minute; c2 always.
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{pair}}}", "0+60x60 3600x60"),
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{quiet}}}", "0+60x120"),
+        (f"dynamic_scoring_scheduled_total{{{pair}}}", "0+1x120"),
+        (f"dynamic_scoring_scheduled_total{{{quiet}}}", "0+1x120"),
+        (f"dynamic_scoring_interval_seconds{{{pair}}}", "60x120"),
+        (f"dynamic_scoring_interval_seconds{{{quiet}}}", "60x120"),
+        # c3 never did.
+        ('dynamic_scoring_scheduled_total{ds_cluster="c3",ds_score_name="s"}', "0+1x120"),
+        ('dynamic_scoring_interval_seconds{ds_cluster="c3",ds_score_name="s"}', "60x120"),
+        # c5 is paused, so nothing is expected of it, and c6 runs once an hour: of its cycles one was lost.
+        ('dynamic_scoring_scheduled_total{ds_cluster="c5",ds_score_name="s"}', "0+1x120"),
+        ('dynamic_scoring_interval_seconds{ds_cluster="c6",ds_score_name="s"}', "3600x120"),
+        ('dynamic_scoring_cycles_total{ds_cluster="c6",ds_score_name="s",outcome="lost"}', "0x80 1x40"),
+        # One of a minute beside it gets no ticks.
+        ('dynamic_scoring_interval_seconds{ds_cluster="c6",ds_score_name="down"}', "60x120"),
+        # From minute 60 on everything of c1 is lost; before, it failed now and then.
+        (f'dynamic_scoring_cycles_total{{{pair},outcome="ok"}}', "0+1x60 60x60"),
+        (f'dynamic_scoring_cycles_total{{{pair},outcome="error"}}', "0x120"),
+        (f'dynamic_scoring_cycles_total{{{pair},outcome="lost"}}', "0x60 0+1x60"),
+        (f'dynamic_scoring_cycles_total{{{quiet},outcome="ok"}}', "0+1x120"),
+        (f'dynamic_scoring_cycles_total{{{quiet},outcome="lost"}}', "0+1x120"),
+        ('dynamic_scoring_queue_length{queue="spoke.c1"}', "0x60 100x60"),
+        ('dynamic_scoring_queue_length{queue="spoke.c4"}', "100x120"),
+        ('dynamic_scoring_queue_length{queue="hub.results"}', "5000x120"),
+        ('dynamic_scoring_results_rejected_total{reason="stale"}', "0x60 1x60"),
+        ('dynamic_scoring_results_rejected_total{reason="bad_signature"}', "0x60 1x60"),
+        ('dynamic_scoring_results_rejected_total{reason="malformed"}', "3x120"),
+        ('dynamic_scoring_schedule_lag_seconds_bucket{le="1.0"}', "0+60x60 3600x60"),
+        ('dynamic_scoring_schedule_lag_seconds_bucket{le="30.0"}', "0+60x120"),
+        ('dynamic_scoring_schedule_lag_seconds_bucket{le="+Inf"}', "0+60x120"),
+        ("dynamic_scoring_up", "1x100 0x20"),
+        # The leader loses Redis, then nobody leads. What a standby says of Redis is no alert.
+        ('dynamic_scoring_hub_leading{pod="hub-1"}', "1x100 0x20"),
+        ('dynamic_scoring_hub_leading{pod="hub-2"}', "0x120"),
+        ('dynamic_scoring_hub_redis_up{pod="hub-1"}', "1x70 0x50"),
+        ('dynamic_scoring_hub_redis_up{pod="hub-2"}', "0x120"),
+        ("dynamic_scoring_ticks_stopped", "0x59 1x10 0x100"),
+        # Ticks that stop have an alert of their own, and a moment is none.
+        ('dynamic_scoring_path_problem{stage="ticks"}', "1x120"),
+        ('dynamic_scoring_path_problem{stage="results"}', "0x59 1x10 0x100"),
+        ('dynamic_scoring_path_problem{stage="agents"}', "0x60 1 0x100"),
+        ('dynamic_scoring_hub_problem{kind="eviction"}', "_x59 1x10 _x100"),
+        ("dynamic_scoring_series_limit", "30000x120"),
+        ("dynamic_scoring_series_wanted", "20000x80 40000x40"),
+    ]
+    never = {
+        "DynamicScoringNoScore": {"c3"},
+        "DynamicScoringQueueFull": {"spoke.c4"},
+        "DynamicScoringAgentMissing": {"c4"},
+    }
+    expected: dict[int, dict[str, set[str]]] = {
+        55: never,
+        90: {
+            "DynamicScoringNoScore": {"c1", "c3"},
+            "DynamicScoringScheduleLag": {""},
+            "DynamicScoringQueueFull": {"spoke.c1", "spoke.c4"},
+            "DynamicScoringAgentMissing": {"c1", "c4"},
+            "DynamicScoringHubWithoutRedis": {"hub-1"},
+        },
+        115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}, "DynamicScoringSeriesLeftOut": {""}},
+        # One message of a person is no attack.
+        62: {
+            "DynamicScoringMessagesDropped": {"stale"},
+            "DynamicScoringResultsRejected": {"bad_signature"},
+            "DynamicScoringNoTicks": {""},
+            "DynamicScoringPathInterrupted": {"results"},
+            "DynamicScoringHubProblem": {"eviction"},
+        },
+    }
+    cases = []
+    for minute, alerts in expected.items():
+        # At some moments only what is named is looked at.
+        names = ALERTS if minute in (55, 90) else set(alerts)
+        for name in sorted(names):
+            found = [_expected(name, who) for who in sorted(alerts.get(name, set()))]
+            cases.append({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": found})
+    _check_alerts(series, cases, tmp_path)
+
+
+def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Path) -> None:
+    """c1 is due every 4 hours and takes 10 minutes each time; c2, every 2 hours, succeeded once and never again."""
+    slow, dead = 'ds_cluster="c1",ds_score_name="s"', 'ds_cluster="c2",ds_score_name="s"'
+    series = [
+        (f"dynamic_scoring_interval_seconds{{{slow}}}", "14400x900"),
+        (f"dynamic_scoring_interval_seconds{{{dead}}}", "7200x900"),
+        (f"dynamic_scoring_scheduled_total{{{slow}}}", "1x239 2x239 3x239 4x180"),
+        (f"dynamic_scoring_scheduled_total{{{dead}}}", "1x119 2x119 3x119 4x119 5x119 6x119 7x119 8x60"),
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{slow}}}", "0x249 14400x239 28800x239 43200x170"),
+        (f"dynamic_scoring_last_success_timestamp_seconds{{{dead}}}", "0x900"),
+    ]
+    # From the sixth hour on, just after ticks and long after them.
+    moments = {245: set(), 355: set(), 363: {"c2"}, 450: {"c2"}, 485: {"c2"}, 700: {"c2"}, 890: {"c2"}}
+    cases = [
+        {
+            "eval_time": f"{minute}m",
+            "alertname": "DynamicScoringNoScore",
+            "exp_alerts": [_expected("DynamicScoringNoScore", who) for who in sorted(silent)],
+        }
+        for minute, silent in moments.items()
+    ]
+    _check_alerts(series, cases, tmp_path)
+
+
+def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Prometheus' own evaluation of all alerts, one sample a minute."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series],
+                "alert_rule_test": cases,
+            }
+        ],
+    }
+    _promtool("test", test, tmp_path)
+
+
+def _plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without annotations, whose texts hold figures."""
+    return [{name: value for name, value in rule.items() if name != "annotations"} for rule in rules]
+
+
+def _expected(name: str, who: str) -> dict[str, Any]:
+    (rule,) = [rule for rule in _rules() if rule["alert"] == name]
+    label = {
+        "DynamicScoringNoScore": {"ds_cluster": who, "ds_score_name": "s"},
+        "DynamicScoringPathInterrupted": {"stage": who},
+        "DynamicScoringQueueFull": {"queue": who},
+        "DynamicScoringAgentMissing": {"ds_cluster": who},
+        "DynamicScoringResultsRejected": {"reason": who},
+        "DynamicScoringMessagesDropped": {"reason": who},
+        "DynamicScoringHubWithoutRedis": {"pod": who},
+        "DynamicScoringHubProblem": {"kind": who},
+    }.get(name, {})
+    return {"exp_labels": {**rule["labels"], **label}, "exp_annotations": {}}

@@ -1,0 +1,194 @@
+"""Who reaches whom on the hub: policies that are narrow, and wide enough for what the values ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kubernetes.client import rest
+
+from tests.support import chart
+
+#: NetworkPolicyPorts of what is asked for here.
+REDIS = [{"port": 6379, "protocol": "TCP"}]
+FLOWER = [{"port": 5555, "protocol": "TCP"}]
+#: Those that speak with the API server and may not speak with just anybody.
+USE_THE_API = ("web", "optimizer")
+
+
+def _policy(values: chart.Values, component: str) -> dict[str, Any]:
+    found: dict[str, Any] = chart.one(chart.render(values), "NetworkPolicy", f"dynamic-scoring-{component}")["spec"]
+    return found
+
+
+def _ports(values: chart.Values, component: str) -> set[int]:
+    egress = _policy(values | {"mode": "Distributed", "optimizer": {"enabled": True}}, component)["egress"]
+    return {port["port"] for rule in egress for port in rule["ports"]}
+
+
+AGENTS: chart.Object = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "dynamic-scoring-agent"}}}
+
+
+def test_redis_admits_agents_of_the_hub_cluster_with_cluster_ip() -> None:
+    (rule,) = _policy({"redis": {"exposure": {"type": "ClusterIP"}}}, "redis")["ingress"]
+    assert rule["ports"] == REDIS
+    assert AGENTS in rule["from"]
+    assert len(rule["from"]) > 1
+
+
+def test_redis_admits_processes_of_the_hub_alone_with_hub_api() -> None:
+    (rule,) = _policy({}, "redis")["ingress"]
+    assert rule["ports"] == REDIS
+    assert AGENTS not in rule["from"]
+    assert len(rule["from"]) > 1
+
+
+@pytest.mark.parametrize(
+    "redis",
+    [
+        # A tunnel of your own ends at the Service, wherever its pods are.
+        {"agentUrl": "rediss://tunnel.example.com:16379/0"},
+        {"exposure": {"type": "SkupperV2"}},
+        {"exposure": {"type": "LoadBalancer"}},
+        {"exposure": {"type": "NodePort", "host": "h"}},
+    ],
+)
+def test_redis_is_open_when_agents_come_from_elsewhere(redis: dict[str, Any]) -> None:
+    assert _policy({"redis": redis}, "redis")["ingress"] == [{"ports": REDIS}]
+    assert "only agents on the hub cluster itself" not in chart.notes({"redis": redis})
+
+
+@pytest.mark.parametrize(
+    ("flower", "peers", "words"),
+    [
+        ({}, None, ""),
+        ({"service": {"type": "NodePort"}}, [], "Every client that reaches its port"),
+        ({"service": {"type": "LoadBalancer"}}, [], "Every client that reaches its port"),
+        (
+            {"ingress": {"enabled": True, "host": "flower.example.com"}},
+            [{"namespaceSelector": {}}],
+            "Every pod of this cluster",
+        ),
+        (
+            {"ingress": {"enabled": True, "host": "flower.example.com"}, "service": {"type": "NodePort"}},
+            [],
+            "Every client that reaches its port",
+        ),
+    ],
+)
+def test_flower_lets_those_in_to_whom_it_is_shown(
+    flower: dict[str, Any], peers: list[dict[str, Any]] | None, words: str
+) -> None:
+    values = {"flower": flower}
+    wide = {"ports": FLOWER} if not peers else {"from": peers, "ports": FLOWER}
+    assert _policy(values, "flower")["ingress"] == ([] if peers is None else [wide])
+    notes = chart.notes(values)
+    assert words in notes
+    assert ("networkPolicy.flowerFrom" in notes) is (peers is not None)
+    # Whoever is named is let in, and nobody else.
+    narrow = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+    named = values | {"networkPolicy": {"flowerFrom": narrow}}
+    assert _policy(named, "flower")["ingress"] == [{"from": narrow, "ports": FLOWER}]
+    assert "flowerFrom" not in chart.notes(named)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "port"),
+    [
+        ({"httpsProxy": "http://proxy:3128"}, 3128),
+        ({"httpProxy": "http://proxy.example.com:8080/"}, 8080),
+        ({"httpsProxy": "http://proxy"}, 80),
+        ({"httpsProxy": "http://user:123@proxy"}, 80),
+        ({"httpsProxy": "http://[fd00::1]:3128"}, 3128),
+        ({"httpsProxy": "https://proxy"}, None),
+    ],
+)
+@pytest.mark.parametrize("component", USE_THE_API)
+def test_proxy_port_is_allowed(component: str, proxy: dict[str, str], port: int | None) -> None:
+    before = _ports({}, component)
+    assert _ports({"proxy": proxy}, component) == before | ({port} if port else set())
+    assert _ports({"proxy": {"noProxy": ".svc"}}, component) == before
+    # Those that do not use the API server have no use for it either.
+    assert _ports({"proxy": proxy}, "beat") == _ports({}, "beat")
+
+
+@pytest.mark.parametrize("host", ["10.96.0.1", "fd00::1"])
+@pytest.mark.parametrize("component", ["controller", *USE_THE_API])
+def test_the_api_server_of_the_cluster_is_reached_directly(component: str, host: str) -> None:
+    proxy = {"httpsProxy": "http://proxy:3128", "noProxy": "10.9.0.0/16,example.com"}
+    workloads = chart.workloads(chart.render({"mode": "Distributed", "proxy": proxy, "optimizer": {"enabled": True}}))
+    environment = chart.told(workloads, component)
+    assert environment["HTTPS_PROXY"] == proxy["httpsProxy"]
+    # As the kubelet does.
+    direct = environment["NO_PROXY"].replace("$(KUBERNETES_SERVICE_HOST)", host)
+    bypasses: Any = rest.should_bypass_proxies
+    bracketed = f"[{host}]" if ":" in host else host
+    for url in (
+        f"https://{bracketed}:443",
+        "https://kubernetes.default.svc",
+        "https://10.9.1.2",
+        "https://example.com",
+    ):
+        assert bypasses(url, direct), url
+    assert not bypasses("https://api.elsewhere.com:6443", direct)
+
+
+def test_without_a_proxy_nothing_is_said_of_one() -> None:
+    for values, expected in (({}, set()), ({"proxy": {"noProxy": ".svc"}}, {"NO_PROXY"})):
+        for workload in chart.workloads(chart.render(values)).values():
+            for container in chart.containers(workload):
+                found = {name for name in chart.environment(container) if name.endswith("_PROXY")}
+                assert found <= expected
+
+
+#: The pod of `helm test`.
+TEST = {"app.kubernetes.io/component": "operator"}
+
+
+def _clients(values: chart.Values, component: str) -> dict[int, list[dict[str, Any]]]:
+    """Port -> the peers that may connect, without the pod of `helm test`, which may always."""
+    clients: dict[int, list[dict[str, Any]]] = {}
+    for rule in _policy(values, component)["ingress"]:
+        (peer, *others) = rule["from"]
+        if TEST.items() <= peer.get("podSelector", {}).get("matchLabels", {}).items():
+            continue
+        for port in rule["ports"]:
+            clients.setdefault(port["port"], []).extend([peer, *others])
+    return clients
+
+
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_metrics_are_for_the_namespaces_of_a_prometheus(mode: str) -> None:
+    """They are plain HTTP without a login."""
+    for component in chart.MODES[mode]:
+        clients = _clients({"mode": mode}, component)
+        assert set(clients) == ({8080, 8081} if component in ("hub", "web") else {8081})
+        for [peer] in clients.values():
+            (names,) = peer["namespaceSelector"]["matchExpressions"]
+            assert (names["key"], names["operator"]) == ("kubernetes.io/metadata.name", "In")
+            assert "monitoring" in names["values"]
+
+
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_empty_list_of_scrapers_lets_nobody_in(mode: str) -> None:
+    for component in chart.MODES[mode]:
+        assert _clients({"mode": mode, "networkPolicy": {"metricsFrom": []}}, component) == {}
+    with pytest.raises(chart.RenderError, match="apiServerPorts"):
+        chart.render({"networkPolicy": {"apiServerPorts": []}})
+
+
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_clients_of_the_page_do_not_reach_the_probes(mode: str) -> None:
+    component = chart.MODES[mode][-1]
+    narrow = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+    policies = {"metricsFrom": [], "webFrom": narrow}
+    assert _clients({"mode": mode, "networkPolicy": policies}, component) == {8080: narrow}
+    ingress = {"trustedProxies": ["10.0.0.0/8"], "ingress": {"enabled": True, "host": "page.example.com"}}
+    values = {"mode": mode, "networkPolicy": {"metricsFrom": []}, "web": ingress}
+    assert _clients(values, component) == {8080: [{"namespaceSelector": {}}]}
+
+
+def test_egress_to_an_ipv6_redis_allows_only_its_port() -> None:
+    redis = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://[2001:db8::10]:6390/0"}}
+    rules = _policy({"mode": "Distributed", "redis": redis}, "beat")["egress"]
+    assert [one["port"] for rule in rules for one in rule["ports"] if one["port"] not in (53, 5353)] == [6390]

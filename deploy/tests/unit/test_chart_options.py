@@ -1,0 +1,233 @@
+"""What is off by default: sources of the agent that need more rights or a port, and the optimiser."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf.api.objectsource import DENIED
+from dsf.api.types import AGENT_ACCOUNT, AGENT_NAME, AGENT_NAMESPACE
+from dsf.redisacl.rules import hub_user
+from dsf.settings import ENV_PREFIX, Settings
+from tests.support import chart
+
+DEPLOY = chart.ROOT / "deploy"
+
+
+def _read(name: str) -> list[chart.Object]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def _agent(sources: dict[str, Any], **agent: Any) -> list[chart.Object]:
+    return chart.agent_objects(chart.render({"spokeSetting": {"agent": {"sources": sources, **agent}}}))
+
+
+def _container(objects: list[chart.Object]) -> chart.Object:
+    (container,) = chart.containers(chart.one(objects, "Deployment"))
+    return container
+
+
+def test_optional_parts_are_off_by_default() -> None:
+    objects = chart.render()
+    agent = chart.agent_objects(objects)
+    assert not chart.of_kind(agent, "ClusterRole", "ClusterRoleBinding")
+    assert chart.one(agent, "Service")["metadata"]["name"] == "dynamic-scoring-agent-service"
+    assert chart.one(agent, "NetworkPolicy")["metadata"]["name"] == "dynamic-scoring-agent"
+    assert not [name for name in chart.environment(_container(agent)) if "OTLP" in name]
+    assert not [o for o in objects if o["metadata"]["name"] == "dynamic-scoring-optimizer"]
+
+
+def test_rights_for_the_source_kubernetes_are_those_of_the_manifest() -> None:
+    objects = _agent({"kubernetes": True})
+    role, binding = chart.of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+    assert [role, binding] == _read("sources/kubernetes.yaml")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == (AGENT_ACCOUNT, AGENT_NAMESPACE)
+    elsewhere = {"spokeSetting": {"namespace": "elsewhere", "agent": {"sources": {"kubernetes": True}}}}
+    (subject,) = chart.one(chart.agent_objects(chart.render(elsewhere)), "ClusterRoleBinding")["subjects"]
+    assert subject["namespace"] == "elsewhere"
+
+
+def test_rights_for_the_source_object_are_those_that_are_named() -> None:
+    named = [{"apiGroup": "apps", "resource": "deployments"}, {"apiGroup": "", "resource": "persistentvolumeclaims"}]
+    objects = _agent({"objects": named})
+    role = chart.one(objects, "ClusterRole", "dynamic-scoring-agent-object-source")
+    assert role["rules"] == [
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list"]},
+    ]
+    binding = chart.one(objects, "ClusterRoleBinding", "dynamic-scoring-agent-object-source")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [subject["name"] for subject in binding["subjects"]] == ["dynamic-scoring-agent-sa"]
+    told = json.loads(chart.environment(_container(objects))["DSF_AGENT_OBJECTS"])
+    assert told == ["deployments.apps", "persistentvolumeclaims"]
+    assert "DSF_AGENT_OBJECTS" not in chart.environment(_container(_agent({})))
+
+
+@pytest.mark.parametrize(
+    ("group", "resource"), [(group, plural) for group, kinds in DENIED.items() for plural in kinds.values()]
+)
+def test_kinds_with_secrets_are_not_given_to_the_source_object(group: str, resource: str) -> None:
+    with pytest.raises(chart.RenderError, match="hold secrets; the source Object never reads them"):
+        _agent({"objects": [{"apiGroup": group, "resource": resource}]})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"apiGroup": "*", "resource": "a"}, {"apiGroup": "", "resource": "*"}, {"apiGroup": "", "resource": "pods/log"}],
+)
+def test_partial_kinds_are_refused_for_the_source_object(entry: dict[str, str]) -> None:
+    with pytest.raises(chart.RenderError, match="objects"):
+        _agent({"objects": [entry]})
+
+
+def test_otlp_is_offered_as_in_the_manifest() -> None:
+    objects = _agent({"otlp": {"enabled": True}})
+    service = chart.one(objects, "Service", "dynamic-scoring-agent-otlp")
+    (port,) = service["spec"]["ports"]
+    (named,) = [p for p in _container(objects)["ports"] if p["name"] == port["targetPort"]]
+    port["targetPort"] = named["containerPort"]
+    policy = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")
+    assert [service, policy] == _read("sources/otlp.yaml")
+    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == {"app": AGENT_NAME}
+    assert {o["metadata"]["namespace"] for o in (service, policy)} == {AGENT_NAMESPACE}
+    assert chart.environment(_container(objects))["DSF_OTLP_PORT"] == "4318"
+
+
+def test_otlp_port_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = _agent({"otlp": {"enabled": True, "port": 14318, "from": [{"podSelector": {}}]}})
+    environment = chart.environment(_container(objects))
+    monkeypatch.setenv("DSF_OTLP_PORT", environment["DSF_OTLP_PORT"])
+    assert Settings.load().otlp_port == 14318
+    assert {"name": "otlp-http", "containerPort": 14318} in _container(objects)["ports"]
+    (port,) = chart.one(objects, "Service", "dynamic-scoring-agent-otlp")["spec"]["ports"]
+    assert port["port"] == 14318
+    (rule,) = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")["spec"]["ingress"]
+    assert rule == {"from": [{"podSelector": {}}], "ports": [{"port": 14318, "protocol": "TCP"}]}
+    # A policy for this port alone would close that of the metrics.
+    assert not chart.of_kind(_agent({"otlp": {"enabled": True}}, networkPolicy=False), "NetworkPolicy")
+
+
+def test_the_token_of_otlp_is_a_mounted_secret() -> None:
+    objects = _agent({"otlp": {"enabled": True, "tokenSecret": "collector"}})
+    file = chart.environment(_container(objects))["DSF_CLIENT_TOKEN_FILE"]
+    folder, _, key = file.rpartition("/")
+    mounts = _container(objects)["volumeMounts"]
+    (name,) = [mount["name"] for mount in mounts if mount["mountPath"] == folder and mount["readOnly"]]
+    volumes = chart.pod(chart.one(objects, "Deployment"))["volumes"]
+    (secret,) = [volume["secret"] for volume in volumes if volume["name"] == name]
+    # Not optional: without it everybody could push.
+    assert secret == {"secretName": "collector", "items": [{"key": "token", "path": key}]}
+    # The kubelet mounts it, so the agent's account needs no right to it.
+    assert "collector" not in str(chart.one(objects, "Role"))
+    without = chart.environment(_container(_agent({"otlp": {"enabled": True}})))
+    assert "DSF_CLIENT_TOKEN_FILE" not in without
+    off = _container(_agent({"otlp": {"enabled": False, "tokenSecret": "collector"}}))
+    assert "otlp" not in str(off)
+
+
+def test_the_optimiser_is_the_one_of_the_manifest() -> None:
+    """Same rights, command, port, probes and resources, whichever way it is installed."""
+    alone = _read("optimizer/optimizer.yaml")
+    objects = chart.render({"optimizer": {"enabled": True}})
+    name = "dynamic-scoring-optimizer"
+    for kind, part in (("ClusterRole", "rules"), ("ClusterRoleBinding", "roleRef"), ("ClusterRoleBinding", "subjects")):
+        assert chart.one(objects, kind, name)[part] == chart.one(alone, kind)[part]
+    assert chart.one(objects, "ServiceAccount", name)["metadata"]["namespace"] == chart.NAMESPACE
+    ours, theirs = chart.one(objects, "Deployment", name), chart.one(alone, "Deployment")
+    for key in ("replicas", "strategy"):
+        assert ours["spec"][key] == theirs["spec"][key]
+    (left,), (right,) = chart.containers(ours), chart.containers(theirs)
+    for key in ("image", "args", "ports", "resources", "securityContext", "volumeMounts"):
+        assert left[key] == right[key], key
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert left[probe]["httpGet"] == right[probe]["httpGet"]
+    assert chart.pod(ours)["volumes"] == [_needed(volume) for volume in chart.pod(theirs)["volumes"]]
+    assert chart.environment(right).items() <= chart.environment(left).items()
+    assert chart.one(objects, "Service", name)["spec"]["ports"] == chart.one(alone, "Service")["spec"]["ports"]
+
+
+def _needed(volume: chart.Object) -> chart.Object:
+    """A volume of the manifest as the chart has it: there the Secret is made too, so a pod may wait for it."""
+    if "secret" not in volume:
+        return volume
+    secret = volume["secret"]
+    assert secret["optional"] is True, "one who only makes plans has no Redis of ours"
+    return {**volume, "secret": {key: value for key, value in secret.items() if key != "optional"}}
+
+
+def test_the_optimiser_has_a_user_in_redis_of_its_own() -> None:
+    objects = chart.render({"optimizer": {"enabled": True}})
+    deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
+    (container,) = chart.containers(deployment)
+    (hub,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
+    ours, theirs = (
+        {name: value for name, value in chart.environment(one).items() if name.startswith(f"{ENV_PREFIX}REDIS")}
+        for one in (container, hub)
+    )
+    del theirs["DSF_REDIS_MANAGE_USERS"]
+    assert ours == theirs | {"DSF_REDIS_USERNAME": hub_user("optimizer")}
+    assert ours["DSF_REDIS_URL"].startswith("rediss://")
+    secrets = [volume["secret"] for volume in chart.pod(deployment)["volumes"] if "secret" in volume]
+    assert secrets == [
+        {"secretName": "dynamic-scoring-redis-users", "items": [{"key": "optimizer", "path": "password"}]},
+        {"secretName": "dynamic-scoring-redis-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]},
+    ]
+    assert len(chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-users"), "optimizer")) == 40
+
+
+def test_the_optimiser_keeps_to_the_limit_of_queues() -> None:
+    workloads = chart.workloads(chart.render({"optimizer": {"enabled": True}, "beat": {"queueLimit": 1000000}}))
+    for name in ("hub", "optimizer"):
+        assert chart.told(workloads, name)["DSF_QUEUE_LIMIT"] == "1000000"
+
+
+def test_without_an_optimiser_it_has_no_user() -> None:
+    objects = chart.render()
+    assert "optimizer" not in chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"]
+    assert "optimizer" not in str(chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"])
+
+
+def test_the_optimiser_reaches_redis_and_redis_lets_it_in() -> None:
+    objects = chart.render({"optimizer": {"enabled": True}})
+    redis = chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]
+    optimizer = chart.one(objects, "NetworkPolicy", "dynamic-scoring-optimizer")["spec"]
+    port = {"port": 6379, "protocol": "TCP"}
+    assert {"to": [{"podSelector": redis["podSelector"]}], "ports": [port]} in optimizer["egress"]
+    (rule,) = redis["ingress"]
+    assert {"podSelector": optimizer["podSelector"]} in rule["from"]
+    assert rule["ports"] == [port]
+
+
+def test_the_optimiser_uses_a_redis_of_your_own() -> None:
+    objects = chart.render(chart.MATRIX["external-sentinel"] | {"optimizer": {"enabled": True}})
+    deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
+    (container,) = chart.containers(deployment)
+    assert chart.environment(container)["DSF_REDIS_URL"].startswith("sentinel://")
+    secrets = {volume["name"]: volume["secret"] for volume in chart.pod(deployment)["volumes"] if "secret" in volume}
+    assert secrets["redis-password"] == {
+        "secretName": "redis-users",
+        "items": [{"key": "optimizer", "path": "password"}],
+    }
+    assert secrets["redis-ca"]["secretName"] == "redis-ca"
+
+
+def test_the_optimiser_is_reached_by_whom_you_say() -> None:
+    name = "dynamic-scoring-optimizer"
+    closed = chart.one(chart.render({"optimizer": {"enabled": True}}), "NetworkPolicy", name)["spec"]
+    assert closed["ingress"] == []
+    assert {port["port"] for rule in closed["egress"] for port in rule["ports"]} == {53, 5353, 443, 6443, 6379}
+    opened = chart.one(chart.render(chart.EVERYTHING), "NetworkPolicy", name)["spec"]
+    assert opened["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 8338, "protocol": "TCP"}]}]
+
+
+def test_link_local_addresses_are_asked_where_the_values_say_so() -> None:
+    for part, name in (({"hubSetting": {}}, "hub"), ({"spokeSetting": {"agent": {}}}, "agent")):
+        for allowed in (False, True):
+            values = json.loads(json.dumps(part).replace("{}", json.dumps({"allowLinkLocal": allowed})))
+            assert chart.told(chart.render(values), name)["DSF_ALLOW_LINK_LOCAL"] == ("true" if allowed else "false")

@@ -1,0 +1,277 @@
+"""The bundled Redis: its configuration, its certificate, its users, and how agents reach it."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.api.types import AGENT_NAMESPACE, SENTINEL_PASSWORD_KEY
+from dsf.backends.kube_credentials import credentials_work
+from dsf.backends.protocol import Credentials
+from dsf.redisacl.keyids import KeyIds
+from dsf.redisacl.users import password_hash
+from dsf.redislink import address
+from tests.support import chart
+from tests.support.child import ran
+
+
+def _configuration(values: chart.Values | None = None) -> list[tuple[str, str]]:
+    text = chart.one(chart.render(values), "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
+    lines = [line.partition(" ") for line in text.splitlines() if line and not line.startswith("#")]
+    return [(name, value) for name, _, value in lines]
+
+
+def _agent_environment(values: chart.Values) -> dict[str, str]:
+    return chart.told(chart.render(values), "agent")
+
+
+def test_configuration_is_safe() -> None:
+    options = dict(_configuration())
+    assert options["port"] == "0", "nothing without TLS"
+    assert options["tls-port"] == "6379"
+    assert options["appendonly"] == "yes"
+    assert options["maxmemory-policy"] == "noeviction"
+    assert options["aclfile"].startswith("/data/"), "users that the hub made survive a restart"
+    assert int(options["maxclients"]) >= 10_000
+
+
+def test_configuration_is_that_of_the_manifests_without_helm() -> None:
+    file = chart.ROOT / "deploy" / "redis" / "redis.conf"
+    lines = [line.partition(" ") for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    assert sorted(_configuration()) == sorted((name, value) for name, _, value in lines)
+
+
+def _names(certificate: Path) -> tuple[set[str], dict[str, Any]]:
+    # What Python's own TLS reads, which is what agents use.
+    read: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]
+    found = read(str(certificate))
+    return {value for _, value in found["subjectAltName"]}, found
+
+
+def test_the_certificate_is_good_for_every_name(tmp_path: Path) -> None:
+    values = {
+        "redis": {"exposure": {"type": "NodePort", "host": "192.0.2.8"}, "tls": {"extraHosts": ["r.example.com"]}}
+    }
+    secret = chart.one(chart.render(values), "Secret", "dynamic-scoring-redis-tls")
+    for name in ("ca.crt", "tls.crt", "tls.key"):
+        (tmp_path / name).write_text(chart.secret_text(secret, name))
+    names, certificate = _names(tmp_path / "tls.crt")
+    namespace = chart.NAMESPACE
+    assert names >= {
+        f"dynamic-scoring-redis.{namespace}.svc",
+        "dynamic-scoring-redis",
+        "192.0.2.8",
+        "r.example.com",
+        "127.0.0.1",
+    }
+    assert ssl.cert_time_to_seconds(certificate["notAfter"]) - ssl.cert_time_to_seconds(certificate["notBefore"]) > 3e8
+    # As strict as Python 3.13 and later are by default.
+    done = ran(
+        ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"], cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    ssl.create_default_context().load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+
+def test_other_authorities_are_trusted_besides_the_generated_one() -> None:
+    objects = chart.render({"redis": {"tls": {"ca": _CA}}})
+    own = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt").strip()
+    hub = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt")
+    agents = chart.one(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
+    assert hub.strip() == agents.strip() == f"{own}\n{_CA}"
+
+
+def test_passwords_differ_and_are_long() -> None:
+    secret = chart.one(chart.render(), "Secret", "dynamic-scoring-redis-users")
+    passwords = {chart.secret_text(secret, key) for key in secret["data"]}
+    assert len(passwords) == len(secret["data"]) == 9
+    assert min(map(len, passwords)) == 40
+    signing = chart.one(chart.render(), "Secret", "dynamic-scoring-hub-signing")
+    assert len(bytes.fromhex(chart.secret_text(signing, "signing-secret"))) == 32
+
+
+@pytest.mark.parametrize(
+    ("values", "url"),
+    [
+        ({}, "rediss://dynamic-scoring-redis.open-cluster-management.svc:6379/0"),
+        ({"tls": {"enabled": False}}, "redis://dynamic-scoring-redis.open-cluster-management.svc:6379/0"),
+        ({"exposure": {"type": "LoadBalancer", "host": "lb.example.com"}}, "rediss://lb.example.com:6379/0"),
+        ({"exposure": {"type": "NodePort", "host": "192.0.2.1"}}, "rediss://192.0.2.1:30379/0"),
+        ({"exposure": {"type": "LoadBalancer", "host": "2001:db8::20"}}, "rediss://[2001:db8::20]:6379/0"),
+        ({"exposure": {"type": "Route", "host": "r.example.com"}}, "rediss://r.example.com:443/0"),
+        ({"exposure": {"type": "SkupperV2"}}, "rediss://dynamic-scoring-redis:6379/0"),
+        ({"exposure": {"type": "SkupperV1"}}, "rediss://dynamic-scoring-redis:6379/0"),
+        ({"agentUrl": "rediss://tunnel.example.com:16379/0"}, "rediss://tunnel.example.com:16379/0"),
+        (
+            {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://r.example.com:6380/0"}},
+            "rediss://r.example.com:6380/0",
+        ),
+    ],
+)
+def test_agents_are_told_where_it_is(values: chart.Values, url: str) -> None:
+    environment = _agent_environment({"redis": values})
+    assert environment["DSF_REDIS_URL"] == url
+    assert str(address.parse(url)) == url
+
+
+def test_sentinels_are_for_everybody() -> None:
+    objects = chart.render(chart.MATRIX["external-sentinel"])
+    for name, workload in chart.workloads(objects).items():
+        (container,) = chart.containers(workload)
+        environment = chart.environment(container)
+        assert len(address.parse(environment["DSF_REDIS_URL"]).hosts) == 3, name
+        assert environment["DSF_REDIS_SENTINEL_MASTER"] == "hub"
+        assert environment["DSF_REDIS_SENTINEL_TLS"] == "true"
+    assert not chart.of_kind(objects, "StatefulSet")
+
+
+def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
+    workloads = chart.workloads(chart.render(chart.MATRIX["external-sentinel"]))
+    (hub,) = chart.containers(workloads["dynamic-scoring-hub"])
+    (agent,) = chart.containers(workloads["dynamic-scoring-agent"])
+    for container in (hub, agent):
+        assert chart.environment(container)["DSF_REDIS_SENTINEL_USERNAME"] == "dsf-client"
+    password = "/etc/dsf/redis-sentinel/password"
+    assert chart.environment(hub)["DSF_REDIS_SENTINEL_PASSWORD_FILE"] == password
+    assert chart.environment(hub)["DSF_AGENT_SENTINEL_PASSWORD_FILE"] == password
+    # It travels with the agent's own credentials: what the hub controller delivers is what the pod mounts.
+    work = credentials_work("c1", AGENT_NAMESPACE, Credentials(KeyIds(), "1:00", "its own", "of the sentinels"))
+    (secret,) = work["spec"]["workload"]["manifests"]
+    assert chart.secret_text(secret, SENTINEL_PASSWORD_KEY) == "of the sentinels"
+    (volume,) = [v["secret"] for v in chart.pod(workloads["dynamic-scoring-agent"])["volumes"] if "secret" in v]
+    assert volume["secretName"] == secret["metadata"]["name"]
+    paths = {item["key"]: f"/etc/dsf/credentials/{item['path']}" for item in volume["items"]}
+    assert set(paths) <= set(secret["data"])
+    assert chart.environment(agent)["DSF_REDIS_SENTINEL_PASSWORD_FILE"] == paths[SENTINEL_PASSWORD_KEY]
+
+
+@pytest.mark.parametrize(
+    "redis",
+    [
+        {},
+        {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://r:1/0"}},
+        {"mode": "external", "usersSecret": "u", "external": {"url": "sentinel://a:1", "sentinel": {"master": "hub"}}},
+        # Only the hub asks Sentinels: it may be anybody there.
+        {
+            "mode": "external",
+            "agentUrl": "rediss://r:1/0",
+            "usersSecret": "u",
+            "external": {
+                "url": "sentinel://a:1",
+                "sentinel": {"master": "hub", "passwordSecret": "s"},
+            },
+        },
+    ],
+)
+def test_agents_get_no_password_that_they_do_not_need(redis: chart.Values) -> None:
+    workloads = chart.workloads(chart.render({"redis": redis}))
+    assert "sentinel-password" not in str(workloads["dynamic-scoring-agent"])
+    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.told(workloads, "hub")
+
+
+def test_agents_never_get_the_password_of_the_sentinels_administrators() -> None:
+    external = {"url": "sentinel://a:1", "sentinel": {"master": "hub", "passwordSecret": "s"}}
+    values: chart.Values = {"redis": {"mode": "external", "usersSecret": "u", "external": external}}
+    with pytest.raises(chart.RenderError, match=r"redis\.external\.sentinel\.username: required"):
+        chart.render(values)
+    hub = chart.workloads(chart.render(values | {"addon": {"enabled": False}}))["dynamic-scoring-hub"]
+    (container,) = chart.containers(hub)
+    assert "DSF_REDIS_SENTINEL_PASSWORD_FILE" in chart.environment(container)
+    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.environment(container)
+
+
+def test_the_shipped_files_speak_of_the_same_sentinels() -> None:
+    sentinel = chart.MATRIX["external-sentinel"]["redis"]["external"]["sentinel"]
+    text = (chart.ROOT / "deploy" / "redis" / "sentinel.conf.example").read_text()
+    assert f"\nsentinel monitor {sentinel['master']} " in text
+    assert f"\nuser {sentinel['username']} on #" in text
+    readme = (chart.ROOT / "deploy" / "redis" / "README.md").read_text()
+    assert f"secret generic {sentinel['passwordSecret']} " in readme
+
+
+def test_redis_restarts_only_for_changes_that_it_reads() -> None:
+    def template(values: chart.Values) -> chart.Object:
+        (found,) = chart.of_kind(chart.render(values), "StatefulSet")
+        return found["spec"]["template"]  # type: ignore[no-any-return]
+
+    redis = {"tls": {"source": "existingSecret", "existingSecret": "s"}}
+    image = {"name": "registry.example.com/dsf", "tag": "another"}
+    before = template({"redis": redis})
+    after = template({"redis": redis, "hubSetting": {"resourceController": {"image": image}}})
+    # Made anew here, where no cluster is looked at.
+    for one in (before, after):
+        del one["metadata"]["annotations"]["checksum/users"]
+    assert before == after
+    labels = str(before["metadata"]["labels"])
+    assert "version" not in labels
+    assert "helm.sh/chart" not in labels
+    own = {"redis": redis | {"usersSecret": "u"}}
+    # It makes its users at its start: of these there is one more.
+    for change in ({"optimizer": {"enabled": True}}, {"flower": {"readOnly": False}}):
+        assert template(own | change) != template(own)
+    more = template({"redis": redis | {"maxClients": 200}})
+    assert (
+        more["metadata"]["annotations"]["checksum/configuration"]
+        != (before["metadata"]["annotations"]["checksum/configuration"])
+    )
+
+
+def test_no_password_is_in_a_configmap() -> None:
+    objects = chart.render(chart.EVERYTHING)
+    secret = chart.one(objects, "Secret", "dynamic-scoring-redis-users")
+    texts = str(chart.of_kind(objects, "ConfigMap", "StatefulSet"))
+    for key in secret["data"]:
+        password = chart.secret_text(secret, key)
+        assert password not in texts
+        assert password_hash(password) not in texts
+
+
+def test_load_balancer_without_an_address_is_noted() -> None:
+    values: chart.Values = {"redis": {"exposure": {"type": "LoadBalancer"}}}
+    assert "run this upgrade again" in chart.notes(values)
+    assert "only agents on the hub cluster itself" in chart.notes({"redis": {"exposure": {"type": "ClusterIP"}}})
+    assert "WARNING" not in chart.notes()
+    assert "WARNING" not in chart.notes({"redis": {"exposure": {"type": "SkupperV2"}}})
+
+
+def test_exposure_objects() -> None:
+    route = chart.one(chart.render(chart.MATRIX["route"]), "Route")
+    assert route["spec"]["tls"] == {"termination": "passthrough", "insecureEdgeTerminationPolicy": "None"}
+    from_there = {"redis": {"exposure": {"type": "LoadBalancer", "sourceRanges": ["192.0.2.0/24"]}}}
+    balanced = chart.one(chart.render(from_there), "Service", "dynamic-scoring-redis-external")
+    assert balanced["spec"]["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
+    connector = chart.one(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
+    assert connector["spec"]["routingKey"] == "dynamic-scoring-redis"
+    service = chart.one(chart.render(chart.MATRIX["skupper-v1"]), "Service", "dynamic-scoring-redis")
+    assert service["metadata"]["annotations"] == {"skupper.io/proxy": "tcp"}
+
+
+_CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
+_CERT_MANAGER = chart.MATRIX["cert-manager"]["redis"]
+_OWN = chart.MATRIX["own-certificate"]["redis"]
+_EXTERNAL = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://r:1/0", "caSecret": "theirs"}}
+
+
+@pytest.mark.parametrize(
+    ("redis", "secret"),
+    [(_CERT_MANAGER, "dynamic-scoring-redis-tls"), (_OWN, "redis-cert"), (_EXTERNAL, "theirs")],
+    ids=["cert-manager", "own", "external"],
+)
+def test_missing_ca_is_noted(redis: chart.Values, secret: str) -> None:
+    assert f"no ca.crt was found in Secret {secret}" in chart.notes({"redis": redis})
+    assert "DSF_REDIS_CA_FILE" not in _agent_environment({"redis": redis})
+    # Without agents of the addon nobody lacks it.
+    assert "no ca.crt" not in chart.notes({"redis": redis, "addon": {"enabled": False}})
+    told = {"redis": redis | {"tls": redis.get("tls", {}) | {"ca": _CA}}}
+    assert "no ca.crt" not in chart.notes(told)
+    assert _agent_environment(told)["DSF_REDIS_CA_FILE"] == "/etc/dsf/ca/redis-ca.crt"
+    ca = chart.one(chart.agent_objects(chart.render(told)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
+    assert ca["redis-ca.crt"].strip() == _CA
+
+
+@pytest.mark.parametrize("values", [{}, {"redis": {"tls": {"enabled": False}}}, chart.MATRIX["external"]])
+def test_notes_omit_a_ca_that_is_not_needed(values: chart.Values) -> None:
+    assert "no ca.crt" not in chart.notes(values)

@@ -1,0 +1,102 @@
+"""Where nobody can look into the cluster, as Argo CD and `helm template` cannot, every rendering is the same."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from tests.support import chart
+
+SETTLED: chart.Values = yaml.safe_load((chart.ROOT / "deploy" / "gitops" / "values.yaml").read_text())
+_OWN_REDIS: chart.Values = {
+    "mode": "external",
+    "usersSecret": "users",
+    "external": {"url": "rediss://redis.example.com:6380/0", "caSecret": "redis-ca"},
+    "tls": {"ca": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"},
+}
+#: What differs from one rendering to the next, or asks the cluster.
+_UNSETTLED = re.compile(r"\b(lookup|rand\w+|gen[A-Z]\w+|now|uuidv4|derivePassword)\b")
+_ACTION = re.compile(r"\{\{-?\s*(?!-?\s*/\*)(\$\w+ :?= )?(.*?)-?\}\}", re.DOTALL)
+
+
+def _deaf(folder: Path) -> Path:
+    """A copy of the chart that refuses to be rendered where it would look something up or throw dice."""
+    copy = folder / "chart"
+    shutil.copytree(chart.CHART, copy)
+    for file in (copy / "templates").rglob("*.*"):
+        file.write_text(_ACTION.sub(_refusing, file.read_text(encoding="utf-8")), encoding="utf-8")
+    return copy
+
+
+def _refusing(action: re.Match[str]) -> str:
+    found = _UNSETTLED.search(action[2])
+    return f'{{{{ {action[1] or ""}fail "{found[1]} was asked" }}}}' if found else action[0]
+
+
+def _rendered(folder: Path, values: chart.Values) -> dict[str, str]:
+    with helm_python.Chart.load(folder) as loaded:
+        loaded.validate_schema(values)
+        files: dict[str, str] = loaded.render(values, name=chart.RELEASE, namespace=chart.NAMESPACE)
+    return files
+
+
+def _given(redis: dict[str, Any]) -> chart.Values:
+    return {**SETTLED, "redis": redis, "optimizer": {"enabled": True}}
+
+
+@pytest.mark.parametrize("values", [SETTLED, _given(SETTLED["redis"]), _given(_OWN_REDIS)])
+def test_with_given_secrets_nothing_is_looked_up_and_nothing_is_random(tmp_path: Path, values: chart.Values) -> None:
+    first, second = (_rendered(chart.CHART, values) for _ in range(2))
+    assert first == second
+    assert _rendered(_deaf(tmp_path), values) == first
+    objects = [one for name, text in first.items() if name.endswith(".yaml") for one in yaml.safe_load_all(text) if one]
+    assert not chart.of_kind(objects, "Secret"), "a Secret in the repository"
+    assert "made these itself" not in first[f"{chart.RELEASE}/templates/NOTES.txt"]
+
+
+def test_the_settled_chart_uses_the_given_secrets() -> None:
+    redis = chart.one(chart.render(SETTLED), "StatefulSet", "dynamic-scoring-redis")
+    volumes = {one["name"]: one["secret"]["secretName"] for one in chart.pod(redis)["volumes"] if "secret" in one}
+    assert volumes == {"users": "our-redis-users", "tls": "our-redis-tls"}
+    for name, workload in chart.workloads(chart.render(SETTLED)).items():
+        assert "dynamic-scoring-redis-users" not in str(workload), name
+
+
+@pytest.mark.parametrize("missing", ["hubSetting", "signing", "flower", "usersSecret", "ca", "source", "host"])
+def test_missing_gitops_value_is_named(tmp_path: Path, missing: str) -> None:
+    values: chart.Values = yaml.safe_load(yaml.safe_dump(SETTLED))
+    values["redis"]["exposure"] = {"type": "LoadBalancer", "host": "redis.hub.example.com"}
+    part, name = {
+        "usersSecret": (values["redis"], "redis.usersSecret"),
+        "ca": (values["redis"]["tls"], "redis.tls.ca"),
+        "source": (values["redis"]["tls"], "redis.tls.source"),
+        "host": (values["redis"]["exposure"], "redis.exposure.host"),
+        "hubSetting": (values, "hubSetting.scoringConfig.create=false"),
+    }.get(missing, (values, f"{missing}.existingSecret"))
+    del part[missing]
+    text = _rendered(chart.CHART, values)[f"{chart.RELEASE}/templates/NOTES.txt"]
+    assert re.findall(r"^  (\S+)$", text.partition("made these itself")[2].partition("\n\n")[0], re.MULTILINE) == [name]
+    with pytest.raises(helm_python.HelmError, match="was asked"):
+        _rendered(_deaf(tmp_path), values)
+
+
+def test_the_page_and_the_values_say_which_keys_the_secrets_have() -> None:
+    page = (chart.ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
+    for secret in ("our-signing", "our-flower", "our-redis-users", "our-redis-tls"):
+        assert f"`{secret}`" in page
+    # Every process on the hub finds the key of its user.
+    wanted = {
+        item["key"]
+        for workload in chart.workloads(chart.render(_given(SETTLED["redis"]))).values()
+        for volume in chart.pod(workload)["volumes"]
+        if volume.get("secret", {}).get("secretName") == "our-redis-users"
+        for item in volume["secret"].get("items", ())
+    }
+    row = next(line for line in page.splitlines() if "`our-redis-users`" in line)
+    assert wanted <= set(re.findall(r"`([\w-]+)`", row))

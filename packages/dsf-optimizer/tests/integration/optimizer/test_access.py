@@ -1,0 +1,175 @@
+"""Who may do what: a real API server judges tokens and rights; HTTP in front of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from dsf.errors import AccessError
+from dsf.kube.resources import PLACEMENTS
+from dsf.optimizer.access import CallerAccess, GuardedAction, KubernetesAccess, OpenAccess, TokenAccess
+from dsf.optimizer.app import make_app
+from dsf.optimizer.backend import ManifestClient
+from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
+from tests.support.redisserver import free_port
+
+from .bed import PERFORMANCE, Bed
+
+READ = [
+    {"apiGroups": ["work.open-cluster-management.io"], "resources": ["manifestworkreplicasets"], "verbs": ["get"]},
+    {"apiGroups": [POLICIES.group], "resources": ["policies"], "verbs": ["get"]},
+    {"apiGroups": ["cluster.open-cluster-management.io"], "resources": ["addonplacementscores"], "verbs": ["list"]},
+]
+WRITE = [
+    {"apiGroups": [PLACEMENTS.group], "resources": ["placements"], "verbs": ["create", "delete"]},
+    {"apiGroups": [PLACEMENT_BINDINGS.group], "resources": ["placementbindings"], "verbs": ["create", "delete"]},
+]
+
+
+def token_of(kubeconfig: Path) -> str:
+    return json.loads(kubeconfig.read_text())["users"][0]["user"]["token"]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def client(bed: Bed, access: CallerAccess, host: str = "localhost") -> TestClient:
+    return TestClient(make_app(bed.service(access=access)), base_url=f"http://{host}", raise_server_exceptions=False)
+
+
+def test_the_hub_judges_tokens_and_rights(bed: Bed) -> None:
+    reader = bearer(token_of(bed.plane.service_account(bed.namespace, "reader", READ)))
+    writer = bearer(token_of(bed.plane.service_account(bed.namespace, "writer", READ + WRITE)))
+    nobody = bearer(token_of(bed.plane.service_account(bed.namespace, "nobody", [])))
+    http = client(bed, KubernetesAccess(bed.session, bed.namespace), "optimizer.test")
+    body, dry = bed.body(), bed.body(dryRun=True)
+
+    answer = http.post("/optimize", json=body)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "no token; send" in answer.json()["detail"]
+    answer = http.post("/optimize", json=body, headers=bearer("made-up"))
+    assert (answer.status_code, answer.json()["title"]) == (401, "Unauthorized")
+    assert "made-up" not in answer.text
+
+    answer = http.post("/optimize", json=dry, headers=nobody)
+    assert answer.status_code == 403
+    assert answer.json()["detail"] == (
+        f"system:serviceaccount:{bed.namespace}:nobody may not get {MANIFEST_WORK_REPLICA_SETS} in namespace "
+        f"{bed.namespace}; needed to propose a plan"
+    )
+    assert http.post("/optimize", json=dry, headers=reader).json()["objective_value"] == 115
+    answer = http.post("/optimize", json=body, headers=reader)
+    assert answer.status_code == 403
+    assert "may not create placements" in answer.json()["detail"]
+    assert bed.objects() == {}
+    assert http.post("/optimize", json=body, headers=writer).json()["applied"] is True
+    assert http.post("/reset", json={"namespace": bed.namespace}, headers=reader).status_code == 403
+    assert http.get("/addonplacementscores", headers=nobody).status_code == 403
+    found = http.get("/addonplacementscores", params={"namespace": bed.clusters[0]}, headers=reader).json()["items"]
+    assert {one["metadata"]["namespace"] for one in found} == {bed.clusters[0]}
+    # Elsewhere they may do nothing: the rights are asked for where the plan is.
+    assert http.get("/plans", headers=writer).status_code == 403
+    assert http.post("/reset", json={"namespace": bed.namespace}, headers=writer).status_code == 200
+    # Probes and the description of the API are for everybody.
+    for path in ("/healthz", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"):
+        assert http.get(path).status_code == 200
+
+
+def test_rescoring_takes_the_right_to_change_scorers(bed: Bed) -> None:
+    access = KubernetesAccess(bed.session, bed.namespace)
+    group = "dynamic-scoring.open-cluster-management.io"
+    rules = [{"apiGroups": [group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
+    may = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may", rules)), "")
+    may_not = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may-not", READ)), "")
+    access.authorize(may, GuardedAction.RESCORE, None)
+    with pytest.raises(AccessError, match=f"may not update dynamicscorers.{group} in namespace {bed.namespace}"):
+        access.authorize(may_not, GuardedAction.RESCORE, None)
+
+
+def test_static_token_follows_its_file(bed: Bed, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("the-first-token-of-all\n")
+    http = client(bed, TokenAccess(file), "optimizer.test")
+    assert http.get("/plans").status_code == 401
+    assert http.get("/plans", headers=bearer("wrong")).status_code == 401
+    assert http.get("/plans", headers=bearer("the-first-token-of-all")).status_code == 200
+    file.write_text("the-second-token-of-all\n")
+    assert http.get("/plans", headers=bearer("the-first-token-of-all")).status_code == 401
+    assert http.get("/plans", headers=bearer("the-second-token-of-all")).status_code == 200
+    file.unlink()
+    answer = http.get("/plans", headers=bearer("the-second-token-of-all"))
+    assert (answer.status_code, "cannot read" in answer.json()["detail"]) == (503, True)
+
+
+def test_without_tokens_web_pages_are_kept_out(bed: Bed) -> None:
+    for host in ("localhost", "127.0.0.1:8338", "[::1]:8338"):
+        assert client(bed, OpenAccess(), host).get("/plans").status_code == 200
+    # A name that somebody let point to this machine.
+    for path in ("/reset", "/mcp"):
+        answer = client(bed, OpenAccess(), "attacker.test").post(path, json={"namespace": bed.namespace})
+        assert (answer.status_code, "localhost only" in answer.json()["detail"]) == (403, True)
+    http = client(bed, OpenAccess())
+    for origin in ("https://attacker.test", "null", "http://[bad", "localhost"):
+        for path in ("/reset", "/mcp"):
+            answer = http.post(path, json={"namespace": bed.namespace}, headers={"Origin": origin})
+            assert (answer.status_code, "web page" in answer.json()["detail"]) == (403, True)
+    ours = {"Origin": "http://localhost:8338"}
+    assert http.post("/reset", json={"namespace": bed.namespace}, headers=ours).status_code == 200
+
+
+def test_answers_and_errors_over_http(bed: Bed) -> None:
+    http = client(bed, OpenAccess())
+    report = http.post("/optimize", json=bed.body(dryRun=True)).json()
+    assert report["status"] == "Optimal"
+    assert report["output_yaml"].count("\nkind: Placement\n") == 4
+    assert report["output_yaml"].count("\nkind: PlacementBinding\n") == 2
+    body = bed.body()
+    body["preference"]["addonPlacementScore"] = body["preference"].pop("addOnPlacementScore")
+    assert http.post("/optimize", json=body).json()["objective_value"] == 115
+    assert [one["namespace"] for one in http.get("/plans", params={"namespace": bed.namespace}).json()["items"]] == [
+        bed.namespace
+    ]
+    for wrong, text in (
+        ({"dryrun": True}, "body.dryrun: Extra inputs are not permitted"),
+        ({"preference": None}, "either preference or preferences is required"),
+        ({"namespace": "../../etc"}, "body.namespace: String should match pattern"),
+        ({"targetWorkloads": [{"name": "no-such"}]}, "no-such does not exist"),
+        ({"preference": {"addOnPlacementScore": "s", "scoreDimensionFormat": "${pod}"}}, "has ${pod}, which an app"),
+        ({"clusters": bed.body()["clusters"] * 2}, "named more than once"),
+        ({"preference": {"addOnPlacementScore": PERFORMANCE, "weight": -1}}, "no weight is above zero"),
+    ):
+        answer = http.post("/optimize", json=bed.body() | wrong)
+        assert answer.status_code == 422
+        assert text in answer.json()["detail"], answer.text
+    # Neither is a wish for all of them.
+    for path in ("/plans", "/addonplacementscores"):
+        for name in ("", "..", "a/b", "UPPER"):
+            answer = http.get(path, params={"namespace": name})
+            assert (answer.status_code, "query.namespace: String should" in answer.json()["detail"]) == (422, True)
+        assert http.get(path).status_code == 200
+    answer = http.post("/optimize", json=bed.body(planId="0123456789abcdef"))
+    assert answer.status_code == 409
+    assert http.get("/scorers/nobody").status_code == 404
+    missing = http.post("/optimize", json=bed.body(preference={"addOnPlacementScore": "no-such-score"}, dryRun=True))
+    assert {one["reason"] for one in missing.json()["unplaced"]} == {"no_score"}
+    assert http.get("/addonplacementscores", params={"namespace": "nowhere"}).json() == {"items": []}
+    names = {
+        one["metadata"]["name"]
+        for one in http.get("/addonplacementscores", params={"namespace": bed.clusters[1]}).json()["items"]
+    }
+    assert PERFORMANCE in names
+
+
+def test_unreachable_hub_is_reported_with_status_502(bed: Bed, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(bed.plane.url, f"https://127.0.0.1:{free_port()}"))
+    service = bed.service(ManifestClient(bed.plane.session(kubeconfig)), access=OpenAccess())
+    http = TestClient(make_app(service), base_url="http://localhost")
+    for answer in (http.get("/readyz"), http.post("/optimize", json=bed.body()), http.get("/plans")):
+        assert (answer.status_code, answer.json()["title"]) == (502, "The hub cannot be used")
+    assert http.get("/healthz").status_code == 200

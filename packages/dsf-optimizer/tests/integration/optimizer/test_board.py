@@ -1,0 +1,119 @@
+"""What the optimiser proposed and what is in force, as the page gets it: in Redis, by namespace."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import pytest
+import redis
+
+from dsf.fleet.changes import read
+from dsf.optimizer.hubredis import HubRedis
+from dsf.optimizer.plans import PlanComparison, read_plans, remember
+from dsf.optimizer.redisrights import PLANS
+from dsf.settings import Settings
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+from .bed import POWER, Bed
+
+
+def test_proposal_is_stored_beside_the_applied_plan(
+    bed: Bed, redis_server: RedisServer, redis_client: redis.Redis
+) -> None:
+    settings = Settings(redis_url=redis_server.url)  # type: ignore[arg-type]
+    service = bed.service(hub=HubRedis.of(settings), owner="ann")
+    proposed = service.propose(bed.params())
+    (shown,) = read_plans(redis_client)
+    assert (shown.namespace, shown.plan_id, shown.applied) == (bed.namespace, proposed.plan_id, False)
+    assert {one.change for one in shown.moves} == {"is placed"}
+    assert shown.score_proposed == proposed.objective_value
+    assert read(redis_client).changes == []
+    service.apply(bed.params())
+    (shown,) = read_plans(redis_client)
+    assert shown.applied
+    assert not any(one.changes for one in shown.clusters)
+    other = service.propose(bed.params(POWER))
+    (shown,) = read_plans(redis_client)
+    assert (shown.plan_id, shown.applied) == (other.plan_id, False)
+    assert any(one.change == "moves" for one in shown.moves)
+    # Nobody's name was checked here.
+    (change,) = read(redis_client).changes
+    assert (change.action, change.who, change.namespace) == ("plan-applied", "ann (claimed)", bed.namespace)
+    assert change.reference == proposed.plan_id
+    service.reset(bed.namespace)
+    assert read_plans(redis_client) == []
+    assert [one.action for one in read(redis_client).changes] == ["plan-reset", "plan-applied"]
+
+
+def test_unreachable_redis_does_not_prevent_a_plan(bed: Bed, redis_server: RedisServer) -> None:
+    settings = Settings(redis_url="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
+    service = bed.service(hub=HubRedis.of(settings))
+    assert service.apply(bed.params()).applied
+
+
+def plan(namespace: str = "n", **more: Any) -> PlanComparison:
+    values = {"namespace": namespace, "at": 1e9, "plan_id": "x", "applied": True, "gap": 0.0, "status": "Optimal"}
+    return PlanComparison.model_validate({**values, "score_now": 0, "score_proposed": 0, **more})
+
+
+def test_unreadable_plans_are_left_out_and_the_number_of_plans_is_limited(redis_client: redis.Redis) -> None:
+    redis_client.hset(PLANS, "a", "{")
+    assert remember(redis_client, plan("b"))
+    assert [one.namespace for one in read_plans(redis_client)] == ["b"]
+    redis_client.hset(PLANS, mapping={f"n{number}": "{" for number in range(98)})
+    assert not remember(redis_client, plan("new"))
+    assert remember(redis_client, plan("b"))
+
+
+class SlowOnce(HubRedis):
+    """It does not show the first plan before it is told to: what a Redis will not do on demand."""
+
+    is_asked, may_write = threading.Event(), threading.Event()
+
+    def show(self, comparison: PlanComparison) -> None:
+        self.is_asked.set()
+        assert self.may_write.wait(60)
+        super().show(comparison)
+
+
+@pytest.mark.parametrize("action", ["apply", "propose"])
+def test_late_plan_is_not_shown_after_its_reset(
+    bed: Bed, redis_server: RedisServer, redis_client: redis.Redis, action: str
+) -> None:
+    slow = SlowOnce(Settings(redis_url=redis_server.url))  # type: ignore[arg-type]
+    slow.is_asked.clear()
+    slow.may_write.clear()
+    service = bed.service(hub=slow)
+    bed.service().apply(bed.params())
+    with ThreadPoolExecutor(2) as threads:
+        late = threads.submit(getattr(service, action), bed.params())
+        assert slow.is_asked.wait(60)
+        reset = threads.submit(service.reset, bed.namespace)
+        wait_for(lambda: bed.objects() == {}, 30, "the reset has deleted the objects")
+        # It ends now only if it does not wait for the board's turn.
+        wait([reset], timeout=1)
+        slow.may_write.set()
+        late.result(60)
+        reset.result(60)
+    assert read_plans(redis_client) == []
+
+
+def test_oversized_plan_is_truncated_and_replaces_the_older_plan(redis_client: redis.Redis) -> None:
+    assert remember(redis_client, plan(plan_id="old"))
+    block = {"workload": "w" * 200, "replicas": 1, "score": 1.0, "share": 0.1}
+
+    def clusters(count: int, blocks: int) -> list[dict[str, Any]]:
+        column = {"cluster": "c", "blocks": [block] * blocks}
+        return [{"cluster": "c", "now": column, "proposed": column, "changes": True}] * count
+
+    for count, blocks, shown in ((190, 15, 100), (1, 10_000, 0)):
+        large = plan(plan_id=f"new-{count}", clusters=clusters(count, blocks))
+        assert remember(redis_client, large)
+        (found,) = read_plans(redis_client)
+        assert (found.plan_id, len(found.clusters), found.more_clusters) == (f"new-{count}", shown, count - shown)
+    # Not even its warnings fit.
+    assert not remember(redis_client, plan(warnings=["w" * 2_000_000]))
+    assert read_plans(redis_client) == []

@@ -1,0 +1,72 @@
+"""The tutorial's joined queries on a real Prometheus: their series can be told apart."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from dsf import http
+from dsf.api.promql import split_queries
+from dsf.up.stack import http_ready
+from tests.support.child import Child
+from tests.support.document import File, steps
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.programs import find
+from tests.support.redisserver import free_port
+from tests.support.scoringservices import ROOT, load
+from tests.support.wait import wait_for
+
+EXPOSITION = b"""# TYPE node_cpu_seconds_total counter
+node_cpu_seconds_total{cpu="0",mode="idle"} 7
+# TYPE node_memory_MemAvailable_bytes gauge
+node_memory_MemAvailable_bytes 4e9
+# TYPE node_memory_MemTotal_bytes gauge
+node_memory_MemTotal_bytes 1.6e10
+"""
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[str]:
+    """URL of a Prometheus that scrapes one node every second."""
+    port = free_port()
+    config = tmp_path / "prometheus.yml"
+    with ScriptedServer(answer(EXPOSITION, Content_Type="text/plain; version=0.0.4")) as node:
+        config.write_text(
+            "global: {scrape_interval: 1s}\nscrape_configs:\n  - job_name: node\n    static_configs:\n"
+            f"      - {{targets: ['{node.url.removeprefix('http://')}'], labels: {{node: n1}}}}\n"
+        )
+        options = (f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", "--log.level=warn")
+        process = Child((str(find("prometheus")), *options, f"--web.listen-address=127.0.0.1:{port}"), tmp_path / "log")
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_for(http_ready(f"{url}/-/ready"), 60, f"Prometheus; {process.tail()}")
+            yield url
+        finally:
+            process.kill()
+
+
+def test_series_of_joined_queries_can_be_told_apart(prometheus: str, tmp_path: Path) -> None:
+    page = steps(ROOT / "docs" / "tutorial.md")
+    (text,) = (step.text for step in page if isinstance(step, File) and step.path == "spare.py")
+    file = tmp_path / "spare.py"
+    file.write_text(text)
+
+    def labels(query: str) -> dict[str, str]:
+        found = json.loads(
+            http.get(
+                f"{prometheus}/api/v1/query?{urlencode({'query': query})}",
+                deadline=time.monotonic() + 60,
+                max_bytes=10**6,
+            )
+        )
+        assert len(found["data"]["result"]) == 1, found
+        return dict(found["data"]["result"][0]["metric"])
+
+    queries = split_queries(load(file).app.config()["source"]["params"]["query"])
+    asked = wait_for(lambda: [labels(query) for query in queries], 60, "two scrapes")
+    assert asked == [{"node": "n1", "asked": "cpu"}, {"node": "n1", "asked": "memory"}]

@@ -1,0 +1,159 @@
+"""The service under load and under attack: sizes, concurrency, requests that do not end, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from dsf.scorer import Bearer, Limits, Score, ScorerError, Series
+
+from .apps import TWO, mean_scorer, metric, scorer
+
+
+@pytest.mark.parametrize("limits", [Limits(bytes=50), Limits(series=1), Limits(samples=1, series=1)])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_oversized_request_gives_413(limits: Limits, is_streamed: bool) -> None:
+    body = b'{"data":[' + b",".join([b'{"metric":{},"values":[[1,"2"],[2,"3"]]}'] * 3) + b"]}"
+    with TestClient(mean_scorer(limits=limits)) as client:
+        answer = client.post("/scoring", content=iter([body[:60], body[60:]]) if is_streamed else body)
+    assert answer.status_code == 413
+    assert "the most that this scorer takes" in answer.json()["detail"]
+
+
+def test_too_many_scores_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    with TestClient(mean_scorer(limits=Limits(results=1))) as client:
+        two = {"data": [TWO["data"][0]] * 2}
+        assert client.post("/scoring", json=two).status_code == 500
+    assert "more than 1 scores" in caplog.text
+
+
+def test_concurrency() -> None:
+    made = scorer(limits=Limits(concurrency=1, wait_seconds=0.05))
+    entered, leave = threading.Event(), threading.Event()
+
+    @made.score
+    def hold(_: list[Series]) -> list[Score]:
+        entered.set()
+        assert leave.wait(60)
+        return []
+
+    with TestClient(made) as client:
+        first = threading.Thread(target=client.post, args=("/scoring",), kwargs={"json": TWO})
+        first.start()
+        assert entered.wait(60)
+        try:
+            answer = client.post("/scoring", json=TWO)
+            assert metric(client, 'dynamic_scoring_api_requests_in_progress{scorer="mean"}') == 1
+        finally:
+            leave.set()
+            first.join()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert client.post("/scoring", json=TWO).status_code == 200
+
+
+def test_unfinished_request_gives_408() -> None:
+    async def ask() -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+        pieces = iter([b'{"data":'])
+
+        async def receive() -> dict[str, Any]:
+            for piece in pieces:
+                return {"type": "http.request", "body": piece, "more_body": True}
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/scoring", "raw_path": b"/scoring", "query_string": b"",
+            "headers": [], "http_version": "1.1", "scheme": "http", "root_path": "", "asgi": {"version": "3.0"},
+        }  # fmt: skip
+        await mean_scorer(limits=Limits(read_seconds=0.05))(scope, receive, send)
+        return sent
+
+    sent = asyncio.run(ask())
+    assert sent[0]["status"] == 408
+    assert b"within 0.05 seconds" in sent[1]["body"]
+
+
+def test_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
+    with TestClient(mean_scorer(token=Bearer(env="TOKEN"))) as client:
+        assert client.get("/config").status_code == 200
+        refused = client.post("/scoring", json=TWO)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert client.post("/scoring", json=TWO, headers={"Authorization": "Bearer secret"}).status_code == 200
+        document = client.get("/openapi.json").json()
+    assert document["paths"]["/scoring"]["post"]["security"] == [{"token": []}]
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+
+
+def start(app: Any) -> dict[str, Any]:
+    """What a server hears when it starts the application."""
+
+    async def run() -> dict[str, Any]:
+        sent: list[dict[str, Any]] = []
+        waiting = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+        async def receive() -> dict[str, Any]:
+            return waiting.pop(0)
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+        return sent[0]
+
+    return asyncio.run(run())
+
+
+def test_service_does_not_start_without_its_token_or_function(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    guarded = mean_scorer(token=Bearer(file=file))
+    assert start(guarded)["type"] == "lifespan.startup.failed"
+    assert str(file) in start(guarded)["message"]
+    file.write_text("secret")
+    assert start(guarded)["type"] == "lifespan.startup.complete"
+    assert "no scoring function" in start(scorer())["message"]
+    with pytest.raises(ScorerError):
+        _ = scorer().app.api
+
+
+def test_half_sent_requests_make_room_for_others() -> None:
+    """The oldest ones are refused when all of them together have more than two of the largest requests."""
+    statuses: dict[str, int] = {}
+
+    async def play() -> None:
+        app = mean_scorer(limits=Limits(bytes=100))
+        arrived, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+        async def ask(name: str, body: bytes, rest: bytes) -> None:
+            parts = [(body, True), (rest, False)]
+
+            async def receive() -> dict[str, Any]:
+                if len(parts) == 1:
+                    arrived.release()
+                    await go_on.wait()
+                piece, more = parts.pop(0)
+                return {"type": "http.request", "body": piece, "more_body": more}
+
+            async def send(message: Any) -> None:
+                statuses.setdefault(name, message.get("status"))
+
+            scope = {"type": "http", "method": "POST", "path": "/scoring", "headers": [], "query_string": b""}
+            await app(scope, receive, send)
+
+        async with asyncio.TaskGroup() as group:
+            for name in ("first", "second", "third"):
+                group.create_task(ask(name, b'{"data":[]' + b" " * 80, b"}"))
+                await arrived.acquire()
+            go_on.set()
+
+    asyncio.run(play())
+    assert statuses == {"first": 503, "second": 200, "third": 200}

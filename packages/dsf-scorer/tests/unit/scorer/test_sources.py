@@ -1,0 +1,152 @@
+"""Scorers of several sources: what /config says, what the function gets, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from dsf.scorer import Limits, Prometheus, Score, Scorer, ScorerError, Series, Source, Sources
+
+from .apps import TWO, mean_scorer
+
+LOAD, POWER = Prometheus(query="load", range=60, step=15), Source(type="Kubernetes")
+
+
+def request(**sources: list[Any]) -> dict[str, Any]:
+    return {"data": next(iter(sources.values())), "sources": sources}
+
+
+def series(node: str, *values: float) -> dict[str, Any]:
+    return {"metric": {"node": node}, "values": [[60 * i, f"{value}"] for i, value in enumerate(values)]}
+
+
+def made(**values: Any) -> Scorer:
+    given = {"name": "n", "description": "d", "score_name": "s", "interval": 30}
+    return Scorer(**(given | {"sources": {"load": LOAD, "power": POWER}} | values))
+
+
+def ratio_scorer(**values: Any) -> Scorer:
+    """Load through power of each node."""
+    scorer = made(**values)
+
+    @scorer.score_sources
+    def ratio(sources: Sources) -> Iterable[Score]:
+        power = {one.labels["node"]: one.values.mean() for one in sources["power"]}
+        for one in sources["load"]:
+            yield one.score(one.values.mean() / power[one.labels["node"]])
+
+    return scorer
+
+
+def test_the_function_gets_the_series_of_each_by_name() -> None:
+    body = request(load=[series("a", 10, 30), series("b", 5)], power=[series("b", 5), series("a", 4)])
+    with TestClient(ratio_scorer()) as client:
+        answer = client.post("/scoring", json=body)
+    scores = {result["metric"]["node"]: result["score"] for result in answer.json()["results"]}
+    assert scores == {"a": 5.0, "b": 1.0}
+
+
+async def _nothing(sources: Sources) -> list[Score]:
+    return [Score(len(sources["load"]) + len(sources["power"]), {})]
+
+
+def test_an_async_function() -> None:
+    scorer = made()
+    scorer.score_sources(_nothing)
+    with TestClient(scorer) as client:
+        body = request(load=[series("a", 1)], power=[])
+        assert client.post("/scoring", json=body).json()["results"][0]["score"] == 1
+        # Without a body: no series.
+        assert client.post("/scoring").json()["results"][0]["score"] == 0
+
+
+def test_config_has_all_and_the_first_for_older_hubs() -> None:
+    config = ratio_scorer().config()
+    assert config["source"] == LOAD.document()
+    assert config["sources"] == [{"name": "load", **LOAD.document()}, {"name": "power", "type": "Kubernetes"}]
+
+
+def test_scorer_of_one_source_ignores_other_sources() -> None:
+    with TestClient(mean_scorer()) as client:
+        answer = client.post("/scoring", json=TWO | {"sources": {"x": [series("a", 1)]}})
+        assert answer.json()["results"] == [{"metric": {"pod": "a"}, "score": 6.0}]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"data": []}, "it has no sources: this scorer takes several sources"),
+        ({"data": [], "sources": 5}, "sources is no object"),
+        ({"data": [], "sources": {"load": []}}, "the request has no source 'power'; it has load"),
+        ({"data": [], "sources": {"load": [], "power": 5}}, "sources['power'] is not a list of series"),
+        ({"data": [], "sources": {"load": [], "power": [5]}}, "sources['power'][0] is not an object"),
+        ({"sources": {"load": [], "power": []}}, 'the request is not {"data": [...]}'),
+    ],
+)
+def test_request_without_all_sources_is_refused(body: dict[str, Any], expected: str) -> None:
+    with TestClient(ratio_scorer()) as client:
+        answer = client.post("/scoring", json=body)
+    assert answer.status_code == 422
+    assert expected in answer.json()["detail"]
+
+
+def test_environment_variables_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_POWER_SOURCE_HOST", "http://power.example")
+    monkeypatch.setenv("MY_LOAD_SOURCE_STEP", "5")
+    found = ratio_scorer(env="MY_")
+    assert (found.sources["power"].host, found.sources["load"].step) == ("http://power.example", 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"source": LOAD}, "give one of them"),
+        ({"sources": {}}, "0 of them; a scorer has 1 to 8"),
+        ({"sources": {f"s{i}": LOAD for i in range(9)}}, "9 of them"),
+        ({"sources": {"a b": LOAD}}, "'a b' is no name"),
+    ],
+)
+def test_invalid_sources_are_refused(values: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ScorerError, match=re.escape(expected)):
+        made(**values)
+
+
+def test_the_page_s_example_runs() -> None:
+    page = (Path(__file__).parents[5] / "docs" / "sources.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {
+        "Scorer": Scorer,
+        "Prometheus": Prometheus,
+        "Score": Score,
+        "Sources": Sources,
+        "Iterable": Iterable,
+        "Series": Series,
+    }
+    exec(code, names)
+    with TestClient(names["app"]) as client:
+        body = request(load=[series("a", 2, 4), series("b", 1)], power=[series("a", 100)])
+        assert client.post("/scoring", json=body).json()["results"] == [{"metric": {"node": "a"}, "score": 3.0}]
+
+
+def test_limits_count_each_series_and_sample_once() -> None:
+    """The first source is there twice, as `data` too."""
+    body = request(load=[series("a", 1, 2), series("b", 3)], power=[series("a", 4), series("b", 5)])
+    for limits, status in (
+        (Limits(series=4, samples=5), 200),
+        (Limits(series=3, samples=5), 413),
+        (Limits(series=4, samples=4), 413),
+    ):
+        with TestClient(ratio_scorer(limits=limits)) as client:
+            answer = client.post("/scoring", json=body)
+        assert answer.status_code == status, (limits, answer.text)
+
+
+def test_host_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(ScorerError, match=r"auth\.basic") as caught:
+        Prometheus(query="up", range=60, step=15, host="http://user:canary@prometheus")
+    assert "canary" not in str(caught.value)

@@ -1,0 +1,7 @@
+"""Servers and Secrets of the clouds' tests."""
+
+from __future__ import annotations
+
+from tests.support.authfixtures import bed, ca, later, local
+
+__all__ = ["bed", "ca", "later", "local"]

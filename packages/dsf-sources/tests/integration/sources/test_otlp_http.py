@@ -1,0 +1,233 @@
+"""The OTLP receiver as an HTTP server: what it refuses, and what its bounds on senders are."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import select
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from dsf.otlp import receiver
+from dsf.process import connections
+from dsf.process.clienttoken import AT_ONCE
+from tests.support.wait import PATIENCE, wait_for
+
+from .senders import Agent, Make, gauge, push, pushed, request
+
+
+def test_gzip_bombs_large_bodies_and_lies_are_refused(make: Make) -> None:
+    agent = make(max_bytes=10_000)
+    bomb = gzip.compress(bytes(10_000_000))
+    assert len(bomb) < 10_000
+    zipped = {"Content-Encoding": "gzip"}
+    assert push(agent, bomb, **zipped).status_code == 413
+    assert push(agent, bytes(10_001)).status_code == 413
+    assert push(agent, b"not gzip", **zipped).status_code == 400
+    assert push(agent, gzip.compress(b"x" * 100)[:-4], **zipped).status_code == 400
+    assert push(agent, b"\xff\xff\xff").status_code == 400
+    assert push(agent, b"{", **{"Content-Type": "application/json"}).json()["code"] == 3
+    assert push(agent, b"", **{"Content-Type": "text/plain"}).status_code == 415
+    assert push(agent, b"", **{"Content-Encoding": "br"}).status_code == 415
+    assert requests.get(agent.url, timeout=300).status_code == 405
+    assert requests.post(agent.url.replace("metrics", "traces"), b"", timeout=300).status_code == 404
+    # After all that it still works.
+    assert push(agent, request()).status_code == 200
+
+
+def test_refusals_are_a_status_message(make: Make) -> None:
+    from google.rpc.status_pb2 import Status
+
+    answer = push(make(max_bytes=10), bytes(11))
+    error_status = Status.FromString(answer.content)
+    assert (error_status.code, error_status.message) == (3, "a request may have 10 bytes; send smaller batches")
+
+
+def test_expect_header_is_answered_at_once(make: Make) -> None:
+    agent = make(pushed("m"))
+    body = request(gauge("m", 1)).SerializeToString()
+    head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), 60) as sender:
+        sender.sendall(f"{head}Content-Type: application/x-protobuf\r\n\r\n".encode())
+        assert sender.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sender.sendall(body)
+        assert sender.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert len(agent.series()) == 1
+
+
+def test_chunked_bodies(make: Make) -> None:
+    agent = make(pushed("m"), max_bytes=1000)
+    body = request(gauge("m", 1)).SerializeToString()
+    headers = {"Content-Type": "application/x-protobuf"}
+
+    def chunked(*parts: bytes) -> int:
+        return requests.post(agent.url, iter(parts), headers=headers, timeout=300).status_code
+
+    assert chunked(body[:5], body[5:]) == 200
+    assert len(agent.series()) == 1
+    assert chunked(bytes(600), bytes(600)) == 413
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
+    connection.putrequest("POST", "/v1/metrics")
+    connection.putheader("Content-Type", "application/x-protobuf")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders(b"xyz\r\n")
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_token_is_required_and_its_rotation_is_applied(make: Make, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    agent = make(token=token)
+    first, second = ({"Authorization": f"Bearer the-{name}-token-of-all"} for name in ("first", "second"))
+    assert push(agent, request(), **first).status_code == 503
+    token.write_text("first\n")
+    assert push(agent, request(), Authorization="Bearer first").status_code == 503
+    token.write_text("the-first-token-of-all\n")
+    assert push(agent, request()).status_code == 401
+    assert push(agent, request(), Authorization="Bearer wrong").status_code == 401
+    assert push(agent, request(), **first).status_code == 200
+    token.write_text("the-second-token-of-all")
+    assert push(agent, request(), **first).status_code == 401
+    assert push(agent, request(), **second).status_code == 200
+
+
+def test_wrong_tokens_of_a_sender_are_limited(make: Make, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("the-token-of-all-senders")
+    agent = make(token=token)
+    for number in range(AT_ONCE):
+        assert push(agent, request(), Authorization=f"Bearer {number}").status_code == 401
+    answer = push(agent, request(), Authorization="Bearer the-token-of-all-senders")
+    assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
+
+
+def test_connections_are_kept(make: Make) -> None:
+    agent = make(pushed("m"))
+    with requests.Session() as session:
+        for value in range(3):
+            body = request(gauge("m", value)).SerializeToString()
+            answer = session.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=300)
+            assert answer.status_code == 200
+            assert "Connection" not in answer.headers or answer.headers["Connection"] != "close"
+
+
+def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
+    """A sender that says how much it will send, and sends nothing."""
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
+    connection.putrequest("POST", "/v1/metrics")
+    connection.putheader("Content-Type", "application/x-protobuf")
+    connection.putheader("Content-Length", str(length))
+    connection.endheaders(b"x")
+    return connection
+
+
+def test_senders_that_stall_keep_others_out_for_a_while_only(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "_WAIT", 0.05)
+    monkeypatch.setattr(receiver, "_BODY", 1.5)
+    agent = make()
+    silent: list[http.client.HTTPConnection] = []
+    since = float("-inf")
+
+    def refusals() -> list[requests.Response]:
+        nonlocal since
+        # Again where their time was over before this process came to ask.
+        if time.monotonic() - since > 1.5:
+            silent.extend(stalled(agent) for _ in range(4))
+            since = time.monotonic()
+        return [response for response in [push(agent, request())] if response.status_code == 503]
+
+    try:
+        assert wait_for(refusals, 5)[0].headers["Retry-After"] == "1"
+        wait_for(lambda: push(agent, request()).status_code == 200, 10, "the others have their turn")
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_connections_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver._OtlpServer, "places", 1)
+    agent = make()
+    first = stalled(agent)
+    server = agent.receiver._server
+    # A connection whose head has not been read gives way.
+    wait_for(lambda: server._taken == 1 and not server._strangers, 5, "the first head to be read")
+    with pytest.raises(requests.ConnectionError):
+        push(agent, request())
+    first.close()
+    wait_for(lambda: _is_taken(agent), 5, "the connection is free again")
+
+
+def _is_taken(agent: Agent) -> bool:
+    try:
+        return push(agent, request()).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+def test_silent_sender_does_not_block_other_senders(make: Make) -> None:
+    agent = make()
+    silent = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
+    silent.connect()
+    assert wait_for(lambda: push(agent, request()).status_code == 200, 5)
+    silent.close()
+
+
+def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make) -> None:
+    agent = make(max_bytes=8 * 1024 * 1024)
+    process = psutil.Process()
+    for body, kind in (
+        (b"\x0a\x00" * (4 * 1024 * 1024), "application/x-protobuf"),
+        (b'{"resourceMetrics":[' + b"{}," * 2_000_000 + b"{}]}", "application/json"),
+    ):
+        zipped = gzip.compress(body, 9)
+        before = process.memory_info().rss
+        answer = push(agent, zipped, **{"Content-Encoding": "gzip", "Content-Type": kind})
+        assert answer.status_code == 400
+        assert b"parts that are nearly empty" in answer.content
+        assert process.memory_info().rss - before < 80_000_000
+
+
+def test_half_heads_give_way_to_those_who_come_later(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver._OtlpServer, "places", 8)
+    agent = make()
+    half = [socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) for _ in range(20)]
+    try:
+        for connection in half:
+            connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        wait_for(lambda: _is_taken(agent), 20, "a whole request has its turn")
+        # The first ones were cut for it.
+        assert half[0].recv(1) == b""
+    finally:
+        for connection in half:
+            connection.close()
+
+
+def test_slow_request_head_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    agent = make()
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) as slow:
+        slow.sendall(b"POST /v1/metrics HTTP/1.1\r\nX-Slow: ")
+        wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
+
+
+def test_slow_chunk_line_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "_BODY", 0.5)
+    agent = make()
+    head = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) as slow:
+        slow.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n5;")
+        wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
+
+
+def _is_cut(connection: socket.socket, drop: bytes) -> bool:
+    """Send one byte; whether the server has closed its side."""
+    try:
+        connection.sendall(drop)
+        return bool(select.select([connection], [], [], 0.05)[0]) and connection.recv(100) == b""
+    except OSError:
+        return True

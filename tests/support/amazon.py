@@ -1,0 +1,44 @@
+"""The signature that Amazon wants, by the published rules, with code of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from tests.support.httpserver import Exchange
+
+KEY = "s3cret/of+amazon"
+AWS = {
+    "region": "eu-west-1",
+    "accessKeyID": {"value": "AKIDEXAMPLE"},
+    "secretAccessKey": {"name": "amazon", "key": "secret"},
+}
+METHODS = {"aws": AWS}
+
+
+def _canonical(query: str) -> str:
+    """Names and values as the server reads them, with all but unreserved characters in percent-encoding, in order."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return "&".join(sorted(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in pairs))
+
+
+def expected(exchange: Exchange, region: str, service: str, signed: list[str]) -> str:
+    """The signature that this request must have."""
+    request = exchange.request
+    raw = urlsplit(exchange.http.path)
+    headers = {name.lower(): value.strip() for name, value in request.headers.items()}
+    canonical = "\n".join(
+        [
+            *(request.method, raw.path, _canonical(raw.query)),
+            *(f"{name}:{headers[name]}" for name in signed),
+            *("", ";".join(signed), hashlib.sha256(request.body).hexdigest()),
+        ]
+    )
+    date = headers["x-amz-date"]
+    scope = f"{date[:8]}/{region}/{service}/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", date, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    key = f"AWS4{KEY}".encode()
+    for part in scope.split("/"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
