@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
 
-from dsf.api.scoring import MAX_RESULTS
+from dsf.api.scoringresponse import MAX_RESULTS
 from dsf.api.types import USED_LABELS
 from dsf.boundedjson import Bounds, check
 from dsf.errors import JsonBoundsError, MessageRejectedError, SchemaMismatchError, SettingsError

@@ -22,7 +22,7 @@ import dsf.log
 from dsf import metrics as names
 from dsf.agent.config import AgentConfig, Summaries
 from dsf.api.score import has_expired, validity_at
-from dsf.api.scoring import ScoringResult, gauge_labels
+from dsf.api.scoringresponse import ScoringResult, gauge_labels
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, Observer
 from dsf.process import threads

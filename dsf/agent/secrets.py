@@ -15,9 +15,8 @@ from typing import Final
 
 from dsf.agent.config import read_limited
 from dsf.api.authentication import CaKind
-from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
-from dsf.api.urls import base_url, is_valid_url
+from dsf.api.urls import NO_HOSTS, TokenHosts, base_url, is_valid_url
 from dsf.auth.secrets import SecretError, Token, Use
 from dsf.errors import SettingsError
 from dsf.http.trust import CERTIFICATE

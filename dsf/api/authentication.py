@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictInt
 from pydantic.alias_generators import to_camel
 
 from dsf.api.clouds import CLOUD_SERVERS, Azure, Gcp
+from dsf.api.fieldtypes import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, matches
 from dsf.api.meta import Rule, SpecModel
-from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, matches
 
 _HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
 #: Headers that HTTP or the framework sets; custom values would allow request smuggling.

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from dsf.api.fieldtypes import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url
 from dsf.api.meta import Rule, SpecModel
-from dsf.api.plain import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url
 
 #: Servers for tokens of Azure, and for tokens of Google's service accounts, unless others are named.
 _ENTRA: Final = "https://login.microsoftonline.com"

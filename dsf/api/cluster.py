@@ -1,4 +1,4 @@
-"""Model of the used part of OCM's `ManagedCluster`."""
+"""Model of the used part of OCM's `ManagedCluster`, and of a cluster's ManagedClusterSets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,30 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from dsf.api.clusterset import sets_of
 from dsf.api.meta import ApiModel, KubernetesObject, StatusModel
 from dsf.api.scoringauthentication import ClusterFacts
-from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
+from dsf.api.selector import matches
+from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, CLUSTER_SET_LABEL
+
+
+def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a ManagedClusterSet has a cluster with these labels."""
+    selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
+    if selector.get("selectorType") == "LabelSelector":
+        # A missing selector selects nothing, an empty one everything.
+        return selector.get("labelSelector") is not None and matches(selector["labelSelector"], labels)
+    return bool(labels.get(CLUSTER_SET_LABEL) == cluster_set["metadata"]["name"])
+
+
+def sets_of(labels: Mapping[str, str], cluster_sets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Names of the sets of a cluster with these labels.
+
+    A set that is not in `cluster_sets` has the clusters with its label: a folder of manifests has no sets.
+    """
+    by_name = {cluster_set["metadata"]["name"]: cluster_set for cluster_set in cluster_sets}
+    names = {name for name, cluster_set in by_name.items() if has_cluster(cluster_set, labels)}
+    labelled = labels.get(CLUSTER_SET_LABEL)
+    return frozenset(names | ({labelled} if labelled and labelled not in by_name else set()))
 
 
 class ClusterClaim(ApiModel):

@@ -1,6 +1,7 @@
-"""Parser of manifests: from YAML text to objects and mistakes, each with its line.
+"""Readers of manifests: YAML text, with the line of each mistake, and stored objects, leniently.
 
-A bad document does not affect others. Bad text raises no errors.
+A bad document does not affect others, and bad text raises no errors. A stored object may come from a newer CRD with
+more fields, and its status may be of another version.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from dsf.api import kubeyaml
 from dsf.api.cluster import ManagedCluster
-from dsf.api.problems import Location, explain, field_path
+from dsf.api.meta import KubernetesObject
+from dsf.api.problems import Location, explain, field_path, without_unknown
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
@@ -143,3 +145,33 @@ def line_of(root: yaml.Node, location: Location) -> int:
         else:
             break
     return line
+
+
+_Object = TypeVar("_Object", bound=KubernetesObject)
+
+
+def known(manifest: dict[str, Any], model: type[_Object]) -> tuple[dict[str, Any], list[str]]:
+    """The manifest without unknown fields, and the unknown fields that users wrote."""
+    try:
+        model.from_manifest(manifest)
+    except ValidationError as error:
+        split: tuple[Any, list[str]] = without_unknown(error, manifest)
+        less, fields = split
+        return less, [field for field in fields if field.partition(".")[0] != "status"]
+    return manifest, []
+
+
+def read(manifest: dict[str, Any], model: type[_Object]) -> _Object:
+    """The object. An unreadable status is dropped: the hub will rewrite it.
+
+    Raises pydantic's ValidationError, which `problems.explain` puts into words.
+    """
+    try:
+        return model.from_manifest(manifest)
+    except ValidationError:
+        return model.from_manifest({name: value for name, value in manifest.items() if name != "status"})
+
+
+def understood(manifest: dict[str, Any], model: type[_Object]) -> _Object:
+    """The object without fields that are unknown to the model. Raises as `read`."""
+    return read(known(manifest, model)[0], model)

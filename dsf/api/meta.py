@@ -1,12 +1,13 @@
-"""Kubernetes metadata, times and conditions, and the base of all models."""
+"""Kubernetes metadata, times and conditions, ends of pauses, and the base of all models."""
 
 from __future__ import annotations
 
 import functools
+import math
 import reprlib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -190,3 +191,22 @@ def set_condition(conditions: Iterable[Condition], new: Condition) -> list[Condi
             result[index] = new
             return result
     return [*result, new]
+
+
+#: Latest time (unix seconds) that is stored or shown: 9999-01-01, so that every time zone still has a date for it.
+LATEST: Final = 253_370_764_800.0
+
+
+def pause_end(end: datetime | float) -> float:
+    """Return the end of a pause in unix seconds. An end after LATEST, as written for "until further notice", is LATEST.
+
+    Raises ValueError for what is no time.
+    """
+    try:
+        seconds = end.timestamp() if isinstance(end, datetime) else float(end)
+    except (OverflowError, OSError):
+        # A local time at the edges of the calendar.
+        raise ValueError("no time that this machine can tell") from None
+    if math.isnan(seconds):
+        raise ValueError("no time")
+    return min(seconds, LATEST)

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 from pydantic import Field, StrictInt
 from pydantic.config import JsonDict
 
+from dsf.api.fieldtypes import DISTINCT, SOME
 from dsf.api.meta import Rule, SpecModel
-from dsf.api.plain import DISTINCT, SOME
 from dsf.api.selector import ClusterSelector
 
 #: Kinds that contain secrets and are never read, regardless of rights: by API group, kind -> plural.

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import from_json
 
+from dsf.api.fieldtypes import DISTINCT, SOME
 from dsf.api.meta import ApiModel
-from dsf.api.plain import DISTINCT, SOME
 from dsf.api.problems import explain, head
-from dsf.api.sourcetype import AnySourceType
-from dsf.api.types import MAX_SECONDS, SourceType
+from dsf.api.types import MAX_SECONDS, AnySourceType, SourceType
 from dsf.api.urls import url_problem
 from dsf.boundedjson import Bounds, check
 from dsf.errors import JsonBoundsError, RemoteConfigError

@@ -10,25 +10,25 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt
 
-from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
+from dsf.api.fieldtypes import DISTINCT, RATE_PATTERN, SOME, checked, parse_rate
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
-from dsf.api.plain import DISTINCT, RATE_PATTERN, SOME, checked, parse_rate
-from dsf.api.policies import EmptyRule, FailingRule, HoldRule
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig
 from dsf.api.score import DEFAULT_FORMAT
+from dsf.api.scorerule import Aggregate, EmptyRule, FailingRule, HoldRule
 from dsf.api.selector import ClusterSelector
-from dsf.api.sourcetype import AnySourceType, SourceOptions
 from dsf.api.types import (
     API_VERSION,
     MAX_SECONDS,
     NAME_CONFLICT,
     OTHER_NAMESPACE,
     SCORER_KIND,
+    AnySourceType,
     ConfigSyncMode,
     HealthStatus,
     SourceMethod,
+    SourceOptions,
     SourceType,
 )
 from dsf.api.urls import url_problem

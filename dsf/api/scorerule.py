@@ -2,19 +2,172 @@
 
 A `ScoreRule` is made from a DynamicScorer's spec, travels to the results workers in the registry, and follows from a
 ScorerSummary where there is no registry. `items` is the only place where results become items.
+
+`spec.aggregate` combines results before they become items. `spec.execution` has the rules for readers while cycles
+fail, without results, and while the score changes little.
+
+`spec.execution.hold` holds changes of an item back. A value is published once it and all values since some moment were
+at least `min_change` away from the published one, on the same side, for `for_seconds`. A value that is nearer ends that
+time. An item without a published value, because it is new or its score is out of date, is published at once. The
+functions depend on values and times only, so that backtests can replay the past.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
-from dsf.api.aggregate import Aggregate, aggregated
-from dsf.api.policies import EmptyRule, FailingRule, HoldRule
+from dsf.api.meta import Rule, SpecModel
 from dsf.api.score import DimensionFormat, Item, ScoreItems, build_items
+from dsf.api.scoringresponse import ScoringResult
+from dsf.api.types import MAX_SECONDS, USED_LABELS, UsedLabel
+
+_Label = Annotated[UsedLabel, Field(description="A label of a result that the framework uses.")]
+
+
+def _each_once(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
+    if len(set(labels)) != len(labels):
+        raise ValueError("names a label twice")
+    return labels
+
+
+class Aggregate(SpecModel):
+    """Merges results with the same labels."""
+
+    by: Annotated[tuple[_Label, ...], Field(max_length=len(USED_LABELS)), AfterValidator(_each_once)] = Field(
+        default=(),
+        description="Labels to keep; results with the same values of them are one group. None: all are one group.",
+    )
+    how: Literal["max", "min", "mean", "sum", "last"] = Field(
+        alias="with", description="Function for the scores of a group. last: the last in the answer."
+    )
+
+
+def _mean(scores: Sequence[float]) -> float:
+    # Divided first: a sum of the largest numbers is infinite.
+    return math.fsum(score / len(scores) for score in scores)
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
+    "max": max,
+    "min": min,
+    "mean": _mean,
+    "sum": sum,
+    "last": lambda scores: scores[-1],
+}
+
+
+def groups(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]) -> dict[tuple[str, ...], list[float]]:
+    """The scores of each group in the order of the answer, by the values of its labels; an absent one is empty."""
+    scores_by_group: dict[tuple[str, ...], list[float]] = {}
+    for labels, score in results:
+        scores_by_group.setdefault(tuple([labels.get(name, "") for name in by]), []).append(score)
+    return scores_by_group
+
+
+def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[ScoringResult]:
+    """Return a result per group, in order of first occurrence. A sum may be infinite."""
+    function = _FUNCTIONS[how]
+    return [
+        ScoringResult({name: value for name, value in zip(by, values, strict=True) if value}, float(function(scores)))
+        for values, scores in groups(results, by).items()
+    ]
+
+
+ScoreValue = Annotated[StrictInt, Field(ge=-100, le=100)]
+_LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
+
+
+class FailingRule(SpecModel):
+    """The published score while cycles fail."""
+
+    rules = (
+        Rule(
+            "value goes with behavior Value and only with it",
+            "(self.behavior == 'Value') == has(self.value)",
+            lambda self: (self.behavior == "Value") == (self.value is not None),
+        ),
+    )
+
+    failure_threshold: StrictInt = Field(
+        default=3, description="Failed cycles in a row after which the behavior applies.", ge=1, le=1000
+    )
+    behavior: Literal["Keep", "Value", "Remove"] = Field(
+        default="Keep",
+        description="Keep: the last score until it expires. Value: an explicit value. Remove: nothing.",
+    )
+    value: ScoreValue | None = Field(default=None, description="The value to show; only with behavior Value.")
+
+    @property
+    def threshold(self) -> int:
+        """Failed cycles in a row after which something else is written; 0: never."""
+        return 0 if self.behavior == "Keep" else self.failure_threshold
+
+
+class EmptyItem(SpecModel):
+    """One item to publish without results."""
+
+    rules = (
+        Rule(
+            "only ${cluster} and ${scoreName} are known without results; write the labels out",
+            f"!self.name.matches({_LABEL_PATTERN!r})",
+            lambda self: re.search(_LABEL_PATTERN, self.name) is None,
+        ),
+    )
+
+    name: str = Field(
+        description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=253
+    )
+    value: ScoreValue = Field(description="Its value.")
+
+
+class EmptyRule(SpecModel):
+    """The published score after a valid answer without results."""
+
+    rules = (
+        Rule(
+            "behavior Value goes with either value or items, and only it does",
+            "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
+            lambda self: (self.value is not None) + (self.items is not None) == (self.behavior == "Value"),
+        ),
+    )
+
+    behavior: Literal["Empty", "Value"] = Field(
+        default="Empty",
+        description="Empty: no items. Value: value or items. OCM reads a missing score as 0.",
+    )
+    value: ScoreValue | None = Field(
+        default=None,
+        description="Value of the one item to show, named by scoreDimensionFormat with empty labels; only with "
+        "behavior Value.",
+    )
+    items: list[EmptyItem] | None = Field(
+        default=None,
+        description="The items to show instead of one; only with behavior Value.",
+        min_length=1,
+        max_length=256,
+    )
+
+
+class HoldRule(SpecModel):
+    """Which changes of an item are published."""
+
+    min_change: StrictInt = Field(
+        description="Least difference from the published value, in points of -100..100.", ge=1, le=200
+    )
+    for_seconds: StrictInt = Field(
+        default=0,
+        description="Seconds for which all values must be that far away, on the same side, before the newest is "
+        "published; 0: at once.",
+        ge=0,
+        le=MAX_SECONDS,
+    )
+
 
 Result = tuple[Mapping[str, str], float]
 
@@ -94,3 +247,78 @@ def empty_items(rule: ScoreRule, cluster: str, value: int | None) -> tuple[Item,
     if rule.when_empty.items:
         return tuple({render(item.name): item.value for item in rule.when_empty.items}.items())
     return () if value is None else ((render(rule.dimension_formats[0]) or rule.score_name, value),)
+
+
+class Waiting(NamedTuple):
+    """The newest value of an item, while another one is published."""
+
+    #: -100 to 100.
+    value: int
+    #: Unix seconds since which all values were far enough away, on this side; None while the value is too near.
+    since: float | None
+    #: Least distance from the published value since then.
+    away: int
+
+
+def waiting_for(
+    published: int, value: int, before: Waiting | None, at: float, *, min_change: int, for_seconds: float
+) -> Waiting | None:
+    """Return the state of a `value` that is held back; None if it is published.
+
+    `at` is when it was measured (unix seconds), `before` what was remembered of the item until then. Times need not
+    ascend: a clock that was set back starts `for_seconds` anew, and never ends it early.
+    """
+    move = value - published
+    if move == 0:
+        return None
+    away = abs(move)
+    if away < min_change:
+        return Waiting(value, None, away)
+    since = at
+    # `away`: the rule may have become stricter meanwhile.
+    if before is not None and before.since is not None and before.away >= min_change:
+        is_same_side = (before.value > published) == (move > 0)
+        if is_same_side:
+            since, away = min(before.since, at), min(before.away, away)
+    return None if at - since >= for_seconds else Waiting(value, since, away)
+
+
+def hold_back(
+    published: Mapping[str, int],
+    measured: Mapping[str, int],
+    waiting: Mapping[str, Waiting],
+    at: float,
+    *,
+    min_change: int,
+    for_seconds: float,
+) -> tuple[dict[str, int], dict[str, Waiting]]:
+    """The values to publish for the items of `measured`, in their order, and what waits.
+
+    `published` are the values in force, `waiting` what the last call returned; both are empty before the first score,
+    and when the last one is out of date. `at` as in `waiting_for`.
+    """
+    values: dict[str, int] = {}
+    held: dict[str, Waiting] = {}
+    for name, value in measured.items():
+        values[name] = value
+        if name not in published:
+            continue
+        wait = waiting_for(
+            published[name], value, waiting.get(name), at, min_change=min_change, for_seconds=for_seconds
+        )
+        if wait is not None:
+            values[name], held[name] = published[name], wait
+    return values, held
+
+
+def due(waiting: Waiting, *, min_change: int, for_seconds: float) -> float | None:
+    """From when on a cycle publishes what waits, if it stays as far away (unix seconds); None while it is too near."""
+    if waiting.since is None or waiting.away < min_change:
+        return None
+    return waiting.since + for_seconds
+
+
+def in_words(min_change: int, for_seconds: int) -> str:
+    """The rule in one sentence without a full stop."""
+    lasts = f", if it lasts {for_seconds} s" if for_seconds else ""
+    return f"a change is published from {min_change} {'point' if min_change == 1 else 'points'} on{lasts}"

@@ -12,11 +12,10 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from dsf.api.authentication import Methods, Tls
+from dsf.api.fieldtypes import Url, checked, matches
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel
 from dsf.api.naming import is_dns_subdomain
-from dsf.api.plain import Url, checked, matches
 from dsf.api.selector import ClusterSelector
-from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import (
     API_VERSION,
     AUTHENTICATION_KIND,
@@ -24,7 +23,7 @@ from dsf.api.types import (
     DELIVER_LABEL,
     PULL_SECRET_NAME,
 )
-from dsf.api.urls import base_url, is_valid_url
+from dsf.api.urls import TokenHosts, base_url, is_valid_url
 from dsf.text import shown_url
 
 #: The API server's checks; the models check more.
@@ -44,7 +43,7 @@ class ClusterFacts(NamedTuple):
     name: str
     labels: Mapping[str, str] = {}
     claims: Mapping[str, str] = {}
-    #: Names of its ManagedClusterSets (dsf.api.clusterset).
+    #: Names of its ManagedClusterSets (dsf.api.cluster).
     sets: frozenset[str] = frozenset()
 
 

@@ -9,13 +9,11 @@ from pydantic.alias_generators import to_camel
 from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Methods, Reference, ServerAccess, Tls, references
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer, Scoring, SourceSpec
 from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
 from dsf.api.templates import Renderer
-from dsf.api.tokenhosts import TokenHosts
-from dsf.api.types import CREDENTIALS_NAME, ConfigSyncMode
-from dsf.api.urls import base_url, join_url, origin
+from dsf.api.types import CREDENTIALS_NAME, ConfigSyncMode, ResolveReason
+from dsf.api.urls import TokenHosts, base_url, join_url, origin
 from dsf.errors import ResolutionError
 
 

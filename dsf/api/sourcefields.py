@@ -7,13 +7,11 @@ from typing import Final, NamedTuple
 
 from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorerSpec, SourceSpec
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.servers import Context, Stage, in_force, server, unused_endpoint
-from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import SourceSummary
-from dsf.api.types import SourceMethod, SourceType
+from dsf.api.types import ResolveReason, SourceMethod, SourceType, is_plugin_type
 from dsf.errors import ResolutionError
 
 #: Default path of a Prometheus.

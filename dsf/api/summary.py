@@ -9,11 +9,10 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
-from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import POD_IDENTITY, CaKind, Reference, ServerAccess
 from dsf.api.problems import Mistake, explain
 from dsf.api.score import default_validity
-from dsf.api.scorerule import ScoreRule
+from dsf.api.scorerule import Aggregate, ScoreRule
 from dsf.errors import ManifestError
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30

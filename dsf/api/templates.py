@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from dsf.api.plain import is_header_value
+from dsf.api.fieldtypes import is_header_value
 from dsf.api.promql import TOKEN
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scoringauthentication import ClusterFacts, Override, ScoringAuthenticationSpec
+from dsf.api.types import ResolveReason
 from dsf.errors import ResolutionError
 
 _TEMPLATE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")

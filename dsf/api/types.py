@@ -1,12 +1,17 @@
-"""Fixed names of the framework, and enums.
+"""Fixed names of the framework, and enums, among them source types and the reasons why a scorer cannot run.
 
 Other programs rely on every value in this file: changing one is a breaking change.
 """
 
 from __future__ import annotations
 
+import reprlib
 from enum import StrEnum
-from typing import Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import JsonValue, PlainValidator, WithJsonSchema
+
+from dsf.api.naming import MAX_NAME_LENGTH, is_dns_subdomain
 
 #: API group and version of the framework's own kinds.
 GROUP: Final = "dynamic-scoring.open-cluster-management.io"
@@ -131,3 +136,67 @@ class ConditionType(StrEnum):
     TLSVerified = "TLSVerified"
     #: All others in one, also of a DynamicScoringConfig: False asks for a person, Unknown is what passes by itself.
     Ready = "Ready"
+
+
+class ResolveReason(StrEnum):
+    """Why a scorer cannot run: the reason of its condition `ConfigSynced=False`."""
+
+    MissingScoreName = "MissingScoreName"
+    InvalidScoreName = "InvalidScoreName"
+    MissingInterval = "MissingInterval"
+    MissingQuery = "MissingQuery"
+    MissingRange = "MissingRange"
+    MissingStep = "MissingStep"
+    MissingObject = "MissingObject"
+    InvalidSources = "InvalidSources"
+    InvalidURL = "InvalidURL"
+    InvalidTokenSecretRef = "InvalidTokenSecretRef"
+    InvalidAuthentication = "InvalidAuthentication"
+    MissingAuthentication = "MissingAuthentication"
+    HostNotAllowed = "HostNotAllowed"
+    SecretNotDelivered = "SecretNotDelivered"
+    UnknownTemplate = "UnknownTemplate"
+    MissingClusterValue = "MissingClusterValue"
+    UnsafeClusterValue = "UnsafeClusterValue"
+    TokenHostMismatch = "TokenHostMismatch"
+    InvalidPausedUntil = "InvalidPausedUntil"
+    TooLarge = "TooLarge"
+    NoRoom = "NoRoom"
+
+
+_PART: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_KNOWN: Final = f"{', '.join(SourceType)}; that of a plug-in has a dot, as csv.example.com"
+#: The same for the API server in CEL, as its message for a pattern is only the pattern.
+_RULE: Final = {
+    "rule": f"self in {[str(member) for member in SourceType]} || self.matches('^{_PART}([.]{_PART})+$')",
+    "message": f"must be one of {_KNOWN}",
+}
+
+
+def is_plugin_type(name: str) -> bool:
+    """Whether it is a valid name of a plug-in's type: a DNS subdomain such as `csv.example.com`.
+
+    Built-in types never have a dot, so neither a misspelt nor a new one can be mistaken for a plug-in's.
+    """
+    return "." in name and is_dns_subdomain(name)
+
+
+def _source_type(value: Any) -> str:
+    """A built-in type as a SourceType, a plug-in's type unchanged. Raises ValueError."""
+    if isinstance(value, str):
+        if value in set(SourceType):
+            return SourceType(value)
+        if is_plugin_type(value):
+            return value
+    raise ValueError(f"{reprlib.repr(value)} is not one of {_KNOWN}")
+
+
+AnySourceType = Annotated[
+    str,
+    PlainValidator(_source_type),
+    WithJsonSchema({"type": "string", "maxLength": MAX_NAME_LENGTH, "x-kubernetes-validations": [_RULE]}),
+]
+#: Parameters of a plug-in, which only the plug-in validates.
+SourceOptions = Annotated[
+    dict[str, JsonValue], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+]

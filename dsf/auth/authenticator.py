@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 
 from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
 from dsf.api.summary import ScorerSummary
-from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
-from dsf.api.urls import base_url
+from dsf.api.urls import NO_HOSTS, TokenHosts, base_url
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache

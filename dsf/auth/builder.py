@@ -9,8 +9,8 @@ from urllib.parse import quote, quote_plus
 import requests
 
 from dsf.api.authentication import Value
-from dsf.api.plain import SecretKeyRef, is_header_value
-from dsf.api.tokenhosts import TokenHosts
+from dsf.api.fieldtypes import SecretKeyRef, is_header_value
+from dsf.api.urls import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Token, Use
 from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from dsf.api.authentication import Basic, ClientCertificate, Header, Parameter, ServiceAccountToken, TokenSecretRef
-from dsf.api.plain import SecretKeyRef
+from dsf.api.fieldtypes import SecretKeyRef
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError
 from dsf.http import trust

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from dsf import http
 from dsf.api.authentication import OAuth2
-from dsf.api.plain import is_header_value
+from dsf.api.fieldtypes import is_header_value
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import Token
 from dsf.errors import HttpError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from dsf.api.authentication import CaKind
-from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
+from dsf.api.urls import NO_HOSTS, TokenHosts
 from dsf.errors import HttpError
 
 

@@ -19,8 +19,8 @@ from typing import Annotated, BinaryIO, Final, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dsf import boundedjson
+from dsf.api.meta import LATEST
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.pauses import LATEST
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import MAX_SECONDS
 from dsf.boundedjson import Bounds

@@ -12,17 +12,15 @@ from pydantic import ValidationError
 
 from dsf import http
 from dsf.api.cluster import ManagedCluster
-from dsf.api.manifest import ApiObject, ManifestProblem, parse_documents
+from dsf.api.manifest import ApiObject, ManifestProblem, parse_documents, understood
 from dsf.api.problems import explain
-from dsf.api.reading import understood
 from dsf.api.remoteconfig import CHECK_TIMEOUT, parse_remote_config
+from dsf.api.resolve import resolve_everywhere
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
-from dsf.api.tokenhosts import NO_HOSTS
 from dsf.api.types import ConfigSyncMode, SourceType
-from dsf.api.urls import base_url, is_valid_url
-from dsf.api.variants import resolve_everywhere
+from dsf.api.urls import NO_HOSTS, base_url, is_valid_url
 from dsf.errors import (
     BacktestError,
     HttpError,

@@ -11,9 +11,8 @@ from typing import Final
 
 from pydantic import Field
 
-from dsf.api.hold import Waiting, hold_back
 from dsf.api.meta import rfc3339
-from dsf.api.policies import HoldRule
+from dsf.api.scorerule import HoldRule, Waiting, hold_back
 from dsf.backtest.recording import Question, Record
 from dsf.fleet.views import Time, View
 from dsf.text import listed

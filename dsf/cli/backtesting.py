@@ -16,8 +16,7 @@ import typer
 
 from dsf import http
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.api.policies import HoldRule
-from dsf.api.scorerule import items
+from dsf.api.scorerule import HoldRule, items
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
 from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dsf.api.pauses import pause_end
+from dsf.api.meta import pause_end
 from dsf.api.types import MAX_SECONDS
 
 if TYPE_CHECKING:
-    from dsf.api.policies import HoldRule
+    from dsf.api.scorerule import HoldRule
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
@@ -40,7 +40,7 @@ def seconds(text: str | int) -> int:
 
 def hold(text: str) -> HoldRule:
     """`5:10m`: a hold of at least 5 points for ten minutes. Raises typer.BadParameter."""
-    from dsf.api.policies import HoldRule
+    from dsf.api.scorerule import HoldRule
 
     points, colon, time_ = text.partition(":")
     if not (colon and re.fullmatch(r"[1-9]\d{0,2}", points, re.ASCII) and int(points) <= 200):

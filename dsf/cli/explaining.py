@@ -22,7 +22,7 @@ from pydantic import Field
 from dsf import http, keys
 from dsf.api.score import DimensionFormat, to_score_value
 from dsf.api.scorerule import items
-from dsf.api.scoring import parse_response, remark_of
+from dsf.api.scoringresponse import parse_response, remark_of
 from dsf.api.summary import ScorerSummary
 from dsf.cli import delivered
 from dsf.cli.delivered import ClusterDelivery

@@ -14,17 +14,15 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from dsf.api.manifest import understood
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.problems import explain
-from dsf.api.reading import understood
 from dsf.api.remoteconfig import user_problem
 from dsf.api.resolve import ResolvedScorer, resolve, synced_config
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig
-from dsf.api.tokenhosts import TokenHosts
-from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE, MANAGED_BY_LABEL, USABLE_FOR, ConfigSyncMode
-from dsf.api.urls import base_url, is_valid_url
+from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE, MANAGED_BY_LABEL, USABLE_FOR, ConfigSyncMode, ResolveReason
+from dsf.api.urls import TokenHosts, base_url, is_valid_url
 from dsf.backends.scorestate import looks_like_upstreams
 from dsf.errors import ManifestError, ResolutionError
 from dsf.fleet.views import View

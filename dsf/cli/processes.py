@@ -65,7 +65,7 @@ def hub(
         web_auth="local" if allow_actions else auth,
     )
     if leave:
-        _run("dsf.hub.leaving:run")
+        _run("dsf.hub.uninstall:run")
     from dsf.settings import Settings
 
     # Report invalid settings here.

@@ -22,7 +22,7 @@ from tempfile import TemporaryFile
 from typing import Literal, NamedTuple, NoReturn
 
 from dsf import http
-from dsf.api.scoring import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
+from dsf.api.scoringresponse import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretSource

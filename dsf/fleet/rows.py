@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dsf import keys
-from dsf.api.hold import due
-from dsf.api.policies import HoldRule
 from dsf.api.score import has_expired, to_score_value
-from dsf.api.scorerule import owners_of_items
+from dsf.api.scorerule import HoldRule, due, owners_of_items
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import (

@@ -11,9 +11,8 @@ from typing import Annotated
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from dsf.api.hold import in_words
-from dsf.api.meta import rfc3339
-from dsf.api.pauses import LATEST
+from dsf.api.meta import LATEST, rfc3339
+from dsf.api.scorerule import in_words
 from dsf.fleet.verdict import Verdict
 
 

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dsf import metrics
 from dsf.api.score import has_expired
-from dsf.api.scoring import cut_label, gauge_labels
+from dsf.api.scoringresponse import cut_label, gauge_labels
 from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState
 
 Labels = tuple[str, ...]

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, Self
 
 from dsf.api.meta import Condition, ObjectMeta, rfc3339, set_condition
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import MAX_FAILURES, ClusterNumbers, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import (
@@ -20,11 +19,11 @@ from dsf.api.types import (
     ConditionType,
     ConfigSyncMode,
     HealthStatus,
+    ResolveReason,
 )
-from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
+from dsf.hub.cycleoutcomes import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
 from dsf.hub.health import FAILURE_THRESHOLD, Health
-from dsf.hub.obstacle import INVALID, Obstacle
-from dsf.hub.scorerplan import ScorerPlan
+from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
 from dsf.text import listed
 

@@ -13,32 +13,29 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 import dsf.log
-from dsf.api.allowednames import AllowedNames
 from dsf.api.cluster import ManagedCluster
-from dsf.api.manifest import ApiObject
+from dsf.api.manifest import ApiObject, known, read
 from dsf.api.meta import ObjectMeta
 from dsf.api.nameclaims import NameClaims
+from dsf.api.naming import AllowedNames
 from dsf.api.problems import explain
-from dsf.api.reading import known, read
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
-from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ADDON_NAME, CONFIG_NAME
+from dsf.api.urls import TokenHosts
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectConflictError, SettingsError
-from dsf.hub import capacity
+from dsf.hub import manifestwork
+from dsf.hub.admission import NameRules, server_refusal
 from dsf.hub.conditions import terminating_text
 from dsf.hub.controller import Controller
-from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
-from dsf.hub.names import NameRules
-from dsf.hub.obstacle import INTERNAL_ERROR, INVALID, Obstacle
-from dsf.hub.outage import Outage
-from dsf.hub.scorerplan import PlanMemory
+from dsf.hub.plan import Differences, FleetPlan, differences, make_plan
+from dsf.hub.scorerplan import INTERNAL_ERROR, INVALID, Obstacle, PlanMemory
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
-from dsf.hub.summaries import Differences, FleetPlan, differences, make_plan
 from dsf.process import hubclock
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -104,7 +101,7 @@ class DesiredState:
         self._stored: dict[str, str] = {}
         self._plan = FleetPlan()
         # Most bytes of a ManifestWork, as far as known. A restart tries the largest again.
-        self._limit = capacity.MOST
+        self._limit = manifestwork.MOST
         # Objects to be reconciled with the next plan.
         self._changed: set[ObjectKey] = set()
         # Objects to be reconciled that came before the first plan; None after it.
@@ -188,7 +185,7 @@ class DesiredState:
         """A ManifestWork of this plan was refused: whether the next plan has a lower limit on its size."""
         with self._lock:
             if self._limit == plan.limit:
-                limit = capacity.lower(plan.limit, refusal)
+                limit = manifestwork.lower(plan.limit, refusal)
                 if limit is None:
                     return False
                 log.warning("a ManifestWork was too large, the next ones are smaller", bytes=limit, refusal=refusal)

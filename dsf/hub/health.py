@@ -20,19 +20,18 @@ import dsf.log
 from dsf import http
 from dsf.api.problems import head
 from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, parse_remote_config, user_problem
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
-from dsf.api.types import ConfigSyncMode, HealthStatus
+from dsf.api.types import ConfigSyncMode, HealthStatus, ResolveReason
 from dsf.api.urls import base_url
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED
+from dsf.hub.admission import NOT_SHOWN, kind_of
 from dsf.hub.controller import Controller
-from dsf.hub.discretion import NOT_SHOWN, kind_of
-from dsf.hub.obstacle import Obstacle
-from dsf.hub.outage import Outage
+from dsf.hub.scorerplan import Obstacle
 from dsf.process import hubclock
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
 from dsf.text import cleaned, has_user, place, shown_url

@@ -15,22 +15,20 @@ import dsf.log
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
-from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.clusters import ClusterReconciler, DepartedClusters, Departures
 from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
-from dsf.hub.outage import Outage
+from dsf.hub.plan import Differences
+from dsf.hub.plannedscores import PlanOwners
 from dsf.hub.rediswatch import RedisWatch
 from dsf.hub.registrar import Registrar
-from dsf.hub.scores import PlanOwners
-from dsf.hub.statuses import ConfigReconciler, ScorerReconciler
-from dsf.hub.statuspace import StatusPace
-from dsf.hub.summaries import Differences
+from dsf.hub.statusreconcilers import ConfigReconciler, ScorerReconciler, StatusPace
 from dsf.process import hubclock
 from dsf.process.hubclock import HubClock
+from dsf.process.outage import Outage
 from dsf.process.threads import SupervisedThread
 from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings

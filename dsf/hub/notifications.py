@@ -14,8 +14,8 @@ import dsf.log
 from dsf import keys
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.fleet.changes import Action, Change, after, moment
-from dsf.hub.outage import Outage
 from dsf.process import hubclock
+from dsf.process.outage import Outage
 from dsf.process.threads import SupervisedThread
 from dsf.store.client import at_once
 

@@ -13,8 +13,8 @@ import redis
 
 import dsf.log
 from dsf.errors import SettingsError
-from dsf.hub.outage import Outage
 from dsf.process.hubclock import HubClock
+from dsf.process.outage import Outage
 from dsf.process.threads import SupervisedThread
 from dsf.redislink import address
 from dsf.settings import Settings

@@ -2,25 +2,27 @@
 
 Caches the content, so that an unchanged cluster costs no round trip; `refresh` rereads it, so that losses and foreign
 writes in Redis are corrected.
+
+All scores are in one Redis, and a namespace that filled it would end everybody's scoring. Therefore each namespace has
+a share for its scores: the hub's own namespace half, and the others equal parts of the rest.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import redis
 
 import dsf.log
 from dsf import keys
-from dsf.hub.cycles import CycleOutcomes
-from dsf.hub.names import is_owner
-from dsf.hub.outage import Outage, StillAwayError
-from dsf.hub.scoreroom import with_rooms
+from dsf.hub.admission import is_owner
+from dsf.hub.cycleoutcomes import CycleOutcomes
+from dsf.hub.plan import FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
-from dsf.hub.summaries import FleetPlan
 from dsf.process import hubclock
+from dsf.process.outage import Outage, StillAwayError
 from dsf.store.agents import Agents
 from dsf.store.client import parsed
 from dsf.store.entries import Entry, Pace, pace
@@ -30,6 +32,30 @@ from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
+
+
+#: Part of Redis' `maxmemory` for scores. The schedule, books, histories, queues and mailboxes need the rest.
+_FOR_SCORES: Final = 0.5
+#: `maxmemory` of a Redis that has none: the chart's default.
+DEFAULT_MEMORY: Final = 2 * 1024**3
+
+
+def score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
+    """Return the bytes for the scores of each namespace; `home` is the hub's own, `max_memory` that of Redis."""
+    present = set(namespaces)
+    room = int((max_memory or DEFAULT_MEMORY) * _FOR_SCORES)
+    others = present - {home}
+    if not others:
+        return dict.fromkeys(present, room)
+    own = {home: room // 2} if home in present else {}
+    share = (room - sum(own.values())) // len(others)
+    return own | dict.fromkeys(others, share)
+
+
+def with_rooms(records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
+    """Return the records with the room of their namespace's scores."""
+    rooms = score_rooms((record.namespace for record in records.values()), home, max_memory)
+    return {name: record.model_copy(update={"score_room": rooms[record.namespace]}) for name, record in records.items()}
 
 
 class Registrar:

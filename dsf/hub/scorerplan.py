@@ -1,7 +1,8 @@
-"""A scorer's part of the desired state, kept until something that it was made from changes. Pure, no I/O.
+"""A scorer's part of the desired state, or the obstacle because of which it has none. Pure, no I/O.
 
-The whole desired state is built again after changes of any object, dozens of times while a thousand scorers become
-Active. Therefore the cost of each must depend on what changed, not on the size of the state.
+The part is cached until one of its inputs changes. The whole desired state is built again after changes of any object,
+dozens of times while a thousand scorers become Active, so the cost of each must depend on the change, not on the size
+of the state.
 """
 
 from __future__ import annotations
@@ -10,18 +11,42 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from typing import Final
 
-from dsf.api.resolve import ResolvedScorer
+from dsf.api.resolve import Memory, ResolvedScorer
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import NAME_CONFLICT, HealthStatus
-from dsf.api.variants import Memory
-from dsf.hub.capacity import Load
-from dsf.hub.distribute import ScorerPart
-from dsf.hub.obstacle import NAME_NOT_ALLOWED, Obstacle
+from dsf.hub.manifestwork import Load, ScorerPart
 from dsf.hub.secretdelivery import SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.registry import ScorerRecord
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a scorer runs nowhere, or a check of its scoring API failed: a condition's reason and message."""
+
+    reason: str
+    message: str
+    #: The hub's internal error; None if the scorer has to be changed.
+    error: Exception | None = field(default=None, compare=False)
+
+
+#: Condition reason for an internal error with a scorer.
+INTERNAL_ERROR: Final = "InternalError"
+#: Condition reason for an unreadable DynamicScorer.
+INVALID: Final = "Invalid"
+#: Condition reason of a scorer whose namespace may not have its score name.
+NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
+#: Condition reason of scorers beside which there is a DynamicScoringConfig whose masks do not count.
+CONFIG_MISPLACED: Final = "ScoringConfigMisplaced"
+
+
+def internal_obstacle(error: Exception, doing: str) -> Obstacle:
+    """For an internal error with a scorer while `doing` something."""
+    text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
+    return Obstacle(INTERNAL_ERROR, text, error)
 
 
 @dataclass(frozen=True)

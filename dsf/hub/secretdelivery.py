@@ -12,13 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from dsf.api.authentication import CaKind
 from dsf.api.resolve import ResolvedScorer
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scoringauthentication import ClusterFacts, DeliveredSecret, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
-from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR, ResolveReason
 from dsf.backends.protocol import Manifest
 from dsf.errors import ResolutionError
-from dsf.hub import capacity
+from dsf.hub import manifestwork
 
 #: Characters of all values of one Secret, in base64: it shares a ManifestWork with a cluster's scorers.
 MAX_SIZE: Final = 32 * 1024
@@ -108,7 +107,7 @@ def _usable_for(secret: Manifest) -> str:
 def _size(secret: Manifest) -> int:
     # The agents' namespace may have any name.
     # The longest name of a namespace.
-    return capacity.size_of(copy_for("x" * 63, secret))
+    return manifestwork.size_of(copy_for("x" * 63, secret))
 
 
 def is_per_cluster(resolved: ResolvedScorer) -> bool:

@@ -3,6 +3,7 @@
 launch       runs `python -m dsf.ROLE`: from the settings of the environment to an exit code
 service      the services of which a process of the hub consists
 threads      threads that start again after an unexpected exception
+outage       logs an outage once
 children     child processes that end with this one
 memory       less work for Python's garbage collector
 hubclock     the clock of the hub, which is that of its Redis

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from dsf.api import scorerule
 from dsf.api.score import Item, valid_until, validity_at
-from dsf.api.scoring import REFUSALS, Remark, remark_of
+from dsf.api.scoringresponse import REFUSALS, Remark, remark_of
 from dsf.api.types import USED_LABELS
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time

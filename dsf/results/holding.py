@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 import redis
 
 from dsf import keys
-from dsf.api.hold import hold_back
 from dsf.api.score import has_expired, to_score_value
 from dsf.api.scorerule import Result as ItemResult
-from dsf.api.scorerule import owners_of_items
+from dsf.api.scorerule import hold_back, owners_of_items
 from dsf.messages import Result
 from dsf.store.client import parsed
 from dsf.store.pairs import PairScore, row_fields

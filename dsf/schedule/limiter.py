@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass, field
 
 import dsf.log
-from dsf.api.plain import parse_rate
+from dsf.api.fieldtypes import parse_rate
 
 log = dsf.log.get(__name__)
 

@@ -9,9 +9,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 import dsf.log
-from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import ScorerSummary
-from dsf.api.types import SourceType
+from dsf.api.types import SourceType, is_plugin_type
 from dsf.errors import HttpError
 from dsf.extras import extras, needs
 from dsf.http.failures import EXCERPT

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dsf import keys
-from dsf.api.pauses import pause_end
+from dsf.api.meta import pause_end
 from dsf.api.types import MAX_SECONDS
 
 #: Stands for every cluster in the target of an override.

@@ -44,8 +44,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import SchemaValidator, core_schema
 
 from dsf import keys
-from dsf.api.hold import Waiting
-from dsf.api.pauses import LATEST
+from dsf.api.meta import LATEST
+from dsf.api.scorerule import Waiting
 from dsf.store.client import batched, complain, number, parsed, whole
 from dsf.store.history import HistoryEntry, read_row, run_of
 from dsf.store.ticks import SKIPS_THRESHOLD, Skips

@@ -23,7 +23,7 @@ from typing import Any, Final
 import redis
 
 from dsf import keys
-from dsf.api.pauses import LATEST
+from dsf.api.meta import LATEST
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.messages import CYCLE_TASK, new_run_id
 from dsf.process.hubclock import hub_time

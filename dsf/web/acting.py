@@ -13,7 +13,7 @@ import redis
 from fastapi import HTTPException
 
 from dsf import keys
-from dsf.api.pauses import pause_end
+from dsf.api.meta import pause_end
 from dsf.api.types import MAX_SECONDS
 from dsf.errors import BacktestError, UnknownScorerError
 from dsf.fleet.actions import Actions

@@ -24,15 +24,15 @@ from pydantic import ValidationError
 import dsf.log
 from dsf.api import kubeyaml
 from dsf.api.scorer import DynamicScorer
-from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, ConfigSyncMode
+from dsf.api.urls import TokenHosts
 from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.kept import KeptRun, keep, new_id
 from dsf.backtest.run import moments
 from dsf.backtest.scorers import from_manifest, read_objects
 from dsf.backtest.summary import BacktestList
 from dsf.errors import BacktestError, DsfError
-from dsf.hub.discretion import server_refusal, servers_of
+from dsf.hub.admission import server_refusal, servers_of
 from dsf.process import hubclock, threads
 from dsf.process.children import tied
 from dsf.text import cleaned

@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
-from dsf.api.reading import understood
+from dsf.api.manifest import understood
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer

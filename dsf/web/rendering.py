@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
-from dsf.api.hold import in_words
+from dsf.api.scorerule import in_words
 from dsf.process import hubclock
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
 from dsf.text import shown_url

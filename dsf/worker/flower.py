@@ -24,7 +24,7 @@ from redis.retry import Retry
 
 import dsf.log
 from dsf import keys
-from dsf.api.pauses import LATEST
+from dsf.api.meta import LATEST
 from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
 from dsf.settings import settings
 from dsf.store.client import connect

@@ -15,7 +15,7 @@ from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.fleet.model import FleetModel
 from dsf.fleet.outfolder import problems_in, unmet
 from dsf.fleet.views import ScoreView
-from dsf.hub.summaries import MaskIndex
+from dsf.hub.plan import MaskIndex
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 

@@ -34,7 +34,7 @@ from dsf.backends.kube import KubeBackend
 from dsf.backends.kube_scores import KubeScores
 from dsf.backends.protocol import Credentials, Kind, ObjectKey
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.distribute import manifest_work
+from dsf.hub.manifestwork import manifest_work
 from dsf.kube.leader import LeaderElector
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,

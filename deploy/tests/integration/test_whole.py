@@ -38,7 +38,7 @@ from dsf.api.types import (
     HUB_NAMESPACE,
 )
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.distribute import SCORERS_ROLE
+from dsf.hub.manifestwork import SCORERS_ROLE
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,

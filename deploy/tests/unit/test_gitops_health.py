@@ -15,10 +15,10 @@ from lupa.lua51 import LuaRuntime, lua_type
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import CONFIG_KIND, GROUP, SCORER_KIND
 from dsf.hub.conditions import DeliveryCounts, config_status, scorer_status
-from dsf.hub.cycles import CycleOutcomes
+from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.hub.health import Health
-from dsf.hub.obstacle import Obstacle
-from dsf.hub.summaries import make_plan
+from dsf.hub.plan import make_plan
+from dsf.hub.scorerplan import Obstacle
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
 from tests.support import chart
 from tests.unit.hub.builders import NOW, cluster, config, scorer

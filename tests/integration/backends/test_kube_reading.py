@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.clusterset import sets_of
+from dsf.api.cluster import sets_of
 from dsf.api.score import score_body
 from dsf.api.types import ADDON_NAME
 from dsf.backends.kube import KubeBackend

@@ -14,7 +14,7 @@ from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANIFESTWOR
 from dsf.backends.compare import covers
 from dsf.backends.protocol import Credentials, Kind
 from dsf.errors import BackendError, ObjectNotFoundError
-from dsf.hub.distribute import is_applied, manifest_work
+from dsf.hub.manifestwork import is_applied, manifest_work
 from dsf.kube.resources import (
     DYNAMIC_SCORERS,
     MANIFEST_WORKS,

@@ -12,8 +12,7 @@ import yaml
 from typer.testing import Result
 
 from dsf import keys
-from dsf.api.hold import Waiting
-from dsf.api.policies import HoldRule
+from dsf.api.scorerule import HoldRule, Waiting
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.cli import context
 from dsf.conformance import samples

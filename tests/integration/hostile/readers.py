@@ -9,7 +9,7 @@ from typing import cast
 from dsf import http
 from dsf.api.manifest import parse_documents
 from dsf.api.remoteconfig import parse_remote_config
-from dsf.api.scoring import parse_response
+from dsf.api.scoringresponse import parse_response
 from dsf.auth import oauth2
 from dsf.backtest.recording import Recording
 from dsf.messages import derive_key, frame, verify

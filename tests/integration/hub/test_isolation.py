@@ -70,17 +70,17 @@ def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> list
 #: Step -> where the scorer's status says so; empty where it has none, since it cannot be read or written.
 SCORER_STEPS = {
     "dsf.hub.desiredstate:read": "",
-    "dsf.hub.summaries:resolve_everywhere": "ConfigSynced",
-    "dsf.hub.summaries:_resolved_plan": "ConfigSynced",
+    "dsf.hub.plan:resolve_everywhere": "ConfigSynced",
+    "dsf.hub.plan:_resolved_plan": "ConfigSynced",
     "dsf.hub.scorerplan:ScorerRecord": "ConfigSynced",
     "dsf.hub.scorerplan:Entry": "ConfigSynced",
-    "dsf.hub.distribute:dump_summaries": "ConfigSynced",
+    "dsf.hub.manifestwork:dump_summaries": "ConfigSynced",
     "dsf.hub.health:HealthMonitor.track": "Scoring",
-    "dsf.hub.statuses:scorer_status": "Scoring",
-    "dsf.hub.statuses:ScorerReconciler._spread": "Scoring",
+    "dsf.hub.statusreconcilers:scorer_status": "Scoring",
+    "dsf.hub.statusreconcilers:ScorerReconciler._spread": "Scoring",
     "dsf.hub.registrar:Registrar._sync_scorer": "Scoring",
     "dsf.hub.registrar:Registrar.cycles": "Scoring",
-    "dsf.hub.statuses:write_status": "",
+    "dsf.hub.statusreconcilers:write_status": "",
 }
 
 

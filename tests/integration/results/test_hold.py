@@ -11,8 +11,7 @@ import redis
 from prometheus_client import CollectorRegistry
 
 from dsf import keys
-from dsf.api.aggregate import Aggregate
-from dsf.api.policies import FailingRule, HoldRule
+from dsf.api.scorerule import Aggregate, FailingRule, HoldRule
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
 from dsf.fleet.model import FleetModel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.api.policies import FailingRule
+from dsf.api.scorerule import FailingRule
 from tests.integration.results.bed import Bed
 from tests.integration.scores.writes import APPLY, NAME
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dsf import keys, messages
-from dsf.api.scoring import MAX_RESULTS
+from dsf.api.scoringresponse import MAX_RESULTS
 from dsf.results.ingest import Ingest
 from dsf.store.clocks import read_reports
 from dsf.store.registry import ClusterRecord

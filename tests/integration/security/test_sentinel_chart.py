@@ -14,9 +14,9 @@ from dsf.api.types import CREDENTIALS_NAME
 from dsf.backends.directory import DirectoryBackend
 from dsf.errors import BackendError, SettingsError
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
 from dsf.keys import spoke_queue
+from dsf.process.outage import Outage
 from dsf.redisacl.rules import cluster_user
 from dsf.redisacl.users import password_hash
 from dsf.redislink.link import Link

@@ -13,8 +13,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.api.hold import Waiting
-from dsf.api.policies import HoldRule
+from dsf.api.scorerule import HoldRule, Waiting
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id

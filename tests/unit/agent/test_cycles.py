@@ -15,7 +15,7 @@ from celery import Celery
 
 from dsf.agent.cycles import AgentCycle, CycleRunner
 from dsf.agent.metrics import AgentMetrics
-from dsf.api.scoring import ScoringResponse, ScoringResult
+from dsf.api.scoringresponse import ScoringResponse, ScoringResult
 from dsf.errors import CycleError
 from dsf.messages import Result, new_run_id, run_time
 from tests.support.fixtures import SettingsFactory

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from dsf.agent import metrics as metrics_module
 from dsf.agent.metrics import AgentMetrics
-from dsf.api.scoring import ScoringResult
+from dsf.api.scoringresponse import ScoringResult
 from dsf.api.summary import ScorerSummary
 
 

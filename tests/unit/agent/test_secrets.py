@@ -9,8 +9,8 @@ import pytest
 
 from dsf.agent.outbox import KeyRing
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
+from dsf.api.urls import TokenHosts
 from dsf.auth.methods import parse_token
 from dsf.auth.secrets import SecretError, Use
 from dsf.errors import SettingsError

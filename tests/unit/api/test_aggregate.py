@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dsf.api.aggregate import Aggregate, aggregated
 from dsf.api.problems import explain
 from dsf.api.resolve import resolve
-from dsf.api.scoring import ScoringResult
+from dsf.api.scorerule import Aggregate, aggregated
+from dsf.api.scoringresponse import ScoringResult
 from tests.unit.api.factories import SYNCED, scorer
 
 RESULTS = [

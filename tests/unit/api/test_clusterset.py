@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.cluster import ManagedCluster
-from dsf.api.clusterset import sets_of
+from dsf.api.cluster import ManagedCluster, sets_of
 from dsf.api.scoringauthentication import Override
 from dsf.api.types import CLUSTER_SET_LABEL
 

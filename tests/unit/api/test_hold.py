@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.hold import Waiting, hold_back, waiting_for
+from dsf.api.scorerule import Waiting, hold_back, waiting_for
 
 #: (seconds, value) of one item, and what is published then.
 Story = list[tuple[float, int | None, int | None]]

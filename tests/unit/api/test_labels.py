@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf import metrics
-from dsf.api.scoring import cut_label, gauge_labels
+from dsf.api.scoringresponse import cut_label, gauge_labels
 from tests.cases import load
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dsf.api.pauses import LATEST, pause_end
+from dsf.api.meta import LATEST, pause_end
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION
 from dsf.cli.duration import moment
 from dsf.store.client import parsed

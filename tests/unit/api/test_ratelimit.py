@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.plain import parse_rate
+from dsf.api.fieldtypes import parse_rate
 from tests.cases import load
 
 

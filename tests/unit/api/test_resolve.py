@@ -8,7 +8,7 @@ import pytest
 
 from dsf.api.resolve import ResolveReason, resolve
 from dsf.api.scorer import DynamicScorer
-from dsf.api.tokenhosts import TokenHosts
+from dsf.api.urls import TokenHosts
 from dsf.errors import ResolutionError
 from tests.cases import load
 from tests.unit.api.factories import PROMETHEUS, QUERY, SPEC, SYNCED, merged, scorer

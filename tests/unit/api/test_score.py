@@ -16,7 +16,7 @@ from dsf.api.score import (
     score_status,
     to_score_value,
 )
-from dsf.api.scoring import ScoringResult
+from dsf.api.scoringresponse import ScoringResult
 from dsf.errors import ScoreObjectTooLargeError
 from tests.cases import load
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.api.tokenhosts import TokenHosts
+from dsf.api.urls import TokenHosts
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from dsf.api.plain import SecretKeyRef
-from dsf.api.tokenhosts import NO_HOSTS
+from dsf.api.fieldtypes import SecretKeyRef
+from dsf.api.urls import NO_HOSTS
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource, Use
 from dsf.auth.tokencache import TokenCache

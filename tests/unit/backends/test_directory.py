@@ -16,7 +16,7 @@ from dsf.backends import directory, make_backend
 from dsf.backends.manifestfolder import ManifestFolder
 from dsf.backends.protocol import Backend, Credentials, Kind, ObjectKey
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
-from dsf.hub.distribute import is_applied, manifest_work
+from dsf.hub.manifestwork import is_applied, manifest_work
 from dsf.redisacl.keyids import KeyIds
 from tests.support.fixtures import SettingsFactory
 from tests.support.wait import wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsf.api.policies import HoldRule
+from dsf.api.scorerule import HoldRule
 from dsf.api.summary import ScorerSummary
 from dsf.backtest.picture import blocks
 from dsf.backtest.recording import Question, Record, Recording, SourceQuestion

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import typer
 
-from dsf.api.policies import HoldRule
+from dsf.api.scorerule import HoldRule
 from dsf.cli.duration import hold, moment, seconds
 
 NOW = 1_700_000_000.0

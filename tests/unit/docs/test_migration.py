@@ -13,9 +13,8 @@ from typer.main import get_command
 
 from dsf.api.manifest import ManifestProblem, parse_documents
 from dsf.api.resolve import resolve
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
-from dsf.api.types import API_VERSION
+from dsf.api.types import API_VERSION, ResolveReason
 from dsf.cli.main import app
 from dsf.errors import ResolutionError
 from tests.integration.docs import pages

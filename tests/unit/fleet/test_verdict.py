@@ -12,7 +12,7 @@ from dsf.fleet.rows import score_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleetmetrics.families import PairFamilies
-from dsf.hub.cycles import CycleOutcomes
+from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.scores.desired import desired
 from dsf.store.pairs import PairScore, PairState, row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord

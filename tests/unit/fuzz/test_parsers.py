@@ -20,7 +20,7 @@ from dsf.agent import config
 from dsf.api.manifest import parse_documents
 from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import parse_remote_config
-from dsf.api.scoring import parse_response
+from dsf.api.scoringresponse import parse_response
 from dsf.api.summary import parse_summaries
 from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
 from dsf.http import failures

@@ -9,7 +9,7 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.summary import ScorerSummary
-from dsf.hub.summaries import FleetPlan
+from dsf.hub.plan import FleetPlan
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"

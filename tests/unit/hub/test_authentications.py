@@ -8,9 +8,9 @@ import pytest
 
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import CLUSTER_SET_LABEL
+from dsf.hub.admission import NameRules
 from dsf.hub.conditions import tls_verified
-from dsf.hub.names import NameRules
-from dsf.hub.summaries import FleetPlan, differences, make_plan
+from dsf.hub.plan import FleetPlan, differences, make_plan
 from tests.unit.hub.builders import GROUP, NOW, cluster, config, refusal, scorer, summaries
 
 SOURCE = {

@@ -8,10 +8,9 @@ from datetime import datetime
 
 import pytest
 
-from dsf.hub.capacity import Load, fit, left_out, lower, size_of
-from dsf.hub.distribute import manifest_work
+from dsf.hub.manifestwork import Load, fit, left_out, lower, manifest_work, size_of
+from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.secretdelivery import copy_for
-from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
 from tests.unit.hub.test_secret_delivery import secret

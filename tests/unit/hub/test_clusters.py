@@ -13,14 +13,13 @@ import redis
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.clusters import ClusterReconciler, DepartedClusters, Departures
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.outage import Outage
+from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.registrar import Registrar
-from dsf.hub.summaries import FleetPlan, make_plan
 from dsf.kube.session import ForbiddenError
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 from dsf.store.entries import Entry, ScheduleOverride, effective
 from tests.unit.hub.builders import NOW, cluster, config, scorer

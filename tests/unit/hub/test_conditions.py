@@ -12,10 +12,10 @@ import pytest
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import HealthStatus
 from dsf.hub.conditions import DeliveryCounts, config_status, ignored_config_status, scorer_status
-from dsf.hub.cycles import CycleOutcomes
+from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.hub.health import Health
-from dsf.hub.obstacle import Obstacle
-from dsf.hub.summaries import make_plan
+from dsf.hub.plan import make_plan
+from dsf.hub.scorerplan import Obstacle
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
 from dsf.store.pairs import PairFailure, PairState, Unwritten, row_fields
 from dsf.store.ticks import Skips

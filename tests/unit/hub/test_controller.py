@@ -13,8 +13,8 @@ import structlog
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
 from dsf.hub.controller import Controller
-from dsf.hub.outage import Outage
 from dsf.kube.session import ApiServerError
+from dsf.process.outage import Outage
 from tests.support.wait import wait_for
 
 KEY = ObjectKey(Kind.CLUSTER, "", "a")

@@ -18,13 +18,12 @@ from dsf.api.types import (
 )
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.fleet.model import FleetModel
-from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.clusters import ClusterReconciler, DepartedClusters, Departures
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
-from dsf.hub.statuses import ConfigReconciler
+from dsf.hub.statusreconcilers import ConfigReconciler
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, Agents
 from dsf.store.registry import Registry

@@ -10,12 +10,13 @@ import pytest
 
 from dsf.api.types import ADDON_NAME, HealthStatus
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
-from dsf.hub import desiredstate, summaries
+from dsf.hub import desiredstate
+from dsf.hub import plan as plan_module
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health
-from dsf.hub.obstacle import CONFIG_MISPLACED
-from dsf.hub.outage import Outage
-from dsf.hub.summaries import Differences
+from dsf.hub.plan import Differences
+from dsf.hub.scorerplan import CONFIG_MISPLACED
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 from tests.unit.hub.builders import cluster, config, scorer
 from tests.unit.hub.objects import Objects
@@ -144,8 +145,8 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
 
         monkeypatch.setattr(module, name, called)
 
-    counted(summaries, "resolve_everywhere", lambda dynamic_scorer: str(dynamic_scorer.metadata.name))
-    counted(summaries, "part_of", lambda summary: str(summary.name))
+    counted(plan_module, "resolve_everywhere", lambda dynamic_scorer: str(dynamic_scorer.metadata.name))
+    counted(plan_module, "part_of", lambda summary: str(summary.name))
     fleet = Objects()
     health_by_key: dict[ObjectKey, Health] = {}
     settings = settings_factory(namespace="hub", addon_mode=False)

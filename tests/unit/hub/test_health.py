@@ -14,8 +14,8 @@ from dsf.backends.protocol import Kind, ObjectKey
 from dsf.http import addresses
 from dsf.hub import health
 from dsf.hub.health import Check, Health, HealthMonitor, HealthTarget, check
-from dsf.hub.obstacle import Obstacle
-from dsf.hub.outage import Outage
+from dsf.hub.scorerplan import Obstacle
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 from tests.support.httpserver import (
     Handler,

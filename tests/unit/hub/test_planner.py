@@ -10,9 +10,9 @@ import pytest
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
 from dsf.hub.desiredstate import REST, DesiredState
-from dsf.hub.outage import Outage
+from dsf.hub.plan import Differences, FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
-from dsf.hub.summaries import Differences, FleetPlan
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 from tests.support.wait import wait_for
 from tests.unit.hub.builders import scorer

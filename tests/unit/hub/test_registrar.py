@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.registrar import Registrar
+from dsf.process.outage import Outage, StillAwayError
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.hub.scoreroom import DEFAULT_MEMORY, score_rooms
+from dsf.hub.registrar import DEFAULT_MEMORY, score_rooms
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from pydantic import ValidationError
 from dsf.api.scoringauthentication import DeliveredSecret
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.backends.compare import carries
-from dsf.hub.capacity import size_of
-from dsf.hub.distribute import manifest_work
+from dsf.hub.manifestwork import manifest_work, size_of
+from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
-from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from dsf.hub.statuspace import BURST, EVERY, StatusPace
+from dsf.hub.statusreconcilers import BURST, EVERY, StatusPace
 
 
 def test_status_of_an_alternating_scorer_is_written_every_few_seconds() -> None:

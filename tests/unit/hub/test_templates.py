@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dsf.api import variants
+from dsf.api import resolve as resolve_module
 from dsf.api.cluster import ManagedCluster
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask
 from dsf.hub.conditions import DeliveryCounts, distributed
 from dsf.hub.health import Health
+from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.scorerplan import PlanMemory
-from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 
 EU, US = {"region": "eu", "env": "prod"}, {"region": "us"}
@@ -161,13 +161,13 @@ def test_cluster_that_lost_a_label_keeps_its_stopped_entry() -> None:
 
 def test_plan_memory_resolves_only_changed_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved_queries: list[str] = []
-    resolve = variants.resolve
+    resolve = resolve_module.resolve
 
     def counted(dynamic_scorer: DynamicScorer, *arguments: Any) -> Any:
         resolved_queries.append(str(dynamic_scorer.spec.source.params and dynamic_scorer.spec.source.params.query))
         return resolve(dynamic_scorer, *arguments)
 
-    monkeypatch.setattr(variants, "resolve", counted)
+    monkeypatch.setattr(resolve_module, "resolve", counted)
     memory = PlanMemory()
     query = 'up{c="${cluster}",r="${label:region}"}'
     # Each scorer is also resolved once with a placeholder, to see if clusters differ; "x" lacks the label.

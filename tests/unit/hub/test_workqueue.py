@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from dsf.hub.workqueue import RETRY_MAX, WorkQueue
+from dsf.hub.controller import RETRY_MAX, WorkQueue
 from tests.support.wait import wait_for
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.aggregate import Aggregate
+from dsf.api.scorerule import Aggregate
 from dsf.fleet.rows import score_items
 from dsf.messages import Result
 from dsf.results.ending import digest_of, ending_of

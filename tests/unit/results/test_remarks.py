@@ -11,7 +11,7 @@ from dsf.fleet import rescore
 from dsf.fleet.model import FleetModel
 from dsf.fleet.rescore import RunView
 from dsf.fleet.rows import score_view
-from dsf.hub.cycles import CycleOutcomes
+from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.results.ending import ending_of
 from dsf.store.pairs import Pairs
 from dsf.web.reading import Reading

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.policies import EmptyItem, EmptyRule, FailingRule
+from dsf.api.scorerule import EmptyItem, EmptyRule, FailingRule
 from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, desired, validity_factor
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsf import keys
-from dsf.api.policies import EmptyRule
+from dsf.api.scorerule import EmptyRule
 from dsf.backends.scorestate import ScoreState
 from dsf.messages import new_run_id
 from dsf.scores.writer import ScoreWriter

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.api.aggregate import Aggregate
-from dsf.api.policies import EmptyItem, EmptyRule, FailingRule, HoldRule
+from dsf.api.scorerule import Aggregate, EmptyItem, EmptyRule, FailingRule, HoldRule
 from dsf.store.client import parsed
 from dsf.store.registry import ScorerRecord
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from dsf.api.manifest import understood
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.reading import understood
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL

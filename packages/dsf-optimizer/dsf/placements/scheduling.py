@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
-from dsf.api.clusterset import has_cluster
+from dsf.api.cluster import has_cluster
 from dsf.api.quantity import quantity
 from dsf.api.selector import matches
 

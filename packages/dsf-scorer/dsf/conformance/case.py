@@ -10,7 +10,7 @@ from functools import cached_property
 
 from dsf.api.remoteconfig import RemoteConfig, RemoteSource, parse_remote_config
 from dsf.api.resolve import DEFAULT_SCORING_PATH
-from dsf.api.scoring import ScoringResponse, parse_response
+from dsf.api.scoringresponse import ScoringResponse, parse_response
 from dsf.api.sourcefields import DEFAULT_PROMETHEUS_PATH
 from dsf.api.types import SourceMethod, SourceType
 from dsf.api.urls import base_url, join_url

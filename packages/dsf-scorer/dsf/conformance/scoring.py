@@ -8,7 +8,7 @@ from collections import Counter
 
 from dsf.api.promql import split_queries
 from dsf.api.score import PLACEHOLDERS, DimensionFormat, to_score_value
-from dsf.api.scoring import ScoringResponse
+from dsf.api.scoringresponse import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
 from dsf.api.types import USED_LABELS
 from dsf.conformance import samples

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dsf import http
 from dsf.api.remoteconfig import CHECK_TIMEOUT
-from dsf.api.scoring import MAX_RESPONSE_BYTES
+from dsf.api.scoringresponse import MAX_RESPONSE_BYTES
 from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
 from dsf.http.access import bearer

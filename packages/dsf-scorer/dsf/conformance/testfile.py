@@ -13,10 +13,10 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from dsf.api import kubeyaml
-from dsf.api.aggregate import Aggregate
 from dsf.api.manifest import ParsedDocument, line_of, parse_documents
 from dsf.api.problems import Mistake, explain
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scorerule import Aggregate
 from dsf.cli.duration import seconds
 from dsf.conformance.notation import labels_of, values_of
 from dsf.errors import ManifestError

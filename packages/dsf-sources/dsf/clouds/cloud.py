@@ -15,7 +15,7 @@ import requests
 from requests.adapters import BaseAdapter
 
 from dsf import http
-from dsf.api.plain import is_header_value
+from dsf.api.fieldtypes import is_header_value
 from dsf.api.urls import base_url
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import Token

@@ -15,7 +15,7 @@ from google.auth.transport.requests import Request
 from google.oauth2 import service_account
 
 from dsf.api.clouds import Gcp
-from dsf.api.plain import SecretKeyRef
+from dsf.api.fieldtypes import SecretKeyRef
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, Token
 from dsf.clouds.cloud import Cloud

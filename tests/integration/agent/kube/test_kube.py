@@ -16,10 +16,10 @@ import pytest
 from dsf.agent.kube import KubeConfig
 from dsf.api.authentication import CaKind
 from dsf.api.summary import parse_summaries
-from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
+from dsf.api.urls import TokenHosts
 from dsf.auth.secrets import SecretError, Token, Use
-from dsf.hub.distribute import manifest_work, part_of
+from dsf.hub.manifestwork import manifest_work, part_of
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings

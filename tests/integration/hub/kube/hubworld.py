@@ -17,7 +17,7 @@ import redis
 from dsf import messages
 from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.distribute import is_applied
+from dsf.hub.manifestwork import is_applied
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,

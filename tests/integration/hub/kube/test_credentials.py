@@ -16,10 +16,10 @@ import redis
 from dsf.api.types import CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, PULL_SECRET_NAME
 from dsf.backends.protocol import Kind
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
 from dsf.kube.resources import MANIFEST_WORKS
 from dsf.kube.session import Session
+from dsf.process.outage import Outage
 from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dsf import keys
 from dsf.api.types import TERMINATING
 from dsf.cli.statusreport import read_report
-from dsf.hub import leaving
+from dsf.hub import uninstall
 from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANIFEST_WORKS
 from dsf.settings import Settings
 from tests.integration.hub.kube.hubworld import HubWorld
@@ -104,7 +104,7 @@ def test_objects_that_a_foreign_finalizer_keeps_are_reported_as_terminating(
 def test_leaving_removes_upstreams_finalizer_without_a_running_hub(world: HubWorld) -> None:
     upstream.create_config(world.session, world.namespace)
     world.session.delete(world.config_path)
-    leaving.leave(world.session, world.namespace, patience=10)
+    uninstall.leave(world.session, world.namespace, patience=10)
     assert world.config() is None
     assert world.items(MANIFEST_WORKS) == []
 

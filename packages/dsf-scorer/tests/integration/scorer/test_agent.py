@@ -16,7 +16,7 @@ from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
-from dsf.api.scoring import ScoringResponse
+from dsf.api.scoringresponse import ScoringResponse
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import CycleError, HttpError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsf.api.scoring import parse_response
+from dsf.api.scoringresponse import parse_response
 from dsf.scorer import Score, Skipped
 from dsf.scorer.answer import encode
 

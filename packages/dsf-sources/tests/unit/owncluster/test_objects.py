@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource
 from dsf.api.resolve import resolve
-from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, parse_summaries
+from dsf.api.types import ResolveReason
 from dsf.errors import HttpError, ResolutionError
 from dsf.owncluster.background import OwnCluster
 from dsf.owncluster.kubelisting import label_selector

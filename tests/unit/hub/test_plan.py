@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.meta import rfc3339
-from dsf.api.policies import HoldRule
+from dsf.api.scorerule import HoldRule
 from dsf.api.scoringconfig import Mask
-from dsf.hub.summaries import FleetPlan, MaskIndex, differences, make_plan
+from dsf.hub.plan import FleetPlan, MaskIndex, differences, make_plan
 from tests.cases import load
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 

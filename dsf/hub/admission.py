@@ -1,18 +1,27 @@
-"""Which scorers get their score name, and their own name, which several namespaces may have. Pure functions."""
+"""Which names and servers a scorer may use, and which texts of servers its author may see. Pure functions.
+
+A score name belongs to one scorer, and so does a scorer's own name, which several namespaces may use.
+
+The hub and the agents send requests to the servers that a scorer names, which its author may be unable to reach. A
+status with the body of a response would show internal pages. Therefore statuses of scorers outside of the hub's own
+namespace contain only status and kind of a failure; operators see the responses in `dsf history` and on the page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import NameClaims, Wish, config_digest, former_owners, refusal, settle
-from dsf.api.naming import sanitize_resource_name
+from dsf.api.naming import AllowedNames, sanitize_resource_name
+from dsf.api.scorer import FailedCycle
+from dsf.api.summary import ScorerSummary
 from dsf.api.types import NAME_CONFLICT
-from dsf.hub.obstacle import NAME_NOT_ALLOWED, Obstacle
-from dsf.hub.scorerplan import ScorerPlan
+from dsf.api.urls import TokenHosts, base_url
+from dsf.hub.scorerplan import NAME_NOT_ALLOWED, Obstacle, ScorerPlan
 
 
 @dataclass(frozen=True)
@@ -81,3 +90,56 @@ def _namespace(key: str) -> str:
 
 def _name(key: str) -> str:
     return key.partition("/")[2]
+
+
+#: At the end of a message without the answer.
+NOT_SHOWN: Final = "what it answered is shown only to scorers in the hub's own namespace"
+
+_STATUS: Final = re.compile(r"\bstatus ([1-5][0-9]{2})\b")
+
+
+def server_refusal(allowed: TokenHosts, urls: Iterable[str]) -> str:
+    """Why a scorer of another namespace may not name one of these servers; empty if it may. Without a list any may."""
+    if not allowed:
+        return ""
+    for url in urls:
+        if not allowed.allow(url):
+            return (
+                f"scorers outside of the hub's own namespace may not name {_server(url)}: have the hub's admin add it "
+                "to DSF_SCORER_HOSTS (the chart's hubSetting.scorerHosts)"
+            )
+    return ""
+
+
+def servers_of(summary: ScorerSummary) -> list[str]:
+    """URLs of all servers that agents request for a scorer; of token servers, those that its author named."""
+    urls = [summary.scoring_endpoint, *(source.source_endpoint for source in summary.each_source)]
+    for access in summary.accesses:
+        urls += [access.proxy_url or "", *access.methods.named_servers]
+    return [url for url in urls if url]
+
+
+def _server(url: str) -> str:
+    try:
+        return base_url(url)
+    except ValueError:
+        return "this server"
+
+
+def kind_of(reason: str, status: int | None) -> str:
+    """A failure by its kind alone: its reason in words, and the status of the answer if there was one."""
+    words = reason.replace("_", " ")
+    return f"{words}, status {status}" if status else words
+
+
+def without_answers(failures: Iterable[FailedCycle]) -> list[FailedCycle]:
+    """The failures of cycles without the servers' texts, which agents put into messages."""
+    return [
+        failure.model_copy(update={"message": kind_of(failure.reason, _status(failure.message))})
+        for failure in failures
+    ]
+
+
+def _status(message: str) -> int | None:
+    match = _STATUS.search(message)
+    return int(match[1]) if match else None

@@ -11,16 +11,16 @@ import pytest
 import structlog
 
 from dsf import keys
-from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import KEPT
+from dsf.api.naming import AllowedNames
 from dsf.api.scorer import DynamicScorer
 from dsf.backends.protocol import Kind
 from dsf.errors import BackendError, ObjectConflictError, SettingsError
+from dsf.hub.admission import NameRules
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.names import NameRules
-from dsf.hub.outage import Outage
+from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.registrar import Registrar
-from dsf.hub.summaries import FleetPlan, make_plan
+from dsf.process.outage import Outage
 from dsf.settings import Settings
 from dsf.store.registry import ClusterRecord
 from dsf.store.schedule import ScheduleStore

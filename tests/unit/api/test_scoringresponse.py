@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.scoring import parse_response
+from dsf.api.scoringresponse import parse_response
 from dsf.api.types import USED_LABELS
 from dsf.errors import ScoringResponseError
 from tests.cases import load

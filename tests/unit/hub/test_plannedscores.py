@@ -9,8 +9,8 @@ import pytest
 
 from dsf.api.naming import label_value
 from dsf.api.types import SCORER_NAME_LABEL
-from dsf.hub.scores import PlanOwners
-from dsf.hub.summaries import FleetPlan, make_plan
+from dsf.hub.plan import FleetPlan, make_plan
+from dsf.hub.plannedscores import PlanOwners
 from tests.unit.hub.builders import cluster, config, scorer
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

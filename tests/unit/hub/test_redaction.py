@@ -9,12 +9,11 @@ import pytest
 
 from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
-from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ConfigSyncMode
-from dsf.hub.discretion import server_refusal, servers_of, without_answers
+from dsf.api.urls import TokenHosts
+from dsf.hub.admission import NameRules, server_refusal, servers_of, without_answers
 from dsf.hub.health import Check, HealthTarget, check
-from dsf.hub.names import NameRules
-from dsf.hub.summaries import FleetPlan, make_plan
+from dsf.hub.plan import FleetPlan, make_plan
 from tests.support.httpserver import Handler, ScriptedServer, answer
 from tests.support.wait import PATIENCE
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer

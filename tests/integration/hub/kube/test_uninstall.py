@@ -9,8 +9,8 @@ import pytest
 
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
-from dsf.hub import leaving
-from dsf.hub.distribute import manifest_work
+from dsf.hub import uninstall
+from dsf.hub.manifestwork import manifest_work
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DEPLOYMENTS, MANIFEST_WORKS
 from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
@@ -74,7 +74,7 @@ def test_leave_deletes_deliveries_of_the_hub_only(
     # Its work agent takes the finalizer off when it is back.
     _work(session, away, CREDENTIALS_WORK_NAME, (CLEANUP,))
     try:
-        unfinished_clusters = leaving.leave(session, hub, patience=3)
+        unfinished_clusters = uninstall.leave(session, hub, patience=3)
         assert away in unfinished_clusters
         assert near not in unfinished_clusters
         assert _names(session, near) == [OTHERS]
@@ -85,7 +85,7 @@ def test_leave_deletes_deliveries_of_the_hub_only(
         assert [score["metadata"]["name"] for score in scores] == ["theirs"]
     finally:
         session.merge(MANIFEST_WORKS.path(away, CREDENTIALS_WORK_NAME), {"metadata": {"finalizers": None}})
-    assert away not in leaving.leave(session, control_plane.namespace("nobody"), patience=30)
+    assert away not in uninstall.leave(session, control_plane.namespace("nobody"), patience=30)
 
 
 class Server:
@@ -132,13 +132,13 @@ def _listed(cluster: str) -> dict[str, Any]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "_POLL", 0.01)
+    monkeypatch.setattr(uninstall, "_POLL", 0.01)
 
 
 @pytest.mark.usefixtures("hurried")
 def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
     server = Server()
-    assert leaving.leave(cast("Session", server), "hub", patience=60) == []
+    assert uninstall.leave(cast("Session", server), "hub", patience=60) == []
     assert {query.get("labelSelector") for query in server.queries} == {f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
     assert all(int(query.get("limit", 0)) > 0 for query in server.queries)
     assert [query.get("continue") for query in server.queries[:3]] == [None, "1", "2"]
@@ -146,7 +146,7 @@ def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
 
 @pytest.mark.usefixtures("hurried")
 def test_leave_returns_nothing_pending_after_the_last_round() -> None:
-    assert leaving.leave(cast("Session", Server()), "hub", patience=0) == []
+    assert uninstall.leave(cast("Session", Server()), "hub", patience=0) == []
 
 
 @pytest.mark.usefixtures("hurried")
@@ -162,14 +162,14 @@ def test_leave_returns_nothing_pending_after_the_last_round() -> None:
 )
 def test_leave_retries_a_failure_within_its_patience(failure: BackendError, at: int) -> None:
     server = Server(failure, at)
-    assert leaving.leave(cast("Session", server), "hub", patience=60) == []
+    assert uninstall.leave(cast("Session", server), "hub", patience=60) == []
     assert server.works == []
 
 
 @pytest.mark.usefixtures("hurried")
 def test_leave_raises_a_failure_that_outlasts_its_patience() -> None:
     with pytest.raises(UnreachableError):
-        leaving.leave(cast("Session", Server(UnreachableError("x"))), "hub", patience=0.1)
+        uninstall.leave(cast("Session", Server(UnreachableError("x"))), "hub", patience=0.1)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -183,7 +183,7 @@ def test_leave_deletes_other_objects_if_one_deletion_fails(failure: BackendError
 
     server = Refusing()
     with pytest.raises(type(failure)):
-        leaving.leave(cast("Session", server), "hub", patience=0.1)
+        uninstall.leave(cast("Session", server), "hub", patience=0.1)
     assert [work["metadata"]["namespace"] for work in server.works] == ["c0"]
 
 
@@ -198,5 +198,5 @@ def test_leave_stops_deleting_while_the_server_is_busy() -> None:
 
     server = Busy()
     with pytest.raises(ApiServerError):
-        leaving.leave(cast("Session", server), "hub", patience=0)
+        uninstall.leave(cast("Session", server), "hub", patience=0)
     assert server.deletions == 1

@@ -12,22 +12,18 @@ from typing import Any, NamedTuple
 from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.resolve import ResolvedScorer
-from dsf.api.resolvereason import ResolveReason
+from dsf.api.resolve import Memory, ResolvedScorer, resolve_everywhere
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary
-from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
-from dsf.api.types import CONFIG_NAME
-from dsf.api.variants import Memory, resolve_everywhere
+from dsf.api.types import CONFIG_NAME, ResolveReason
+from dsf.api.urls import NO_HOSTS, TokenHosts
 from dsf.errors import ResolutionError
-from dsf.hub import capacity, secretdelivery
-from dsf.hub.discretion import server_refusal, servers_of
-from dsf.hub.distribute import part_of
-from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
-from dsf.hub.obstacle import CONFIG_MISPLACED, INVALID, Obstacle, internal_obstacle
-from dsf.hub.scorerplan import PlanMemory, ScorerPlan
+from dsf.hub import manifestwork, secretdelivery
+from dsf.hub.admission import NO_RULES, NameRules, decide, is_owner, server_refusal, servers_of
+from dsf.hub.manifestwork import part_of
+from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanMemory, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, grouping_labels
@@ -91,7 +87,7 @@ class FleetPlan:
     #: Keys of deleted DynamicScorers that finalizers keep.
     terminating: frozenset[str] = frozenset()
     #: Most bytes of a cluster's ManifestWork.
-    limit: int = capacity.MOST
+    limit: int = manifestwork.MOST
     #: All claims of names, to be stored before this plan takes effect.
     claims: NameClaims = field(default_factory=NameClaims)
     #: The hub's own namespace.
@@ -327,7 +323,7 @@ def make_plan(
     delivery: DeliverableSecrets = NO_DELIVERY,
     mistaken: Mapping[str, str] = MappingProxyType({}),
     memory: PlanMemory | None = None,
-    limit: int = capacity.MOST,
+    limit: int = manifestwork.MOST,
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
     misplaced: Set[str] = frozenset(),
@@ -436,7 +432,7 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
 def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     """The plan without the scorers that have no room on a cluster."""
     most = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
-    if not plan.is_enabled or capacity.fit(most, plan.limit):
+    if not plan.is_enabled or manifestwork.fit(most, plan.limit):
         return plan
     scorers = dict(plan.scorers)
     # Most clusters run the same scorers.
@@ -447,7 +443,7 @@ def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
         shared = tuple((id(scorer.part_on(cluster)), *sorted(scorer.secrets_on(cluster).items())) for scorer in running)
         if shared not in known:
             loads = (scorer.load_on(cluster) for scorer in running)
-            known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))
+            known[shared] = dict(manifestwork.left_out(loads, own_namespace, plan.limit))
         for key, why in known[shared].items():
             obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), why)
     for key, found in obstacles.items():

@@ -8,10 +8,12 @@ finds agents that are ready.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import redis
 from pydantic import ValidationError
@@ -24,6 +26,7 @@ from dsf.api.types import MANIFESTWORK_NAME, OBSOLETE_FINALIZERS, UPSTREAM_FINAL
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import DsfError, ObjectNotFoundError
 from dsf.http.access import DIRECT, PLAIN, Access
+from dsf.hub.admission import without_answers
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import (
     IGNORED,
@@ -37,19 +40,51 @@ from dsf.hub.conditions import (
     terminating_scorer_status,
     unreadable_scorer_status,
 )
-from dsf.hub.cycles import CycleOutcomes
+from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.discretion import without_answers
 from dsf.hub.health import Health, HealthMonitor, HealthTarget
-from dsf.hub.obstacle import internal_obstacle
+from dsf.hub.plan import FleetPlan
 from dsf.hub.registrar import Registrar
-from dsf.hub.scorerplan import ScorerPlan
-from dsf.hub.summaries import FleetPlan
+from dsf.hub.scorerplan import ScorerPlan, internal_obstacle
 from dsf.process import hubclock
 from dsf.store.entries import Pace
 from dsf.store.notices import ConditionNotice, ScorerNotice, cut
 
 log = dsf.log.get(__name__)
+
+
+#: Status writes of a scorer without a wait, and the seconds between further ones.
+BURST: Final = 5
+EVERY: Final = 5.0
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class StatusPace(Generic[_Key]):
+    """Delays for changed statuses: a scorer that alternates between success and failure must not write four statuses a
+    second, each of which wakes all that watch the scorer. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: Scorer -> the time until which its writes are used up, at one in EVERY seconds.
+        self._used_until: dict[_Key, float] = {}
+
+    def delay(self, key: _Key) -> float:
+        """Seconds until the status of this scorer may be written, at most EVERY."""
+        now = self._clock()
+        with self._lock:
+            until = max(self._used_until.get(key, now), now) + EVERY
+            delay = until - now - BURST * EVERY
+            # Changes that come while one waits are written with it.
+            self._used_until[key] = min(until, now + BURST * EVERY)
+        return min(max(delay, 0.0), EVERY)
+
+    def keep(self, keys: Container[_Key]) -> None:
+        """Forget all other scorers."""
+        with self._lock:
+            self._used_until = {key: until for key, until in self._used_until.items() if key in keys}
+
 
 #: Reasons of transitional states, or covered by another condition, as all that Ready says.
 _QUIET: Final = frozenset({"Distributing", "NotDistributed"})

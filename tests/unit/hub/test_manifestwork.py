@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
-from dsf.hub.distribute import ScorerPart, is_applied, manifest_work, part_of
+from dsf.hub.manifestwork import ScorerPart, is_applied, manifest_work, part_of
 
 
 def test_empty_list_of_summaries_is_distributed() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.score import default_validity, score_body
+from dsf.hub.plan import FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
-from dsf.hub.summaries import FleetPlan
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,253 @@
+"""The ManifestWork that brings a cluster's scorers to its agent, and which scorers fit into it. Pure functions.
+
+All scorers of a cluster share one object, and a hub that wrote a too large one could deliver nothing: no new scorer, no
+removal, no rotated Secret. Therefore scorers are left out in an order that no namespace can turn against others:
+scorers of the hub's own namespace come first, each other namespace has an equal share of the rest and of what others
+leave of theirs, and in a namespace older scorers come before newer ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dsf.api.authentication import CaKind, Reference
+from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.api.types import (
+    AGENT_ACCOUNT,
+    CONFIGMAP_NAME,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    MANIFESTWORK_NAME,
+    SUMMARIES_KEY,
+    TOKEN_ACCOUNT,
+)
+from dsf.backends.protocol import Kind, Manifest
+
+#: Bytes of all manifests in one ManifestWork until the API server refuses that many. A ConfigMap holds 1 MiB, and etcd
+#: 1.5 MiB per object. OCM's webhook allows 500 KiB by default; the refusal names its limit.
+MOST: Final = 1024 * 1024
+#: Bytes of the ManifestWork that do not belong to a scorer: the ConfigMap without summaries, Role and RoleBinding.
+_FRAME: Final = 4 * 1024
+#: OCM: "the size of manifests is 1663352 bytes which exceeds the 512000 limit"; API server, etcd: "... too large".
+_OCM_LIMIT: Final = re.compile(r"exceeds the (\d+) limit")
+_TOO_LARGE: Final = re.compile(r"too large|larger than max", re.IGNORECASE)
+#: Go escapes these in JSON, Python does not.
+_ESCAPED_BY_GO: Final = re.compile(r"[<>&]")
+_EXTRA_BYTES: Final = len(r"\u003c") - 1
+
+
+@dataclass(frozen=True)
+class Load:
+    """Size of a scorer in a cluster's ManifestWork."""
+
+    #: `namespace/name`.
+    key: str
+    created: datetime | None
+    #: Bytes without Secrets.
+    size: int
+    #: The hub's Secrets that are delivered with it, and their bytes. Scorers may share them.
+    secrets: Mapping[str, int]
+
+    @property
+    def namespace(self) -> str:
+        """The scorer's namespace."""
+        return self.key.partition("/")[0]
+
+    @property
+    def whole(self) -> int:
+        """Bytes with all Secrets."""
+        return self.size + sum(self.secrets.values())
+
+
+def size_of(manifest: Any) -> int:
+    """Bytes of a manifest, or of a part of one, at the API server; never less than there."""
+    text = json.dumps(manifest, separators=(",", ":"))
+    return len(text) + _EXTRA_BYTES * len(_ESCAPED_BY_GO.findall(text))
+
+
+def fit(loads: Iterable[Load], limit: int) -> bool:
+    """Whether all of these fit, whatever they share."""
+    return sum(load.whole for load in loads) + _FRAME <= limit
+
+
+def left_out(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[tuple[str, str]]:
+    """(key, why) of the scorers of one cluster that are not delivered."""
+    by_namespace: dict[str, list[Load]] = {}
+    for load in sorted(loads, key=lambda load: (load.created or _NOT_CREATED, load.key)):
+        by_namespace.setdefault(load.namespace, []).append(load)
+    room = limit - _FRAME
+    own = by_namespace.pop(own_namespace, [])
+    excluded, used = _first_that_fit(own, room)
+    # Equal shares: a namespace that wants less than its share leaves the rest to the others.
+    wanted = {name: sum(load.whole for load in loads) for name, loads in by_namespace.items()}
+    room -= used
+    for position, name in enumerate(sorted(wanted, key=lambda name: (wanted[name], name))):
+        share = min(wanted[name], room // (len(wanted) - position))
+        more, _ = _first_that_fit(by_namespace[name], share)
+        excluded += more
+        room -= share
+    for load in excluded:
+        yield load.key, _why(load, own_namespace, limit)
+
+
+def _first_that_fit(loads: Iterable[Load], room: int) -> tuple[list[Load], int]:
+    """Return the loads that do not fit, and the bytes of those that do."""
+    excluded: list[Load] = []
+    secrets: set[str] = set()
+    used = 0
+    for load in loads:
+        need = load.size + sum(size for name, size in load.secrets.items() if name not in secrets)
+        if used + need > room:
+            excluded.append(load)
+            continue
+        used += need
+        secrets |= load.secrets.keys()
+    return excluded, used
+
+
+def _why(load: Load, own_namespace: str, limit: int) -> str:
+    order = "older scorers come first"
+    if load.namespace != own_namespace:
+        order = f"those of namespace {own_namespace} come first, then each namespace has an equal share, {order}"
+    return (
+        f"no room: a cluster's ManifestWork holds {limit // 1024} KiB for all its scorers and their Secrets, this one "
+        f"needs {load.whole / 1024:.1f} KiB, and {order}; shorten queries, remove scorers, or let them run on fewer "
+        "clusters (spec.clusterSelector, masks)"
+    )
+
+
+def lower(limit: int, refusal: str) -> int | None:
+    """A lower limit after the API server refused a ManifestWork; None if its size was not the cause."""
+    named = _OCM_LIMIT.search(refusal)
+    if named is None and not _TOO_LARGE.search(refusal):
+        return None
+    # A limit that was kept: it counts in some other way.
+    lowered = int(named[1]) if named is not None and int(named[1]) < limit else limit * 3 // 4
+    # A lower limit is not believed: some other rule refuses the object.
+    return lowered if lowered >= 64 * 1024 else None
+
+
+# A scorer without a creation time is not stored yet: every stored one is older.
+_NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
+
+
+_WORK_API_VERSION = "work.open-cluster-management.io/v1"
+
+
+#: The agents' Role for objects scorers reference, and its binding.
+SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
+
+
+@dataclass(frozen=True)
+class ScorerPart:
+    """A scorer's part of a cluster's ManifestWork, without Secrets."""
+
+    #: Its element of the ConfigMap's JSON array.
+    text: str
+    #: The Secrets and ConfigMaps that the agent must be allowed to read for it.
+    references: frozenset[Reference]
+    #: Whether it needs tokens of the agents' account for servers.
+    uses_account: bool
+    #: Bytes in the ManifestWork.
+    size: int
+
+
+def part_of(summary: ScorerSummary) -> ScorerPart:
+    """A scorer's part."""
+    text = dump_summaries([summary])[1:-1]
+    # In the ConfigMap the text is escaped once more; the Role has the names.
+    size = size_of(text) + sum(size_of(reference.name) + 1 for reference in summary.references)
+    return ScorerPart(text, summary.references, summary.uses_account, size)
+
+
+def manifest_work(
+    cluster: str,
+    agent_namespace: str,
+    parts: Collection[ScorerPart],
+    *,
+    secrets: Iterable[Manifest] = (),
+) -> Manifest:
+    """The ManifestWork with the ConfigMap that the cluster's agent reads; `parts` are its scorers', sorted by name.
+
+    A Role lets the agent read only the Secrets and ConfigMaps that these name. `secrets` are delivered with it.
+    """
+    summaries = f"[{','.join(part.text for part in parts)}]"
+    references = frozenset().union(*(part.references for part in parts))
+    uses_account = any(part.uses_account for part in parts)
+    labels = {MANAGED_BY_LABEL: MANAGED_BY}
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": CONFIGMAP_NAME, "namespace": agent_namespace, "labels": labels},
+        "data": {SUMMARIES_KEY: summaries},
+    }
+    return {
+        "apiVersion": _WORK_API_VERSION,
+        "kind": Kind.WORK.value,
+        "metadata": {
+            "name": MANIFESTWORK_NAME,
+            "namespace": cluster,
+            "labels": labels,
+        },
+        "spec": {
+            "workload": {"manifests": [config_map, *_rights(agent_namespace, references, uses_account), *secrets]}
+        },
+    }
+
+
+def _rights(namespace: str, references: Iterable[Reference], uses_account: bool) -> list[Manifest]:
+    rules: list[Manifest] = []
+    for kind, plural in ((CaKind.Secret, "secrets"), (CaKind.ConfigMap, "configmaps")):
+        if names := sorted(reference.name for reference in set(references) if reference.kind is kind):
+            # Never without names: that would allow all of them.
+            rules.append(
+                {"apiGroups": [""], "resources": [plural], "resourceNames": names, "verbs": ["get", "list", "watch"]}
+            )
+    if uses_account:
+        rules.append(
+            {
+                "apiGroups": [""],
+                "resources": ["serviceaccounts/token"],
+                "resourceNames": [TOKEN_ACCOUNT],
+                "verbs": ["create"],
+            }
+        )
+    if not rules:
+        return []
+    group = "rbac.authorization.k8s.io"
+    labels = {MANAGED_BY_LABEL: MANAGED_BY}
+    metadata = {"name": SCORERS_ROLE, "namespace": namespace, "labels": labels}
+    # Its tokens are sent to servers, which must not be able to do with them what the agent may.
+    account: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": TOKEN_ACCOUNT, "namespace": namespace, "labels": labels},
+        "automountServiceAccountToken": False,
+    }
+    return [
+        *([account] if uses_account else []),
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": SCORERS_ROLE},
+            "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": namespace}],
+        },
+    ]
+
+
+def is_applied(work: Manifest) -> bool:
+    """Whether OCM's work agent has applied this generation on the managed cluster."""
+    generation = work["metadata"].get("generation", 0)
+    return any(
+        condition.get("type") == "Applied"
+        and condition.get("status") == "True"
+        and condition.get("observedGeneration", 0) >= generation
+        for condition in (work.get("status") or {}).get("conditions") or []
+    )
