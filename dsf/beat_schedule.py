@@ -19,10 +19,10 @@ from celery.beat import ScheduleEntry, Scheduler
 
 import dsf.log
 from dsf import keys
+from dsf.beat.dispatch import Dispatcher
 from dsf.messages import CYCLE_TASK
 from dsf.process import hubclock
 from dsf.process.hubclock import HubClock
-from dsf.schedule.dispatch import Dispatcher
 from dsf.settings import Settings, settings
 from dsf.store.client import at_once, connect
 from dsf.store.clockguard import ScheduleGuard

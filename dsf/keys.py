@@ -225,7 +225,7 @@ _WEB_OUTCOME_PREFIX = "dsf:web:outcome:"
 
 
 def backtests(scorer: str) -> str:
-    """Hash id -> KeptRun (`dsf.backtest.kept`): the newest backtests and comparisons of a scorer; expires."""
+    """Hash id -> KeptRun (`dsf.backtest.runstore`): the newest backtests and comparisons of a scorer; expires."""
     return _BACKTESTS_PREFIX + scorer
 
 

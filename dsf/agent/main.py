@@ -26,7 +26,7 @@ from dsf.cycle import stages
 from dsf.errors import SettingsError
 from dsf.keys import is_name
 from dsf.messages import CYCLE_TASK, MAX_FRAME_BYTES, STAGE_TASKS
-from dsf.process import memory
+from dsf.process import gctuning
 from dsf.process.exposition import MetricsServer
 from dsf.process.hubclock import AGENT_INTERVAL, HubClock
 from dsf.process.launch import USAGE
@@ -229,11 +229,11 @@ def _run(config: Settings) -> int:
     from dsf.worker.application import make_app
 
     app = make_app(config)
-    memory.prepare()
+    gctuning.prepare()
     agent = Runtime(config)
     agent.start()
 
-    signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
+    signals.worker_ready.connect(lambda **_: gctuning.settle(), weak=False)
     signals.worker_shutting_down.connect(lambda **_: agent.ending.set(), weak=False)
     log.info("agent starts", cluster=config.cluster, concurrency=config.agent_concurrency)
     try:

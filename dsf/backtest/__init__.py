@@ -4,7 +4,7 @@ scorers     finds the scorer: a delivered summary, or a manifest that is registe
 recording   one moment of a backtest, the question that it answers, and the file of both
 run         runs the agent's stages at each moment of the past, at a bounded rate
 summary     per item: lowest, median and highest value, changes, moments without a value
-picture     the summary as blocks in a terminal, and as a file
+charts      the summary as blocks in a terminal, and as a file
 comparison  compares two scorers: values, order of clusters, and decisions of Placements
-kept        summaries of past runs, in Redis for the page
+runstore    summaries of past runs, in Redis for the page
 """

@@ -8,7 +8,7 @@ context         finds a running demo
 session         settings and Redis client of a command
 output          prints tables, JSON and YAML
 duration        parses durations and times in options
-person          name of the local user for the list of changes
+localuser       name of the local user for the list of changes
 processes       commands that run one process of the system
 status          `dsf status`
 statusreport    the report that `dsf status` prints
@@ -18,11 +18,11 @@ schedule        `dsf schedule`
 rescore         `dsf rescore` and `dsf sync`
 credentials     `dsf credentials`
 explain         `dsf explain`
-explaining      runs the cycle that `dsf explain` prints
-delivered       reads an agent's summaries and secrets, for `dsf explain` and `dsf backtest`
+dryrun          runs the cycle that `dsf explain` prints, without publishing it
+delivery        reads an agent's summaries and secrets, for `dsf explain` and `dsf backtest`
 backtest        `dsf backtest`
 compare         `dsf compare`
-backtesting     the common part of `dsf backtest` and `dsf compare`
+replay          the common part of `dsf backtest` and `dsf compare`
 migrate         `dsf migrate`
 migrationcheck  the check that `dsf migrate` prints
 

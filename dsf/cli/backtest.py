@@ -81,11 +81,11 @@ def backtest(
 
     Example: dsf backtest sample-scorer --cluster worker01 --since 24h --every 5m
     """
-    from dsf.backtest import picture
+    from dsf.backtest import charts
     from dsf.backtest.recording import Recording
     from dsf.backtest.run import moments
     from dsf.backtest.summary import BacktestList
-    from dsf.cli import backtesting
+    from dsf.cli import replay
     from dsf.errors import BacktestError
     from dsf.process import hubclock
 
@@ -94,19 +94,19 @@ def backtest(
     if not clusters:
         raise typer.BadParameter("is needed; with -f it may be any name", param_hint="--cluster")
     if plot is not None:
-        picture.check(plot)
+        charts.check(plot)
     rule = hold(held) if held is not None else None
     try:
         asked = moments(since, every, hubclock.now())
         with ExitStack() as stack:
             subjects = [
-                backtesting.subject(stack, scorer, name, manifest, scorer_url, source_url)
+                replay.subject(stack, scorer, name, manifest, scorer_url, source_url)
                 for name in dict.fromkeys(clusters)
             ]
             recording = stack.enter_context(Recording(out, writing=out is not None))
-            see = backtesting.show if output is BacktestFormat.JSONL else None
-            is_interrupted = backtesting.run_all(((one, recording) for one in subjects), asked, every, rate, see)
-            views = backtesting.views(recording, subjects, asked, noise, rule)
+            see = replay.show if output is BacktestFormat.JSONL else None
+            is_interrupted = replay.run_all(((one, recording) for one in subjects), asked, every, rate, see)
+            views = replay.views(recording, subjects, asked, noise, rule)
     except BacktestError as error:
         fail(str(error), USAGE)
     if output is BacktestFormat.JSONL:
@@ -115,11 +115,9 @@ def backtest(
         shape = Format.JSON if output is BacktestFormat.JSON else Format.TABLE
         emit(BacktestList(backtests=views), shape, lambda: _render(views, limit or None))
     if plot is not None and views:
-        picture.draw(views, plot)
+        charts.draw(views, plot)
     if keep and views:
-        backtesting.keep_run(
-            [view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views
-        )
+        replay.keep_run([view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views)
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
     if not any(view.items for view in views):
@@ -142,7 +140,7 @@ def _remarks(view: BacktestView) -> list[str]:
 
 
 def _render(views: list[BacktestView], limit: int | None) -> Renderable:
-    from dsf.backtest.picture import blocks
+    from dsf.backtest.charts import blocks
 
     parts: list[Cell | Renderable] = []
     for view in views:

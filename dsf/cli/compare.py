@@ -56,7 +56,7 @@ def compare(
     Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
     """
     from dsf.backtest.comparison import compared, in_common
-    from dsf.cli import backtesting
+    from dsf.cli import replay
     from dsf.errors import BacktestError
     from dsf.process import hubclock
 
@@ -65,21 +65,21 @@ def compare(
         with ExitStack() as stack:
             # Scores in force are of one moment: two readings of the clock may differ.
             now = int(hubclock.now())
-            sides = [backtesting.side(stack, name, since, clusters or [], now) for name in (a, b)]
+            sides = [replay.side(stack, name, since, clusters or [], now) for name in (a, b)]
             named = zip((a, b), sides, strict=True)
-            is_interrupted = backtesting.test(stack, named, since, every, clusters or [], rate)
+            is_interrupted = replay.test(stack, named, since, every, clusters or [], rate)
             common = in_common(sides[0], sides[1])
-            differences, notes, problems = backtesting.replayed(placements or [], sides[0], sides[1], common)
+            differences, notes, problems = replay.replayed(placements or [], sides[0], sides[1], common)
             view = compared(sides[0], sides[1], common)
     except BacktestError as error:
         fail(str(error), INTERRUPTED if is_interrupted else USAGE)
     view = view.model_copy(update={"placements": differences, "notes": [*view.notes, *notes, *problems]})
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
-        backtesting.keep_run(
+        replay.keep_run(
             [question.scorer for side in sides for question in side.questions.values()],
             clusters=view.clusters,
-            comparison=backtesting.without_folders(view, sides),
+            comparison=replay.without_folders(view, sides),
         )
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)

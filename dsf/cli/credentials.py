@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dsf.cli.group import USAGE, FleetCommand, fail
+from dsf.cli.localuser import AsOption, actor
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, table
-from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
     import redis

@@ -13,7 +13,7 @@ from dsf.cli.output import Cell, Format, Output, Renderable, clock, emit, flat, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dsf.cli.explaining import ExplainReport, ResultView
+    from dsf.cli.dryrun import ExplainReport, ResultView
     from dsf.fleet.views import ScoreItem
 
 _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
@@ -51,7 +51,7 @@ def explain(
 
     Example: dsf explain sample-scorer --cluster worker01
     """
-    from dsf.cli.explaining import explained
+    from dsf.cli.dryrun import explained
 
     report = explained(scorer, cluster, config, save)
     emit(report, output, lambda: _render(report, limit))

@@ -9,8 +9,8 @@ import typer
 
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD
+from dsf.cli.localuser import AsOption, actor
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
-from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
     from dsf.fleet.rescore import RescoreReport

@@ -12,6 +12,7 @@ import typer
 
 from dsf.cli.duration import moment, seconds
 from dsf.cli.group import FleetCommand
+from dsf.cli.localuser import AsOption, actor
 from dsf.cli.output import (
     TABLE_PAIRS,
     Cell,
@@ -27,7 +28,6 @@ from dsf.cli.output import (
     table_limit,
     until,
 )
-from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,13 +165,13 @@ def _change(
     from dsf.api.score import gap
     from dsf.cli.session import session
     from dsf.fleet.actions import Actions, target_of
-    from dsf.fleet.model import FleetModel
+    from dsf.fleet.queries import FleetQueries
     from dsf.store.registry import Registry
 
     with session() as opened:
         act(Actions(opened.redis, opened.settings, actor(name)))
         # All entries: those with their own override are named below.
-        listed = FleetModel(opened.redis).schedule(cluster, scorer)
+        listed = FleetQueries(opened.redis).schedule(cluster, scorer)
         record = Registry(opened.redis).scorer(scorer)
     if interval is not None and (text := gap(interval, record.validity, record.interval)):
         typer.echo(f"warning: {text}", err=True)

@@ -24,7 +24,7 @@ from dsf.store.client import connect
 
 if TYPE_CHECKING:
     from dsf.fleet.client import Client
-    from dsf.fleet.model import FleetModel
+    from dsf.fleet.queries import FleetQueries
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -176,7 +176,7 @@ class _WatchedTime:
 
 
 @contextmanager
-def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[Client | FleetModel]:
+def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[Client | FleetQueries]:
     """Return the data source of a read-only command: the JSON API of DSF_API_URL, else Redis.
 
     `needs_time`: the command computes with the hub's time before it reads. The answers of the API have their own time.
@@ -191,14 +191,14 @@ def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[
             yield client
             say_offset(client.offset)
         return
-    from dsf.fleet.model import FleetModel
+    from dsf.fleet.queries import FleetQueries
 
     if is_watching:
         with _connected() as opened:
-            yield FleetModel(opened.redis, _WatchedTime(opened.redis))
+            yield FleetQueries(opened.redis, _WatchedTime(opened.redis))
         return
     with session() as opened:
-        yield FleetModel(opened.redis)
+        yield FleetQueries(opened.redis)
 
 
 def api_client() -> Client | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from dsf.cli.statusreport import StatusReport
-    from dsf.fleet.overviews import ReasonGroup, ScorerOverview
+    from dsf.fleet.views import ReasonGroup, ScorerOverview
 
 _STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red", "refused": "red"}
 

@@ -9,12 +9,11 @@ from pydantic import Field
 
 from dsf.cli.output import TABLE_PAIRS
 from dsf.errors import UnknownScorerError
-from dsf.fleet.model import FleetModel
-from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, problems_in, unmet
-from dsf.fleet.overviews import ScorerOverview
-from dsf.fleet.rows import override_view
+from dsf.fleet.objectproblems import ManifestMistake, UnmetCondition, problems_in, unmet
+from dsf.fleet.pairviews import override_view
+from dsf.fleet.queries import FleetQueries
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import OverrideView, ScoreView, Time, View
+from dsf.fleet.views import OverrideView, ScorerOverview, ScoreView, Time, View
 from dsf.process import hubclock
 from dsf.settings import Settings
 from dsf.store.agents import Agents
@@ -48,7 +47,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     Raises as `report_of`, and redis.RedisError.
     """
     now = hubclock.now()
-    report = report_of(FleetModel(client), named)
+    report = report_of(FleetQueries(client), named)
     problems = list(problems_in(settings.out)) if named is None else []
     refused = Agents(client).problems(Registry(client).clusters().values())
     problems += report.problems
@@ -67,7 +66,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     return report.model_copy(update={"ok": ok, "problems": problems, "pauses": pauses[:TABLE_PAIRS]})
 
 
-def report_of(fleet: FleetModel | Client, named: str | None) -> StatusReport:
+def report_of(fleet: FleetQueries | Client, named: str | None) -> StatusReport:
     """State of all scorers, or of one, from Redis or from the JSON API.
 
     Raises UnknownScorerError for a name that has neither a scorer nor conditions; HttpError and ApiError.

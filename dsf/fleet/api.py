@@ -21,21 +21,25 @@ from prometheus_client.exposition import gzip_accepted
 import dsf.log
 from dsf.errors import CursorError, DsfError, QueryError, UnknownNameError
 from dsf.fleet.changes import ChangeList
-from dsf.fleet.model import FleetModel
-from dsf.fleet.overviews import (
+from dsf.fleet.queries import FleetQueries
+from dsf.fleet.selection import MAX_ROWS, PairFilter
+from dsf.fleet.verdict import states_of
+from dsf.fleet.views import (
     Changes,
     ClusterDetail,
     ClusterPage,
     FleetOverview,
+    HistoryList,
     PairDetail,
     PairPage,
+    Problem,
+    ScheduleList,
+    ScoreList,
     ScorerDetail,
     ScorerPage,
     SettingView,
+    View,
 )
-from dsf.fleet.selection import MAX_ROWS, PairFilter
-from dsf.fleet.verdict import states_of
-from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 
 log = dsf.log.get(__name__)
 
@@ -80,7 +84,7 @@ After = Annotated[str | None, Query(alias="continue", description="`continue` of
 SettingsReader = Callable[[str], list[SettingView] | None]
 
 
-def make_router(model: FleetModel, settings: SettingsReader = lambda _: None) -> APIRouter:
+def make_router(model: FleetQueries, settings: SettingsReader = lambda _: None) -> APIRouter:
     """Return the endpoints. The functions are plain, so FastAPI runs them in its thread pool."""
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
     _add_sums(router, model, settings)
@@ -89,7 +93,7 @@ def make_router(model: FleetModel, settings: SettingsReader = lambda _: None) ->
     return router
 
 
-def add_changes(router: APIRouter, fleet: FleetModel) -> None:
+def add_changes(router: APIRouter, fleet: FleetQueries) -> None:
     """Add the list of changes. The list has users' names and notes, so it is not public."""
 
     @router.get("/changes", response_model=ChangeList)
@@ -137,7 +141,7 @@ def problem(status: int, title: str, detail: str) -> JSONResponse:
     return JSONResponse(body, status_code=status, media_type=_PROBLEM)
 
 
-def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) -> None:
+def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) -> None:
     @router.get("/summary", response_model=FleetOverview)
     def summary(request: Request, limit: Rows = MAX_ROWS) -> Response:
         """The whole fleet: numbers of pairs by state, reasons, and ages of scores.
@@ -179,7 +183,7 @@ def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) ->
         return _answer(request, model.updates(since, limit))
 
 
-def _add_pairs(router: APIRouter, model: FleetModel) -> None:
+def _add_pairs(router: APIRouter, model: FleetQueries) -> None:
     @router.get("/pairs", response_model=PairPage)
     def pairs(
         request: Request,
@@ -207,7 +211,7 @@ def _add_pairs(router: APIRouter, model: FleetModel) -> None:
         return _answer(request, model.pair(cluster, scorer))
 
 
-def _add_lists(router: APIRouter, fleet: FleetModel) -> None:
+def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
     @router.get("/scores", response_model=ScoreList)
     def scores(
         request: Request,

@@ -23,19 +23,23 @@ from pydantic import ValidationError
 
 from dsf.errors import ApiError, QueryError, UnknownClusterError, UnknownScorerError
 from dsf.fleet.changes import ChangeList
-from dsf.fleet.overviews import (
+from dsf.fleet.views import (
     Changes,
     ClusterDetail,
     ClusterOverview,
     ClusterPage,
     FleetOverview,
+    HistoryList,
     PairDetail,
     PairPage,
     PairRow,
+    Problem,
+    ScheduleList,
+    ScoreList,
     ScorerDetail,
     ScorerPage,
+    View,
 )
-from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 from dsf.http.access import bearer
 from dsf.http.client import probe
 

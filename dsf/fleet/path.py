@@ -16,10 +16,10 @@ from dsf.fleet.snapshot import Rows
 from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id, run_time
 from dsf.store.client import number, parsed
+from dsf.store.heartbeats import SECONDS, standing
 from dsf.store.pairs import Unwritten
 from dsf.store.server import read_problems
 from dsf.store.ticks import RUN_SLACK, ticks_problem, writes_problem
-from dsf.store.watch import SECONDS, standing
 from dsf.store.writes import TURN_AT
 
 #: Seconds after the end of its cycle within which a run's result is in the books.

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dsf import keys
 from dsf.errors import QueueFullError, UnknownScorerError
-from dsf.fleet.rows import score_view
+from dsf.fleet.pairviews import score_view
 from dsf.fleet.views import ScoreView, Time, View
 from dsf.process import hubclock
 from dsf.settings import Settings

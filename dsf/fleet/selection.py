@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dsf.errors import CursorError, QueryError
-from dsf.fleet.groups import Groups
+from dsf.fleet.rowgroups import Groups
 from dsf.fleet.snapshot import NO_END, RANKS, SnapshotRow
 from dsf.fleet.verdict import Verdict
 

@@ -13,12 +13,12 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.fleet.model import FleetModel
+from dsf.beat.stats import schedule_families
 from dsf.fleet.path import STAGES
+from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.families import Labels, PairFamilies, filled
 from dsf.process import hubclock
 from dsf.reasons import RejectionReason
-from dsf.schedule.stats import schedule_families
 from dsf.store.client import number, read_factor
 from dsf.store.entries import pause
 from dsf.store.pairs import Pairs
@@ -47,14 +47,14 @@ class FleetCollector(Collector):
         *,
         limit: int = sys.maxsize,
         shard: tuple[int, int] = (0, 1),
-        model: FleetModel | None = None,
+        model: FleetQueries | None = None,
     ) -> None:
         """`model` has the rows in memory, a new one by default; `limit` is the number of series for scorers without an
         exposure setting; `shard` (i, n): only clusters whose hash is i of n. Metrics without a cluster are in shard 0.
         """
         self._redis = client
         self._clock = clock
-        self._model = model or FleetModel(client, clock)
+        self._model = model or FleetQueries(client, clock)
         self._budget = SeriesBudget(limit)
         self._shard = shard
 
@@ -139,7 +139,7 @@ class FleetCollector(Collector):
         ]
 
 
-def model_families(model: FleetModel) -> Iterable[Metric]:
+def model_families(model: FleetQueries) -> Iterable[Metric]:
     """Clusters by state and by reason, and percentiles of age: few series, whatever the fleet's size.
 
     Raises redis.RedisError.

@@ -14,15 +14,15 @@ from prometheus_client.registry import Collector
 
 from dsf.errors import QueryError
 from dsf.fleet.api import ERRORS
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
-from dsf.process.shared import Shared
+from dsf.process.valuecache import Shared
 
 #: Maximum shards of a scrape.
 MAX_SHARDS: Final = 64
 
 
-def add_metrics(app: FastAPI, client: redis.Redis, model: FleetModel, limit: int) -> None:
+def add_metrics(app: FastAPI, client: redis.Redis, model: FleetQueries, limit: int) -> None:
     """Add the route. `limit` is the number of series for scorers without an exposure setting."""
 
     @functools.cache

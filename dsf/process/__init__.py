@@ -5,11 +5,11 @@ service      the services of which a process of the hub consists
 threads      threads that start again after an unexpected exception
 outage       logs an outage once
 children     child processes that end with this one
-memory       less work for Python's garbage collector
+gctuning     less work for Python's garbage collector
 hubclock     the clock of the hub, which is that of its Redis
 connections  listen addresses, and servers with a limited number of connections and a deadline for each header
 exposition   /metrics and the probes of Kubernetes
-shared       values that are made once for all concurrent callers
+valuecache   values that are made once for all concurrent callers
 turns        turns at a server that answers few requests at a time
 clienttoken  the token that clients send, and a limit of wrong ones for each client
 tracing      traces of cycles by OpenTelemetry

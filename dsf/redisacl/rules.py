@@ -344,7 +344,7 @@ RECORD: Final = [
     selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
-#: Commands of `dsf.backtest.kept`: keep backtests for the page.
+#: Commands of `dsf.backtest.runstore`: keep backtests for the page.
 _BACKTESTS: Final = [selector("hset hkeys hdel hgetall expire", rw=[keys.backtests("*")])]
 
 #: Commands of `dsf schedule`: overrides, and the due times that they move.

@@ -25,7 +25,7 @@ from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.process.hubclock import TOLERANCE
 from dsf.reasons import RefusalReason
-from dsf.results.holding import held
+from dsf.results.hold import held
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ScorerRecord

@@ -17,7 +17,7 @@ from dsf.messages import Result, claimed_cluster, verify
 from dsf.process import hubclock, tracing
 from dsf.process.hubclock import TOLERANCE
 from dsf.results.ending import ending_of, is_plausible, without_room
-from dsf.results.holding import Published
+from dsf.results.hold import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.client import parsed_all, read_factor

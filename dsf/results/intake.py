@@ -26,7 +26,7 @@ from dsf import keys
 from dsf.messages import FRAME_MARK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
-from dsf.store.watch import Mark
+from dsf.store.heartbeats import Mark
 
 #: Seconds between two polls while results stream in: results are gathered, as a task and its round trips cost more
 #: than a result. When idle, the pause is 25 times the duration of the last poll, so that a first score waits little;

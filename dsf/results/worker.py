@@ -30,8 +30,8 @@ from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
 from dsf.store.clockguard import ResultsGuard
 from dsf.store.clocks import ClockReports
+from dsf.store.heartbeats import Mark
 from dsf.store.runs import Runs
-from dsf.store.watch import Mark
 from dsf.worker.liveness import loop_problem
 
 log = dsf.log.get(__name__)

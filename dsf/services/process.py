@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 import dsf.log
 from dsf.errors import DsfError, SettingsError
-from dsf.process import memory, threads, tracing
+from dsf.process import gctuning, threads, tracing
 from dsf.process.launch import FAILED, USAGE
 from dsf.process.service import Ending, Service
 from dsf.settings import Settings
@@ -45,7 +45,7 @@ def run(settings: Settings) -> int:
     Call it in the main thread.
     """
     dsf.log.setup(settings)
-    memory.prepare()
+    gctuning.prepare()
     ending = Ending()
     try:
         process = HubProcess(settings, ending)
@@ -122,7 +122,7 @@ class HubProcess:
 
     def _work(self, signalled: SimpleQueue[int]) -> None:
         if self._results is None or self._app is None:
-            memory.settle()
+            gctuning.settle()
             signalled.get()
             return
         from celery import signals
@@ -181,7 +181,7 @@ def _signals() -> Iterator[SimpleQueue[int]]:
 
 
 def _settle(**_: object) -> None:
-    memory.settle()
+    gctuning.settle()
 
 
 def _make_backend(settings: Settings) -> Backend:

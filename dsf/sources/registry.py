@@ -22,7 +22,7 @@ from dsf.text import cleaned
 #: Built-in type -> the module with its `fetch`.
 SOURCES: Final[Mapping[str, str]] = {
     SourceType.Prometheus: "dsf.sources.prometheus",
-    SourceType.None_: "dsf.sources.nothing",
+    SourceType.None_: "dsf.sources.nosource",
 }
 #: The entry point group of source types.
 GROUP: Final = "dsf.sources"

@@ -35,7 +35,7 @@ from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS
 from dsf.process import hubclock, threads
 from dsf.web.access import LOOK, UserAccess
-from dsf.web.acting import Acting
+from dsf.web.actions import Acting
 from dsf.web.forms import MAX_TOKEN, add_acts, add_login
 from dsf.web.guard import Guard, parse_networks, root_path
 from dsf.web.pages import Sources, all_views

@@ -16,7 +16,7 @@ from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
 from dsf.web.access import ACT, PageUser
-from dsf.web.acting import ACTS, TESTS, Act, Acting, ActionTarget, FormError
+from dsf.web.actions import ACTS, TESTS, Act, Acting, ActionTarget, FormError
 from dsf.web.rendering import link, segment
 from dsf.web.site import LoginNeededError, Site
 

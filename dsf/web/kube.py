@@ -12,8 +12,8 @@ from dsf.errors import BackendError
 from dsf.kube.resources import DYNAMIC_SCORERS
 from dsf.kube.reviews import Reviews, require_token
 from dsf.kube.session import Session
-from dsf.process.shared import Shared
 from dsf.process.turns import ClientTurns, client_of
+from dsf.process.valuecache import Shared
 from dsf.web.access import PageUser, Right
 from dsf.web.objects import ScorerReader, parsed
 

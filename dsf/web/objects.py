@@ -17,7 +17,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.sourcefields import declared_sources
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url
-from dsf.fleet.overviews import SettingView
+from dsf.fleet.views import SettingView
 from dsf.store.entries import ScheduleOverride
 from dsf.text import shown_url
 

@@ -19,7 +19,7 @@ import dsf.log
 from dsf.settings import Settings
 from dsf.web.access import LOOK, Right
 from dsf.web.objects import ScorerReader, nothing
-from dsf.web.reading import Reading
+from dsf.web.pagedata import Reading
 
 if TYPE_CHECKING:
     from dsf.kube.session import Session

@@ -21,7 +21,7 @@ from dsf.api.scorerule import in_words
 from dsf.process import hubclock
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
 from dsf.text import shown_url
-from dsf.web import drawing
+from dsf.web import charts
 from dsf.web.pages import plugins
 from dsf.web.search import quoted
 from dsf.web.states import STATES
@@ -141,7 +141,7 @@ def environment() -> jinja2.Environment:
         "advice": advice,
         "meaning": meaning,
         "states": STATES,
-        "drawing": drawing,
+        "drawing": charts,
         "in_flower": in_flower,
         "in_words": in_words,
         "plugins": {plugin.path: plugin.title for plugin in plugins().values()},

@@ -1,4 +1,4 @@
-"""Parser of the search language: `state:failing reason:bad_query cluster:eu-*`, and words.
+"""Search for pairs, scorers and clusters: `state:failing reason:bad_query cluster:eu-*`, and words.
 
 All terms must match; `*` is any text. A word without a field is searched in the names of cluster, scorer and score and
 in the reason.
@@ -7,9 +7,18 @@ in the reason.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from dsf.fleet.selection import MAX_ROWS, PairFilter
+from dsf.fleet.verdict import Verdict
+from dsf.fleet.views import ScorerOverview
+from dsf.messages import is_run_id
+from dsf.store.notices import CLUSTER_SET
+from dsf.web.pagedata import PAGE_ROWS, Reading, Rows, TableRow
+from dsf.web.pages import Query, Sources
+from dsf.web.states import STATES
 
 #: Searchable fields. `item` and `run` need the data of each pair.
 FIELDS: Final = ("state", "reason", "stage", "cluster", "set", "label", "scorer", "item", "run")
@@ -19,7 +28,7 @@ _TERM: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
 
 
 @dataclass(frozen=True)
-class Query:
+class SearchQuery:
     """A parsed query. `unknown` has invalid field names."""
 
     text: str
@@ -39,7 +48,7 @@ class Query:
         return fits_all(value, self.of(field), exact=field in _EXACT)
 
 
-def parse(text: str) -> Query:
+def parse(text: str) -> SearchQuery:
     """Parse a user's query. Never fails."""
     text = text[:500].strip()
     terms, words, unknown = [], [], []
@@ -53,7 +62,7 @@ def parse(text: str) -> Query:
             unknown.append(name)
         elif value:
             words.append(value)
-    return Query(text, tuple(terms), tuple(words), tuple(unknown))
+    return SearchQuery(text, tuple(terms), tuple(words), tuple(unknown))
 
 
 def fits(value: str, pattern: str, *, exact: bool = False) -> bool:
@@ -86,3 +95,134 @@ def fits_all(value: str, patterns: Iterable[str], *, exact: bool = False) -> boo
 def quoted(text: str) -> str:
     """The text as one term's value."""
     return f'"{text}"' if not text or re.search(r'[\s"]', text) else text
+
+
+#: Most pairs that a search for items or runs reads: the rows in memory have neither.
+_LOOKED_INTO: Final = 1000
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """A resolved query: the pairs of `wanted` (None: none) with these items and runs."""
+
+    wanted: PairFilter | None
+    scorers: list[ScorerOverview]
+    clusters: list[str]
+    items: list[str]
+    runs: list[str]
+
+
+@dataclass(frozen=True)
+class _Looked(Rows):
+    """The first matching pairs and their number, the number of read pairs, and the total number of candidates."""
+
+    read: int
+    of: int
+
+
+def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    """Data of the search page; see the module for the language of `q`."""
+    reading, asked = sources.reading, parse(query.get("q", ""))
+    meaning = _meaning(reading, asked) if asked else _Meaning(None, [], [], [], [])
+    page = Rows([], 0, None)
+    if meaning.wanted is not None:
+        look = bool(meaning.items or meaning.runs)
+        page = _look(reading, meaning, meaning.wanted) if look else reading.page(meaning.wanted, query.get("cursor"))
+    return {
+        "title": f"Search: {asked.text}" if asked.text else "Search",
+        "asked": asked,
+        "fields": FIELDS,
+        "scorers": meaning.scorers[:200],
+        "clusters": meaning.clusters[:50],
+        "page": page,
+        "looked": page if isinstance(page, _Looked) else None,
+    }
+
+
+def _meaning(reading: Reading, asked: SearchQuery) -> _Meaning:
+    """A word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
+    fleet = reading.model.summary()
+    by_label = bool(asked.of("set") or asked.of("label"))
+    names = reading.cluster_names() if asked.of("cluster") or asked.words else []
+    scorers = [scorer for scorer in fleet.scorers if asked.allows("scorer", scorer.name)]
+    clusters = [name for name in names if asked.allows("cluster", name)]
+    if by_label:
+        clusters = labelled(reading.model.labels(), asked, clusters if names else reading.cluster_names())
+    states = [name for name in STATES if asked.allows("state", name)]
+    reasons, stages = list(asked.of("reason")), list(asked.of("stage"))
+    items, runs = list(asked.of("item")), list(asked.of("run"))
+    named_clusters = by_label or bool(asked.of("cluster"))
+    known = reading.model.reasons([scorer.name for scorer in scorers]) if asked.words else set()
+    shown_scorers = list(scorers) if any("*" in pattern for pattern in asked.of("scorer")) else []
+    shown_clusters: list[str] = []
+    for word in asked.words:
+        of_scorers = [scorer for scorer in scorers if word in scorer.name or word in scorer.score_name.lower()]
+        of_clusters = [name for name in clusters if word in name]
+        shown_scorers += of_scorers
+        shown_clusters += of_clusters
+        if is_run_id(word):
+            runs.append(word)
+        elif of_scorers:
+            scorers = of_scorers
+        elif word in STATES:
+            states = [name for name in states if name == word]
+        elif any(word in reason for reason in known):
+            reasons.append(f"*{word}*")
+        elif of_clusters:
+            clusters, named_clusters = of_clusters, True
+        else:
+            items.append(f"*{word}*")
+    wanted = None
+    if states and scorers and (clusters or not named_clusters):
+        wanted = PairFilter(
+            scorers=None if len(scorers) == len(fleet.scorers) else {scorer.name for scorer in scorers},
+            clusters=clusters if named_clusters else None,
+            states=[Verdict(name) for name in states] if len(states) < len(STATES) else None,
+            why=(lambda stage, reason: fits_all(stage, stages) and fits_all(reason, reasons))
+            if stages or reasons
+            else None,
+        )
+    return _Meaning(wanted, shown_scorers, shown_clusters, items, runs)
+
+
+def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
+    """Read pairs, worst first; for a run id, first those that were due at its time."""
+    for run in filter(is_run_id, meaning.runs):
+        rows = reading.of_run(run, wanted)
+        if rows:
+            fitting = _fitting(reading, meaning, rows)
+            return _Looked(fitting[:PAGE_ROWS], len(fitting), None, read=len(rows), of=len(rows))
+    first: list[TableRow] = []
+    number, read, cursor = 0, 0, None
+    while True:
+        page = reading.page(wanted, cursor, limit=MAX_ROWS)
+        fitting = _fitting(reading, meaning, page.rows)
+        first += fitting[: PAGE_ROWS - len(first)]
+        number, read, cursor = number + len(fitting), read + len(page.rows), page.cursor
+        if cursor is None or read >= _LOOKED_INTO:
+            # Pairs may be removed meanwhile.
+            return _Looked(first, number, None, read, of=max(read, page.total))
+
+
+def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[TableRow]:
+    """The rows with such an item, and such a run among their last cycles."""
+
+    def has(names: Iterable[str], patterns: list[str]) -> bool:
+        return not patterns or any(fits_all(name, patterns) for name in names)
+
+    rows = [row for row in rows if has((name for name, _ in row.score.items) if row.score else (), meaning.items)]
+    runs = reading.runs(rows) if meaning.runs else [[] for _ in rows]
+    return [row for row, own in zip(rows, runs, strict=True) if has(own, meaning.runs)]
+
+
+def labelled(labels: Mapping[str, Mapping[str, str]], asked: SearchQuery, clusters: Iterable[str]) -> list[str]:
+    """The clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
+    none: dict[str, str] = {}
+
+    def is_selected(own: Mapping[str, str]) -> bool:
+        texts = [f"{key}={value}" for key, value in own.items()]
+        return asked.allows("set", own.get(CLUSTER_SET, "")) and all(
+            any(fits(text, pattern, exact=True) for text in texts) for pattern in asked.of("label")
+        )
+
+    return [name for name in clusters if is_selected(labels.get(name, none))]

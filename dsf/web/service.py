@@ -18,12 +18,12 @@ from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.store.clocks import ClockReports
 from dsf.web.access import PageUser, UserAccess, behind_proxy, listed, without_users
-from dsf.web.acting import Acting
+from dsf.web.actions import Acting
 from dsf.web.app import make_app, unready
-from dsf.web.backtesting import BacktestRunner
+from dsf.web.backtestrunner import BacktestRunner
 from dsf.web.objects import ScorerReader, in_folder, nothing
+from dsf.web.pagedata import Reading
 from dsf.web.pages import Sources
-from dsf.web.reading import Reading
 
 if TYPE_CHECKING:
     from dsf.kube.session import Session

@@ -11,9 +11,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
-from dsf.process.shared import Shared
+from dsf.process.valuecache import Shared
 from dsf.web.access import ACT, LOOK, PageUser, Right, UserAccess
-from dsf.web.acting import ACTS
+from dsf.web.actions import ACTS
 from dsf.web.pages import ALLOWED, PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, cookie_of, form_secret, set_cookie

@@ -13,20 +13,20 @@ from dsf.api.score import validity_at
 from dsf.api.scorer import DynamicScorer
 from dsf.errors import CursorError, UnknownScorerError
 from dsf.fleet import changes
-from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
+from dsf.fleet.views import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.kube.resources import PLACEMENTS
 from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
 from dsf.web.access import Right
-from dsf.web.acting import outcome
-from dsf.web.backtests import backtests
-from dsf.web.dividing import Chosen, chosen, divided
-from dsf.web.finding import find
+from dsf.web.actions import outcome
+from dsf.web.backtesttab import backtests
+from dsf.web.clustergroups import Chosen, chosen, divided
 from dsf.web.objects import settings_of
+from dsf.web.pagedata import PAGE_ROWS, Rows, TableRow
 from dsf.web.pages import PageView, Query, Sources
-from dsf.web.reading import PAGE_ROWS, Rows, TableRow
+from dsf.web.search import find
 
 if TYPE_CHECKING:
     from datetime import datetime

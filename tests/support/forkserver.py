@@ -38,7 +38,7 @@ _AGENT = (
     "celery.concurrency.thread",
 )
 _RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends")
-_COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
+_COMMANDS = ("dsf.cli.dryrun", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
 #: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
 LOADED: dict[str, tuple[str, ...]] = {
     "celery": ("celery.bin.celery", *_RESULTS),

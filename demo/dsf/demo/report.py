@@ -12,8 +12,8 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig
-from dsf.fleet.model import FleetModel
-from dsf.fleet.outfolder import problems_in, unmet
+from dsf.fleet.objectproblems import problems_in, unmet
+from dsf.fleet.queries import FleetQueries
 from dsf.fleet.views import ScoreView
 from dsf.hub.plan import MaskIndex
 from dsf.store.notices import Notices
@@ -43,7 +43,7 @@ class DemoReport:
 
     def __init__(self, client: redis.Redis, manifests: Path, out_dir: Path) -> None:
         self._redis = client
-        self._fleet = FleetModel(client)
+        self._fleet = FleetQueries(client)
         self._manifests = manifests
         self._out_dir = out_dir
 

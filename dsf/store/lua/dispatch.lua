@@ -11,7 +11,7 @@
 --               else      the reason for which the tick is skipped
 -- A row whose due time is no longer the one that was read is skipped: another beat has already dispatched it.
 -- Returns {number of skipped rows, pairs that get no tick as their hash or queue is spoilt, ...}. Fields of the pair hash
--- are described in dsf.store.pairs, the texts of the skips in dsf.store.ticks, the statistics in dsf.schedule.stats. Times
+-- are described in dsf.store.pairs, the texts of the skips in dsf.store.ticks, the statistics in dsf.beat.stats. Times
 -- are unix seconds.
 
 local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])

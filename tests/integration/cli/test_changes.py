@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.cli.person import who
+from dsf.cli.localuser import who
 from dsf.errors import CursorError
 from dsf.fleet.changes import MAX_CLUSTERS, Action, Actor, UserAction, read, record
 from dsf.store.registry import ClusterRecord, Registry

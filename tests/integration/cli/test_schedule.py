@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.cli.person import who
+from dsf.cli.localuser import who
 from dsf.fleet import changes
 from dsf.store.entries import ScheduleOverride
 from dsf.store.registry import ScorerRecord

@@ -49,7 +49,7 @@ def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
     for (role, function), calls in busy.items():
         if calls - idle.get((role, function), 0) >= _CALLS:
             entered[role].add(function.partition(":")[0])
-    assert "dsf.schedule.dispatch" in entered["beat"]
+    assert "dsf.beat.dispatch" in entered["beat"]
     assert {"dsf.agent.ticks", "dsf.agent.cycles", "dsf.http.client", "dsf.agent.outbox"} <= entered["agent"]
     assert {"dsf.results.intake", "dsf.results.ending"} <= entered["results"]
     assert len(set().union(*entered.values())) <= MOST, json.dumps(entered, indent=1, default=sorted)

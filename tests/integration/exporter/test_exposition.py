@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dsf import keys
 from dsf.fleet.api import add_problems
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import PER_PAIR
 from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.store.registry import Registry, ScorerRecord
@@ -26,7 +26,7 @@ EVERYTHING = 2 * PER_PAIR + 4
 
 def make_app(client: redis.Redis, series_limit: int = sys.maxsize) -> FastAPI:
     app = FastAPI()
-    add_metrics(app, client, FleetModel(client), series_limit)
+    add_metrics(app, client, FleetQueries(client), series_limit)
     add_problems(app)
     return app
 

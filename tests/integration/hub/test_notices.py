@@ -7,7 +7,7 @@ from __future__ import annotations
 import redis
 
 from dsf import keys
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.store.notices import ClusterNotice, Notices
 from tests.integration.hub.world import World, scoring_api
 from tests.support.httpserver import answer
@@ -20,13 +20,13 @@ def _conditions(client: redis.Redis, scorer: str) -> dict[str, str]:
 
 def test_conditions_and_what_could_not_run_yet(running: World, redis_client: redis.Redis) -> None:
     running.until(lambda: _conditions(redis_client, "cpu-scorer").get("Distributed") == "Distributed")
-    conditions = {condition.type: condition for condition in FleetModel(redis_client).scorer("cpu-scorer").conditions}
+    conditions = {condition.type: condition for condition in FleetQueries(redis_client).scorer("cpu-scorer").conditions}
     assert (conditions["Healthy"].status, conditions["Healthy"].reason) == ("True", "HealthCheckPassed")
     with scoring_api() as incomplete:
         incomplete.script(answer({"scoring": {"params": {"name": "x"}}}), path="/config")
         running.scorer("broken", incomplete)
         running.until(lambda: "MissingInterval" in _conditions(redis_client, "broken").values())
-    [unready] = FleetModel(redis_client).summary().unready
+    [unready] = FleetQueries(redis_client).summary().unready
     assert unready.name == "broken"
     assert next(condition.type for condition in unready.conditions if condition.status == "False") == "ConfigSynced"
     running.remove("scorers/broken.yaml")
@@ -36,10 +36,10 @@ def test_conditions_and_what_could_not_run_yet(running: World, redis_client: red
 def test_labels_and_masks_of_a_cluster(running: World, redis_client: redis.Redis) -> None:
     running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
     running.cluster("a", labels={"env": "prod", "feature.open-cluster-management.io/addon-x": "available"})
-    running.until(lambda: FleetModel(redis_client).cluster("a").labels == {"env": "prod"})
+    running.until(lambda: FleetQueries(redis_client).cluster("a").labels == {"env": "prod"})
     running.config(("a", "cpu"))
     running.until(
-        lambda: "masked on this cluster" in FleetModel(redis_client).cluster("a").absent.get("cpu-scorer", "")
+        lambda: "masked on this cluster" in FleetQueries(redis_client).cluster("a").absent.get("cpu-scorer", "")
     )
     # The next resync publishes again what Redis has lost.
     redis_client.delete(keys.CLUSTER_NOTICES)
@@ -47,4 +47,4 @@ def test_labels_and_masks_of_a_cluster(running: World, redis_client: redis.Redis
     # An older copy in Redis is replaced too.
     older = ClusterNotice(name="a", labels={"env": "old"}).model_dump_json()
     redis_client.hset(keys.CLUSTER_NOTICES, "a", older)
-    running.until(lambda: FleetModel(redis_client).cluster("a").labels == {"env": "prod"})
+    running.until(lambda: FleetQueries(redis_client).cluster("a").labels == {"env": "prod"})

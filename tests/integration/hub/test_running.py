@@ -13,7 +13,7 @@ from dsf.api import nameclaims
 from dsf.api.types import SENTINEL_PASSWORD_KEY
 from dsf.cli.statusreport import read_report
 from dsf.errors import SettingsError
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.messages import SigningKey, derive_key
 from dsf.process.hubclock import HubClock
 from dsf.store.server import Owner
@@ -135,13 +135,13 @@ def test_eviction_policy_of_redis_is_reported_until_it_is_corrected(
     running.restart()
     running.client.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        running.until(lambda: FleetModel(running.client).summary().problems)
+        running.until(lambda: FleetQueries(running.client).summary().problems)
         report = read_report(running.client, running.settings, None)
         assert not report.ok
         assert "maxmemory-policy of Redis is allkeys-lru" in " ".join(problem.message for problem in report.problems)
     finally:
         running.client.config_set("maxmemory-policy", "noeviction")
-    running.until(lambda: not FleetModel(running.client).summary().problems)
+    running.until(lambda: not FleetQueries(running.client).summary().problems)
 
 
 def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:

@@ -6,9 +6,9 @@ import time
 
 from dsf import keys
 from dsf.demo.report import DemoReport
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
+from tests.integration.beat.support import Bench, pushed
 from tests.integration.hub.world import World
-from tests.integration.schedule.support import Bench, pushed
 from tests.support.httpserver import ScriptedServer, answer
 
 
@@ -49,7 +49,7 @@ def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(running
     running.until(
         lambda: (record := running.record("cpu-scorer")) is not None and record.problem.startswith("HTTPError: ")
     )
-    fleet = FleetModel(running.client)
+    fleet = FleetQueries(running.client)
     [scorer] = fleet.scorers().scorers
     assert "status 500" in scorer.problem
     reasons = [(reason.reason, reason.clusters, reason.message) for reason in scorer.reasons]

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dsf.cli.main import app
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.store.notices import Notices
 from tests.integration.hub.world import World, remote_config
 from tests.support.httpserver import ScriptedServer, answer
@@ -62,13 +62,13 @@ def test_an_answer_that_is_no_configuration_is_said_and_keeps_the_time_of_the_la
     slow: World, api: ScriptedServer
 ) -> None:
     slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
-    [before] = FleetModel(slow.client).scorers().scorers
+    [before] = FleetQueries(slow.client).scorers().scorers
     api.script(answer("not json"), path="/config")
     result = dsf("sync", "cpu-scorer")
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     assert "not JSON" in report["problem"]
-    [after] = FleetModel(slow.client).scorers("cpu-scorer").scorers
+    [after] = FleetQueries(slow.client).scorers("cpu-scorer").scorers
     assert after.config_read == before.config_read is not None
 
 

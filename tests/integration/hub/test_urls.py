@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dsf.cli.statusreport import read_report
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.web.objects import in_folder, settings_of
 from tests.integration.hub.world import World, hub_process, remote_config, scoring_api
 from tests.support.httpserver import answer
@@ -44,7 +44,7 @@ def _content(world: World) -> dict[str, str]:
     }
     for key in world.client.scan_iter("*"):
         places[f"redis {key}"] = str(readers.get(str(world.client.type(key)), str)(key))
-    fleet = FleetModel(world.client)
+    fleet = FleetQueries(world.client)
     places["/api/v1/summary"] = fleet.summary().model_dump_json()
     places["/api/v1/scorers"] = fleet.scorers().model_dump_json()
     places["dsf status"] = read_report(world.client, world.settings, None).model_dump_json()

@@ -14,8 +14,8 @@ from dsf import keys
 from dsf.api.scorerule import Aggregate, FailingRule, HoldRule
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
-from dsf.fleet.model import FleetModel
-from dsf.fleet.rows import score_items
+from dsf.fleet.pairviews import score_items
+from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.results.ingest import Ingest
 from tests.integration.results.bed import Bed
@@ -103,7 +103,7 @@ def score_at(bed: Bed) -> datetime:
 def test_readers_see_what_waits(bed: Bed) -> None:
     cycle(bed, 50, 20)
     cycle(bed, 60, 20)
-    client = FleetModel(bed.client, clock=lambda: bed.now)
+    client = FleetQueries(bed.client, clock=lambda: bed.now)
     score_list = client.scores("c1", "s1")
     [score] = score_list.scores
     assert [(item.name, item.value, item.waiting) for item in score.items] == [("a", 50, 60), ("b", 20, None)]
@@ -126,7 +126,7 @@ def test_readers_see_what_waits(bed: Bed) -> None:
         screen.print(render_scores(score_list))
     assert "50 (60 held for 0s, 1m to go)" in capture.get()
     assert "s1: a change is published from 5 points on, if it lasts 60 s" in capture.get()
-    detail = FleetModel(bed.client, clock=lambda: bed.now).pair("c1", "s1")
+    detail = FleetQueries(bed.client, clock=lambda: bed.now).pair("c1", "s1")
     assert (detail.hold, detail.held) == (score.hold, 1)
     assert [item.waiting_until for item in detail.score_items] == [held_item.waiting_until, None]
     cycle(bed, 53, 20)

@@ -10,7 +10,7 @@ import redis
 from dsf import keys
 from dsf.fleet import changes
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
-from dsf.web.acting import ACTS
+from dsf.web.actions import ACTS
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
 from tests.integration.web.test_acts import TOKEN, Visitor

@@ -9,12 +9,12 @@ import pytest
 import redis
 
 from dsf import keys, messages
-from dsf.backtest import kept
-from dsf.backtest.kept import KeptRun
+from dsf.backtest import runstore
+from dsf.backtest.runstore import KeptRun
 from dsf.beat_schedule import BeatLock
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.hub.notifications import ChangeTeller
 from dsf.optimizer.hubredis import HubRedis
@@ -34,8 +34,8 @@ from dsf.store.runs import Runs
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import send_now
 from dsf.store.writes import Writes
+from tests.integration.beat.support import Bench
 from tests.integration.results.bed import BedOwners, MemoryBackend, handle
-from tests.integration.schedule.support import Bench
 from tests.integration.security.fleet import MASTER
 from tests.support.secureredis import SecureRedis
 
@@ -85,15 +85,15 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
         assert len(read_plans(operator)) == 1
         forget(client, "n")
     for client in (operator, as_role(secure_redis, "web")):
-        for number in range(kept.MAX_RUNS + 1):
+        for number in range(runstore.MAX_RUNS + 1):
             at = now + number
-            run = KeptRun(id=kept.new_id(at), at=at, by="me", way="cli", clusters=["c1"])
-            assert kept.keep(client, ["s1"], run) == ["s1"]
-        assert len(kept.read(client, "s1")) == kept.MAX_RUNS
-    FleetModel(operator).scorers()
-    FleetModel(operator).scores("c1", "s1")
-    FleetModel(operator).history("c1", "s1")
-    FleetModel(operator).schedule()
+            run = KeptRun(id=runstore.new_id(at), at=at, by="me", way="cli", clusters=["c1"])
+            assert runstore.keep(client, ["s1"], run) == ["s1"]
+        assert len(runstore.read(client, "s1")) == runstore.MAX_RUNS
+    FleetQueries(operator).scorers()
+    FleetQueries(operator).scores("c1", "s1")
+    FleetQueries(operator).history("c1", "s1")
+    FleetQueries(operator).schedule()
     run = send_now(operator, "c1", "s1", 60, queue_limit=100)
     operator.llen(keys.spoke_queue("c1"))
     results_waiting(operator, ["c1"])
@@ -168,8 +168,8 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
 
     # exporter
     assert len(list(FleetCollector(exporter).collect())) > 5
-    FleetModel(exporter).history("c1", "s1")
-    FleetModel(exporter).schedule()
+    FleetQueries(exporter).history("c1", "s1")
+    FleetQueries(exporter).schedule()
     assert len(read(exporter, limit=5).changes) == 1
     exporter.ping()
 

@@ -13,8 +13,8 @@ from prometheus_client import generate_latest
 
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.summary import ScorerSummary
-from dsf.cli.delivered import ClusterDelivery
-from dsf.cli.explaining import run
+from dsf.cli.delivery import ClusterDelivery
+from dsf.cli.dryrun import run
 from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import HttpError
 from dsf.settings import Settings

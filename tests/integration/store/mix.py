@@ -10,11 +10,11 @@ from typing import Any
 import redis
 
 from dsf import keys
-from dsf.fleet.model import FleetModel
+from dsf.beat.dispatch import Dispatcher
+from dsf.fleet.queries import FleetQueries
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.snapshot import every
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.schedule.dispatch import Dispatcher
 from dsf.store.entries import Entry, effective, scorer_target
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from tests.integration.results.bed import Bed
@@ -33,7 +33,7 @@ class Mix:
         self.bed = bed
         self.client: redis.Redis = bed.client
         self.dice = random.Random(seed)
-        self.model = FleetModel(self.client, lambda: self.bed.now)
+        self.model = FleetQueries(self.client, lambda: self.bed.now)
         self.dispatcher = Dispatcher(self.client, batch=50, queue_limit=2, spread_rate=1000, clock=lambda: self.bed.now)
         for cluster in CLUSTERS:
             for scorer in SCORERS:
@@ -141,7 +141,7 @@ class Mix:
 
     def check(self) -> None:
         """The rows in memory say what reading every pair says, however it is asked, and what a new reader says."""
-        assert every_row(self.model) == every_row(FleetModel(self.client))
+        assert every_row(self.model) == every_row(FleetQueries(self.client))
         expected_states = self.recount()
         by_scorer: defaultdict[str, Counter[str]] = defaultdict(Counter)
         groups: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
@@ -209,7 +209,7 @@ class Mix:
         assert top_values == expected
 
 
-def every_row(model: FleetModel) -> dict[tuple[str, str], tuple[Any, ...]]:
+def every_row(model: FleetQueries) -> dict[tuple[str, str], tuple[Any, ...]]:
     """All that is known of each pair."""
     rows_by_pair = {}
     for row in every(model.rows()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsf import keys
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from tests.integration.results.bed import Bed
 from tests.integration.store.mix import CLUSTERS, SCORERS, Mix
 
@@ -94,7 +94,7 @@ def test_unreadable_row_counts_as_a_pair_that_never_ran(bed_in_memory: Bed) -> N
     mix = Mix(bed_in_memory, 1)
     for text in ("", "{", "[]", "7"):
         mix.client.hset(keys.ROWS, "c1/s1", text)
-        assert FleetModel(mix.client).scorer("s1").states.never == len(CLUSTERS)
+        assert FleetQueries(mix.client).scorer("s1").states.never == len(CLUSTERS)
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1
 

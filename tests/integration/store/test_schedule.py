@@ -14,7 +14,7 @@ from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.entries import Effective, ScheduleOverride, effective, is_slot, next_slot
 from dsf.store.schedule import ScheduleStore
-from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
+from tests.integration.beat.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
 
 

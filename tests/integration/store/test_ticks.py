@@ -14,7 +14,7 @@ from dsf.messages import run_time
 from dsf.store.client import lua
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import RUN_SLACK, send_now
-from tests.integration.schedule.support import books, entry, pushed
+from tests.integration.beat.support import books, entry, pushed
 
 
 def test_manual_tick_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:

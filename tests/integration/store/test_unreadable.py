@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from dsf import keys
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.optimizer.plans import read_plans
 from dsf.optimizer.redisrights import PLANS
@@ -44,7 +44,7 @@ def mix(bed_in_memory: Bed) -> Mix:
 
 def _readers(mix: Mix) -> list[Any]:
     """Readers of all pairs: one that starts, and one that follows."""
-    states = [model.scorer("s1").states for model in (FleetModel(mix.client, lambda: mix.bed.now), mix.model)]
+    states = [model.scorer("s1").states for model in (FleetQueries(mix.client, lambda: mix.bed.now), mix.model)]
     rows = [*mix.bed.pairs.rows([("c1", "s1"), ("c2", "s1")]), *mix.bed.pairs.states([("c1", "s1"), ("c2", "s1")])]
     assert [row.last_success is not None for row in rows] == [False, True] * 2
     assert ResultsGuard(mix.client).repair(mix.bed.now) == 0
@@ -107,7 +107,7 @@ OTHERS = [
 def test_everything_else_goes_on_beside_what_cannot_be_read(mix: Mix, key: str, field: str, text: str) -> None:
     mix.client.hset(key, field, text)
     bed = mix.bed
-    model = FleetModel(mix.client, lambda: bed.now)
+    model = FleetQueries(mix.client, lambda: bed.now)
     for _ in range(2):
         assert model.scorer("s1").states.ok >= 1
         assert model.summary().pairs >= len(CLUSTERS)

@@ -19,16 +19,16 @@ from playwright.sync_api import Browser, expect
 from dsf import keys
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, dump_summaries
-from dsf.backtest import kept
-from dsf.backtest.kept import KeptRun
+from dsf.backtest import runstore
+from dsf.backtest.runstore import KeptRun
 from dsf.errors import BacktestError
 from dsf.fleet import changes
 from dsf.settings import Settings
 from dsf.store.registry import ScorerRecord
-from dsf.web.backtesting import BacktestRunner, RunRequest
+from dsf.web.backtestrunner import BacktestRunner, RunRequest
 from dsf.web.objects import in_folder
+from dsf.web.pagedata import Reading
 from dsf.web.pages import Sources
-from dsf.web.reading import Reading
 from tests.integration.backtest.conftest import CLUSTERS, busy
 from tests.integration.cli.conftest import Dsf, dsf
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
@@ -137,8 +137,8 @@ def started(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str:
 
 def finished_run(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
     """The newest run, once it has ended."""
-    wait_for(lambda: not kept.read(client, scorer)[0].is_running, 90, "the backtest to end")
-    return kept.read(client, scorer)[0]
+    wait_for(lambda: not runstore.read(client, scorer)[0].is_running, 90, "the backtest to end")
+    return runstore.read(client, scorer)[0]
 
 
 def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -232,7 +232,7 @@ def test_killed_page_leaves_no_backtest_process_behind(acting: WebProcess, redis
         lambda: not backtest_process.is_running() or backtest_process.status() == psutil.STATUS_ZOMBIE, 60, "its end"
     )
     # The next page says that it has not ended, and does not wait for it.
-    assert kept.read(redis_client, SAMPLE)[0].is_running
+    assert runstore.read(redis_client, SAMPLE)[0].is_running
 
 
 def versions(client: redis.Redis) -> None:
@@ -271,7 +271,7 @@ def test_comparison_started_on_the_page_is_drawn_there(
     run = finished_run(redis_client)
     assert run.comparison is not None
     assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 25, list(CLUSTERS))
-    assert kept.read(redis_client, HASTY) == [run]
+    assert runstore.read(redis_client, HASTY) == [run]
     [change] = changes.read(redis_client).changes
     assert (change.action, change.scorer, change.detail, change.note, change.way) == (
         "compare", SAMPLE, f"with {HASTY}: 7200 s, every 300 s", "sooner?", "page",
@@ -412,7 +412,7 @@ def test_comparison_of_the_command_line_is_drawn_with_its_placements(
     result = dsf("compare", *files, "--placement", str(tmp_path / "placement.yaml"), "--keep")
     assert result.exit_code == 0, result.output
     assert f"kept for the page of {SAMPLE}" in result.stderr
-    [newest, first] = kept.read(redis_client, SAMPLE)
+    [newest, first] = runstore.read(redis_client, SAMPLE)
     assert newest.comparison is not None
     [placement] = newest.comparison.placements
     assert placement.flaps_b > placement.flaps_a

@@ -18,7 +18,7 @@ from dsf.messages import new_run_id
 from dsf.store.entries import Entry
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.schedule import ScheduleStore
-from dsf.web.acting import ACTS
+from dsf.web.actions import ACTS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.browser import THEMES, TIMEOUT, Tab

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from dsf.backtest import kept
+from dsf.backtest import runstore
 from dsf.fleet import changes
 from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS
 from dsf.store.registry import ScorerRecord
@@ -111,7 +111,7 @@ def test_the_api_server_says_who_may_what(
         assert len(changes.read(redis_client).changes) == 1
 
         # Neither account may list Placements, so a comparison has none for them; the holder of both rights sees them.
-        kept.keep(redis_client, [SAMPLE], comparison(time.time()))
+        runstore.keep(redis_client, [SAMPLE], comparison(time.time()))
         reader, _ = visitor(tokens["reader"])
         for who, sees in ((viewer, False), (reader, True), (actor, False)):
             html = who.get(f"/scorers/{SAMPLE}/backtests")
@@ -127,8 +127,8 @@ def test_the_api_server_says_who_may_what(
         form = actor.get(f"/act/compare?scorer={SAMPLE}")
         status, text, place = actor.post("/act/compare", form, other="other", how="now")
         assert status == 303, text
-        wait_for(lambda: not kept.read(redis_client, "other")[0].is_running, 90, "the comparison")
-        run = kept.read(redis_client, "other")[0]
+        wait_for(lambda: not runstore.read(redis_client, "other")[0].is_running, 90, "the comparison")
+        run = runstore.read(redis_client, "other")[0]
         assert run.comparison is not None, run.problem
         assert [(placement.namespace, placement.name) for placement in run.comparison.placements] == [
             (namespace, "web")

@@ -22,10 +22,10 @@ from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notic
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.web import finding, views
+from dsf.web import search, views
 from dsf.web.guard import own_segments
+from dsf.web.pagedata import Reading
 from dsf.web.pages import Sources, all_views
-from dsf.web.reading import Reading
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
 from tests.support.redisserver import RedisServer, has_ipv6
@@ -195,16 +195,16 @@ def test_search_keeps_only_matching_results_in_memory(
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", results=results)
-    monkeypatch.setattr(finding, "PAGE_ROWS", 30)
-    answer = finding.find(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
+    monkeypatch.setattr(search, "PAGE_ROWS", 30)
+    answer = search.find(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
     rows = answer["page"].rows
     assert (len(rows), answer["page"].total, answer["looked"].read) == (30, 52, 52)
     assert {len(row.score.results) for row in rows} == {1}
 
 
 def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "_LOOKED_INTO", 3)
-    monkeypatch.setattr(finding, "MAX_ROWS", 3)
+    monkeypatch.setattr(search, "_LOOKED_INTO", 3)
+    monkeypatch.setattr(search, "MAX_ROWS", 3)
     fleet = good_fleet(redis_client)
     for number in range(10):
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
@@ -218,7 +218,7 @@ def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.
     sources = Sources(Reading(redis_client))
 
     def search_report(text: str) -> tuple[list[str], int, int]:
-        answer = finding.find(sources, {}, {"q": text})
+        answer = search.find(sources, {}, {"q": text})
         looked = answer["looked"]
         return [row.cluster for row in answer["page"].rows], looked.read, looked.of
 

@@ -13,7 +13,7 @@ from dsf.api.types import PAUSED_UNTIL_ANNOTATION
 from dsf.cli.duration import moment
 from dsf.store.client import parsed
 from dsf.store.entries import Entry, ScheduleOverride
-from dsf.web.acting import read_until
+from dsf.web.actions import read_until
 from tests.unit.hub.builders import scorer
 
 

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 
 from dsf.backtest.comparison import ComparisonView, ItemDifference, PlacementDifference, RankView, Span
-from dsf.backtest.kept import KeptRun, fitting, new_id
+from dsf.backtest.runstore import KeptRun, fitting, new_id
 from dsf.backtest.summary import COLUMNS, BacktestView, FailureCount, ItemView
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from dsf.api.scorerule import HoldRule
 from dsf.api.summary import ScorerSummary
-from dsf.backtest.picture import blocks
+from dsf.backtest.charts import blocks
 from dsf.backtest.recording import Question, Record, Recording, SourceQuestion
 from dsf.backtest.run import _unsampled, moments
 from dsf.backtest.scorers import moved

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dsf.cli.status import _render
 from dsf.cli.statusreport import StatusReport
-from dsf.fleet.outfolder import UnmetCondition
+from dsf.fleet.objectproblems import UnmetCondition
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,13 +9,13 @@ import redis
 
 from dsf import keys
 from dsf.cli.statusreport import read_report
-from dsf.fleet.model import FleetModel
 from dsf.fleet.path import LATE_RESULT, LATE_WRITER, STAGES, Problem
+from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import model_families
 from dsf.settings import Settings
+from dsf.store.heartbeats import Mark
 from dsf.store.pairs import Unwritten
 from dsf.store.ticks import run_deadline, tick_message
-from dsf.store.watch import Mark
 from dsf.store.writes import TURN_AT, Writes
 from dsf.web.app import unready
 from tests.integration.results.bed import START, Bed
@@ -35,7 +35,7 @@ def working(bed: Bed) -> None:
 
 
 def problems(bed: Bed) -> list[Problem]:
-    return FleetModel(bed.client, clock=lambda: bed.now).path_problems()
+    return FleetQueries(bed.client, clock=lambda: bed.now).path_problems()
 
 
 def test_every_stage_works(bed: Bed) -> None:
@@ -137,7 +137,7 @@ def test_every_view_shows_the_interruption(bed: Bed) -> None:
     bed.now = time.time() - 25
     bed.cycle()
     send_tick(bed)
-    model = FleetModel(client)
+    model = FleetQueries(client)
     assert [problem.stage for problem in model.summary().problems] == ["results"]
     report = read_report(client, Settings(role="cli"), None)
     assert (report.ok, [problem.message[:23] for problem in report.problems]) == (False, ["no results are taken in"])

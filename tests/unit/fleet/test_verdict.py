@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dsf.api.score import has_expired, valid_until
-from dsf.fleet.groups import Groups
-from dsf.fleet.rows import score_view
+from dsf.fleet.pairviews import score_view
+from dsf.fleet.rowgroups import Groups
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleetmetrics.families import PairFamilies

@@ -17,7 +17,7 @@ from dsf.api.types import (
     UPSTREAM_FINALIZER,
 )
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.hub.clusters import ClusterReconciler, DepartedClusters, Departures
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
@@ -353,7 +353,7 @@ def test_without_a_configuration_no_score_is_published(world: HubFixture) -> Non
 
 
 def test_people_are_told_what_is_gone_and_why_results_are_refused(world: HubFixture) -> None:
-    fleet = FleetModel(world.client)
+    fleet = FleetQueries(world.client)
     assert (fleet.cluster("c").problem, fleet.pair("c", "cpu").cluster_problem) == ("", "")
     removed_manifest = world.api.take(Kind.ADDON)
     world.look()

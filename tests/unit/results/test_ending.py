@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.scorerule import Aggregate
-from dsf.fleet.rows import score_items
+from dsf.fleet.pairviews import score_items
 from dsf.messages import Result
 from dsf.results.ending import digest_of, ending_of
 from dsf.store.registry import ScorerRecord

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from dsf.fleet import rescore
-from dsf.fleet.model import FleetModel
+from dsf.fleet.pairviews import score_view
+from dsf.fleet.queries import FleetQueries
 from dsf.fleet.rescore import RunView
-from dsf.fleet.rows import score_view
 from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.results.ending import ending_of
 from dsf.store.pairs import Pairs
-from dsf.web.reading import Reading
+from dsf.web.pagedata import Reading
 from tests.integration.results.bed import Bed
 from tests.unit.results.test_ending import NOW, record, result
 
@@ -66,7 +66,7 @@ def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
 def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str) -> None:
     bed.now = time.time() - 1
     bed.cycle(**values)
-    reader, reading = FleetModel(bed.client), Reading(bed.client)
+    reader, reading = FleetQueries(bed.client), Reading(bed.client)
     [pair] = Pairs(bed.client).rows([("c1", "s1")])
     assert pair.remark is not None
     text = pair.remark.message
@@ -96,7 +96,7 @@ def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reaso
 
 
 def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: Bed) -> None:
-    model, reading = FleetModel(bed.client), Reading(bed.client)
+    model, reading = FleetQueries(bed.client), Reading(bed.client)
     bed.now = time.time() - 400
     bed.cycle(results=SHARED)
     # The score has expired: it is in the group of the expired.

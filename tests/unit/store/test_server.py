@@ -9,7 +9,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import SettingsError
-from dsf.fleet.model import FleetModel
+from dsf.fleet.queries import FleetQueries
 from dsf.store import server
 from dsf.store.server import Owner
 
@@ -53,7 +53,7 @@ def test_server_problems_are_found(info: dict[str, object], kinds: list[str]) ->
 
 def test_problems_replace_those_before_and_reach_readers(redis_client: redis.Redis) -> None:
     server.write_problems(redis_client, {"eviction": "set it to noeviction", "clock": "synchronise it"})
-    problems = FleetModel(redis_client).summary().problems
+    problems = FleetQueries(redis_client).summary().problems
     assert [(one.stage, one.message) for one in problems] == [
         ("clock", "synchronise it"),
         ("eviction", "set it to noeviction"),
@@ -61,7 +61,7 @@ def test_problems_replace_those_before_and_reach_readers(redis_client: redis.Red
     server.write_problems(redis_client, {"clock": "synchronise both"})
     assert server.read_problems(redis_client) == {"clock": "synchronise both"}
     server.write_problems(redis_client, {})
-    assert FleetModel(redis_client).summary().problems == []
+    assert FleetQueries(redis_client).summary().problems == []
 
 
 def test_database_has_one_owner(redis_client: redis.Redis) -> None:

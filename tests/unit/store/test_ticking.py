@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.beat.stats import schedule_families
 from dsf.cli.statusreport import read_report
-from dsf.fleet.model import FleetModel
-from dsf.schedule.stats import schedule_families
+from dsf.fleet.queries import FleetQueries
 from dsf.settings import Settings
 from dsf.store.ticks import LATE, ticks_problem
 from dsf.web.app import unready
@@ -33,7 +33,7 @@ def test_overdue_pair_is_reported_as_a_missing_beat(due: dict[str, float], is_pr
 def test_every_view_of_the_fleet_says_it() -> None:
     client = memory_client()
     client.zadd(keys.DUE, {"c1/s": time.time() - LATE - 1})
-    [problem] = FleetModel(client).summary().problems
+    [problem] = FleetQueries(client).summary().problems
     assert (problem.stage, problem.message[:23]) == ("ticks", "no ticks are sent: c1/s")
     report = read_report(client, Settings(role="cli"), None)
     assert (report.ok, [problem.message[:17] for problem in report.problems]) == (False, ["no ticks are sent"])

@@ -11,10 +11,12 @@ from typing import cast
 
 import pytest
 
-from dsf.backtest import kept
-from dsf.backtest.kept import MAX_RUNS, fitting
+from dsf.backtest import runstore
+from dsf.backtest.runstore import MAX_RUNS, fitting
 from dsf.backtest.summary import COLUMNS
-from dsf.fleet.overviews import (
+from dsf.fleet.selection import PairFilter
+from dsf.fleet.verdict import Verdict
+from dsf.fleet.views import (
     ClusterOverview,
     ClusterPage,
     ConditionView,
@@ -26,13 +28,11 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.selection import PairFilter
-from dsf.fleet.verdict import Verdict
 from dsf.settings import Settings
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.registry import ScorerRecord
+from dsf.web.pagedata import PAGE_ROWS, Reading, Rows, TableRow, Why
 from dsf.web.pages import Sources
-from dsf.web.reading import PAGE_ROWS, Reading, Rows, TableRow, Why
 from dsf.web.rendering import render
 from dsf.web.states import STATES
 from dsf.web.views import VIEWS
@@ -227,7 +227,7 @@ def test_backtest_tab_with_the_largest_stored_runs_stays_below_the_element_limit
         def registry(self) -> Registered:
             return self
 
-    monkeypatch.setattr(kept, "read", lambda *_: runs)
+    monkeypatch.setattr(runstore, "read", lambda *_: runs)
     [view] = [candidate for candidate in VIEWS if candidate.path == "/scorers/{scorer}/backtests"]
     for run in ("0", "1", "2"):
         query = {"run": run, "allowed": "placements"}

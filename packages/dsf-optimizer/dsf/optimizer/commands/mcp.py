@@ -14,7 +14,7 @@ def mcp() -> None:
     from contextlib import closing
 
     import dsf.log
-    from dsf.cli.person import who
+    from dsf.cli.localuser import who
     from dsf.cli.session import hub_settings
     from dsf.optimizer.mcp import run_stdio
     from dsf.optimizer.service import make_service

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsf.cli.group import BAD
+from dsf.cli.localuser import AsOption
 from dsf.cli.output import Format, Output, emit, number, table
-from dsf.cli.person import AsOption
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,7 +49,7 @@ def optimize(
         raise typer.BadParameter("give either --file or --reset")
     if reset is not None:
         _check_reset(reset, plot)
-    from dsf.cli.person import who
+    from dsf.cli.localuser import who
     from dsf.optimizer.service import make_service
 
     # As by Ctrl-C: what is half written is undone.

@@ -21,7 +21,7 @@ def optimizer(
 
     Example: dsf optimizer --auth none
     """
-    from dsf.cli.person import who
+    from dsf.cli.localuser import who
     from dsf.cli.session import hub_settings
     from dsf.optimizer.main import run
     from dsf.optimizer.settings import OptimizerSettings

@@ -11,8 +11,8 @@ import redis
 from dsf.optimizer import pages
 from dsf.optimizer.plans import ClusterPlan, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
 from dsf.settings import Settings
+from dsf.web.pagedata import Reading
 from dsf.web.pages import Sources
-from dsf.web.reading import Reading
 from dsf.web.rendering import render
 from tests.unit.web.test_nodes import AROUND
 

@@ -1,0 +1,132 @@
+"""Delivered summaries and secrets of an agent, for `dsf explain` and `dsf backtest`.
+
+The summaries come from files, or from the cluster's own API server. There the command uses the agent's account and
+code, so that an object that the agent cannot read is an error here too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsf.agent.config import FileConfig, Summaries
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import CONFIGMAP_NAME
+from dsf.auth.secrets import SecretSource
+from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError, UnknownScorerError
+from dsf.settings import Settings
+from dsf.sources.memory import SourceMemory
+from dsf.sources.window import window_budget
+
+if TYPE_CHECKING:
+    from dsf.agent.kube import KubeConfig
+
+
+@dataclass(frozen=True)
+class ClusterDelivery:
+    """All scorers of one cluster. `where` describes their origin for messages."""
+
+    where: str
+    summaries: Summaries
+    secrets: SecretSource
+    memory: SourceMemory | None = None
+
+    def summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
+        """Return the summary of a scorer. Raises UnknownScorerError, with a hint."""
+        if scorer not in self.summaries:
+            known = ", ".join(sorted(self.summaries)) or "none"
+            raise UnknownScorerError(
+                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({self.where} has: {known}); {hint}"
+            )
+        return self.summaries[scorer]
+
+
+def open_delivery(
+    stack: contextlib.ExitStack, cluster: str, settings: Settings, file: Path | None = None
+) -> ClusterDelivery | None:
+    """Return the delivered summaries: of `file` or DSF_AGENT_CONFIG, else of the agent's namespace; None without an
+    agent."""
+    file = file or settings.agent_config
+    if file is not None:
+        return from_file(file, settings)
+    return stack.enter_context(from_cluster(cluster, settings)) if settings.agent_kube else None
+
+
+def from_file(file: Path, settings: Settings) -> ClusterDelivery:
+    """The ConfigMap in a file, and secrets in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
+    if not file.is_file():
+        raise ManifestError(f"{file}: there is no such file; the hub writes it when the cluster is accepted")
+    config = FileConfig(file)
+    with _quiet():
+        summaries = config.summaries()
+    if config.problem:
+        raise ManifestError(f"{file}: {config.problem}")
+    return ClusterDelivery(str(file), summaries, FileSecrets(settings.agent_secrets_dir, Release(settings)))
+
+
+@contextlib.contextmanager
+def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
+    """The ConfigMap and, on demand, the Secrets of the agent's namespace, readable while the context is open.
+
+    Raises UnknownClusterError for the agent of another cluster, ObjectNotFoundError without the ConfigMap, BackendError
+    if it is unreadable, ManifestError if it is invalid, and SettingsError outside of a cluster.
+    """
+    # Imported here: the Kubernetes client takes half a second and 40 MB.
+    from dsf.agent.kube import KubeConfig
+
+    if settings.cluster not in ("", cluster):
+        raise UnknownClusterError(
+            f"this is the agent of cluster {settings.cluster!r}; run this in the agent of {cluster!r}"
+        )
+    config, namespace = KubeConfig(settings), settings.agent_namespace
+    with _quiet(), contextlib.ExitStack() as stack:
+        stack.callback(config.stop)
+        config.start()
+        summaries = _read(config, namespace)
+        memory = SourceMemory(window_budget(settings.agent_window_series), lambda: summaries)
+        # The sources of the agent, but no second receiver on its port.
+        memory.settings = settings.model_copy(update={"otlp_port": None})
+        stack.callback(memory.stop)
+        yield ClusterDelivery(_configmap(namespace), summaries, config.secrets, memory)
+
+
+def _read(config: KubeConfig, namespace: str) -> Summaries:
+    """The summaries of the first read, as in `from_cluster`."""
+    from dsf.agent.kube import hint
+    from dsf.kube.resources import CONFIG_MAPS
+
+    summaries, what = config.summaries(), _configmap(namespace)
+    if not config.reflector.synced.is_set():
+        why = config.reflector.error or "its API server does not answer in time"
+        raise BackendError(f"{what} is missing{hint(CONFIG_MAPS, namespace, CONFIGMAP_NAME, why)}")
+    if config.read() is None:
+        raise ObjectNotFoundError(
+            f"{what} is missing; the hub delivers it when the cluster is accepted: on the hub see "
+            "`kubectl -n CLUSTER get manifestworks`"
+        )
+    if not config.loaded_at:
+        raise ManifestError(f"{what}: {config.problem}")
+    return summaries
+
+
+def _configmap(namespace: str) -> str:
+    return f"ConfigMap {CONFIGMAP_NAME} in namespace {namespace}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the agent's log: the command reports the same itself."""
+    loggers = [logging.getLogger(name) for name in ("dsf.agent", "dsf.kube")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

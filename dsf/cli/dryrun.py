@@ -1,0 +1,362 @@
+"""Runs a cycle and records requests, answers and results, without publishing them.
+
+The stages are the agent's (`dsf.cycle`), with an observer. Tokens are sent as by an agent and masked in the report.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import redis
+import typer
+from pydantic import Field
+
+from dsf import http, keys
+from dsf.api.score import DimensionFormat, to_score_value
+from dsf.api.scorerule import items
+from dsf.api.scoringresponse import parse_response, remark_of
+from dsf.api.summary import ScorerSummary
+from dsf.cli.delivery import ClusterDelivery, open_delivery
+from dsf.cli.session import agent_settings, by_environment
+from dsf.cycle.stages import Cycle, Observer, Stages
+from dsf.errors import CycleError, DsfError, ScoreObjectTooLargeError
+from dsf.fleet.pairviews import score_view
+from dsf.fleet.views import HoldView, ScoreItem, View
+from dsf.http.access import Access, alias_of
+from dsf.messages import new_run_id
+from dsf.process import hubclock, tracing
+from dsf.reasons import RefusalReason
+from dsf.settings import Settings
+from dsf.sources import Payload
+from dsf.sources.base import Question
+from dsf.store.client import connect
+from dsf.store.pairs import Pairs
+from dsf.store.registry import Registry
+from dsf.text import WITHHELD, masked, shown_url
+
+#: Most bytes of a request or an answer in the report.
+HEAD_BYTES = 400
+
+
+class QueryView(View):
+    """A request to the source."""
+
+    source: str = Field(default="", description="Name of the source, where there are several.")
+    query: str
+    method: str = "GET"
+    url: str
+    here: str = Field(default="", description="Address that stands for the URL's host on this machine, as in a demo.")
+    sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
+    status: int | None = None
+    seconds: float
+    bytes: int = 0
+    series: int = 0
+    head: str = Field(default="", description="The first bytes of the series that go to the scoring API.")
+    warnings: list[str] = Field(default_factory=list, description="What the source says against its answer.")
+    reason: str = ""
+    message: str = ""
+
+
+class RequestView(View):
+    """The request to the scoring API."""
+
+    url: str
+    here: str = Field(default="", description="As in a query.")
+    sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
+    bytes: int
+    series: int
+    head: str
+
+
+class ResponseView(View):
+    """The answer of the scoring API."""
+
+    status: int | None = None
+    seconds: float
+    bytes: int = 0
+    head: str = ""
+
+
+class ResultView(View):
+    """The outcome of one result."""
+
+    result: str = Field(description="As it was sent, shortened.")
+    fate: str = Field(description="item, metric (no AddOnPlacementScore requested), replaced or refused")
+    name: str = Field(default="", description="Name of the item.")
+    value: int | None = Field(default=None, description="Value of the item: rounded down, then clamped to -100..100.")
+    note: str = Field(default="", description="Reason of the refusal, or change of the value.")
+
+
+class ExplainReport(View):
+    """One cycle. `outcome` is ok, empty, partial or error; stage, reason and message describe an error, or what of the
+    answer does not count."""
+
+    cluster: str
+    scorer: str
+    score_name: str
+    source_type: str
+    queries: list[QueryView] = Field(default_factory=list)
+    request: RequestView | None = None
+    response: ResponseView | None = None
+    results: list[ResultView] = Field(default_factory=list)
+    outcome: str = ""
+    stage: str = ""
+    reason: str = ""
+    message: str = ""
+    held: list[ScoreItem] = Field(
+        default_factory=list, description="Items in force on the hub of which a hold keeps back a new value."
+    )
+    hold: HoldView | None = None
+    trace: str = Field(default="", description="Id of its OpenTelemetry trace; empty if this process sends none.")
+
+
+def explained(scorer: str, cluster: str, config: Path | None, save: Path | None) -> ExplainReport:
+    """Run one cycle of a scorer as it was delivered to the cluster; `config` is a file with its ConfigMap.
+
+    Raises typer.BadParameter without a configuration and for a file `save` that cannot be written; DsfError.
+    """
+    settings = agent_settings(cluster)
+    with ExitStack() as stack:
+        delivery = open_delivery(stack, cluster, settings, config)
+        if delivery is None:
+            raise typer.BadParameter(
+                f"no configuration: DSF_AGENT_CONFIG names none, and {_no_demo()}. On Kubernetes the agent's pod "
+                "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or "
+                "save it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
+                param_hint="--config",
+            )
+        summary = delivery.summary(scorer, cluster, "it may be masked, not healthy, or not resolved: see `dsf status`")
+        http.use(settings)
+        try:
+            report = run(cluster, summary, settings, delivery, save)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot be written: {error}", param_hint="--save") from None
+    return report if settings.agent_kube else _with_held(report, settings)
+
+
+def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
+    """With what the hub holds back of this score, where Redis can be read: agents have no right to it."""
+    # The data is an addition that is not worth a long wait.
+    settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
+    try:
+        with connect(settings, name="dsf-cli", retries=0) as client:
+            now = hubclock.hub_time(client)
+            state = Pairs(client).state(report.cluster, report.scorer)
+            score = score_view(state, Registry(client).scorers(), now)
+    except (DsfError, redis.RedisError):
+        return report
+    items = [item for item in score.items if item.waiting is not None]
+    return report.model_copy(update={"held": items, "hold": score.hold})
+
+
+def _no_demo() -> str:
+    if by_environment():
+        return "no demo runs with the Redis of DSF_REDIS_URL: unset it, or source the file `env` of a running demo"
+    return "no demo runs here"
+
+
+def run(
+    cluster: str, summary: ScorerSummary, settings: Settings, delivery: ClusterDelivery, save: Path | None = None
+) -> ExplainReport:
+    """Fetch and score like the agent of `cluster`. Errors are in the report; nothing is retried.
+
+    `save` is a file for the scoring request, which is written before the scoring API is asked. Raises OSError.
+    """
+    seen = _Seen()
+    stages = Stages(settings, delivery.secrets, delivery.memory, seen)
+    cycle = Cycle(summary.name, "", summary, math.inf)
+    report = ExplainReport(
+        cluster=cluster,
+        scorer=summary.name,
+        score_name=summary.score_name,
+        source_type=", ".join(dict.fromkeys(source.source_type for source in summary.each_source)),
+    )
+    values: dict[str, Any] = {}
+    try:
+        with tracing.by_hand("explain", keys.run_member(cluster, summary.name, new_run_id())) as trace:
+            payload = stages.fetch(cycle)
+            request = b"".join(payload.pieces)
+            if save is not None:
+                save.write_bytes(request)
+            stages.score(cycle, request)
+    except CycleError as error:
+        values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
+    else:
+        values = _judged(cluster, seen, cycle, payload)
+    if seen.exchanges["score"]:
+        values["request"] = RequestView(
+            url=shown_url(summary.scoring_endpoint),
+            here=alias_of(summary.scoring_endpoint),
+            sent=seen.sent.get(("score", None), []),
+            bytes=len(request),
+            series=payload.series,
+            head=seen.head([request]),
+        )
+        values["response"] = seen.response(seen.exchanges["score"][0])
+    # Sources are queried in parallel; the requests of each stay in order.
+    order = [source.source_name for source in summary.each_source]
+    questions = sorted(seen.exchanges["fetch"], key=lambda question: order.index(question.source))
+    return report.model_copy(
+        update=values | {"trace": trace, "queries": [seen.query(question) for question in questions]}
+    )
+
+
+class _Seen(Observer):
+    """Observer that records the stages, and the secrets to mask."""
+
+    def __init__(self) -> None:
+        self.exchanges: defaultdict[str, list[Question]] = defaultdict(list)
+        self.sent: dict[tuple[str, str | None], list[str]] = {}
+        #: Per access; renewable tokens extend it during the cycle.
+        self._all_secrets: list[Sequence[str]] = []
+
+    def authenticated(self, stage: str, access: Access, source: str | None) -> None:
+        """Record the credentials that must be masked."""
+        self.sent[stage, source] = list(access.shown)
+        self._all_secrets.append(access.secrets)
+
+    @property
+    def _secrets(self) -> list[str]:
+        return [secret for secrets in self._all_secrets for secret in secrets]
+
+    def asked(self, stage: str, question: Question) -> None:
+        """Record it."""
+        self.exchanges[stage].append(question)
+
+    def query(self, question: Question) -> QueryView:
+        """View of one request to the source."""
+        error = question.error
+        return QueryView(
+            source=question.source or "",
+            query=question.query,
+            method=question.method,
+            url=_url(question),
+            here=alias_of(question.url) if "://" in question.url else "",
+            sent=[*_form(question), *(self.sent.get(("fetch", question.source), []) if "://" in question.url else [])],
+            head=self.head(question.pieces),
+            warnings=list(question.warnings),
+            reason=error.reason if error else "",
+            message=masked(str(error), *self._secrets) if error else "",
+            series=question.series,
+            **self._answer(question),
+        )
+
+    def response(self, question: Question) -> ResponseView:
+        """View of the scoring API's answer."""
+        return ResponseView(head=self.head(question.pieces), **self._answer(question))
+
+    def _answer(self, question: Question) -> dict[str, Any]:
+        status = question.error.status if question.error else HTTPStatus.OK
+        return {"status": status, "seconds": question.seconds, "bytes": question.received}
+
+    def head(self, pieces: Sequence[bytes | memoryview]) -> str:
+        """The first bytes, as text."""
+        # Mask before cutting: half a token at the end would stay otherwise.
+        shown = self.masked(b"".join(pieces))
+        return shown[:HEAD_BYTES].decode(errors="replace") + ("..." if len(shown) > HEAD_BYTES else "")
+
+    def masked(self, data: bytes) -> bytes:
+        """The data without the secrets."""
+        return self.hidden(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+
+    def hidden(self, text: str) -> str:
+        """The text without the secrets."""
+        return masked(text, *self._secrets)
+
+
+def _fates(cluster: str, summary: ScorerSummary, body: bytes, hidden: Callable[[str], str]) -> Iterator[ResultView]:
+    """The outcome of each result, in the order of the answer. `hidden` removes secrets from a text that is shown."""
+    elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
+    if summary.aggregate_with and summary.score_destination != "None":
+        refused = (_fate(cluster, summary, element, "x", hidden) for element in elements)
+        yield from (fate for fate in refused if fate.fate == "refused")
+        good = summary.rule.aggregated(parse_response(body).results)
+        elements = [{"metric": labels, "score": score} for labels, score in good]
+    formats = summary.rule.dimension_formats
+    given: set[str] = set()
+    named: set[int] = set()
+    for number, fmt in enumerate(formats):
+        fates = [_fate(cluster, summary, element, fmt, hidden) for element in elements]
+        # A later result replaces one with the same item name; an earlier format wins over a later one.
+        last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
+        for index, fate in enumerate(fates):
+            shown = fate.model_copy(update={"name": hidden(fate.name), "note": hidden(fate.note)})
+            if fate.fate == "item" and (last[fate.name] != index or fate.name in given):
+                which = "an earlier format" if fate.name in given else "a later result"
+                note = f"{which} has the same item name"
+                yield shown.model_copy(update={"fate": "replaced", "value": None, "note": note})
+            elif fate.fate == "item" or (number == len(formats) - 1 and index not in named):
+                yield shown
+        named |= {index for index, fate in enumerate(fates) if fate.fate == "item"}
+        given |= last.keys()
+
+
+def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: Callable[[str], str]) -> ResultView:
+    """Return what becomes of a result by a format."""
+    text = hidden(json.dumps(element, ensure_ascii=False))
+    shown = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
+    alone = parse_response(json.dumps({"results": [element]}).encode())
+    if not alone.results:
+        return ResultView(result=shown, fate="refused", note=", ".join(alone.refused))
+    labels, score = alone.results[0]
+    if summary.score_destination == "None":
+        return ResultView(result=shown, fate="metric")
+    name = DimensionFormat(fmt, cluster, summary.score_name).render(labels)
+    if not name:
+        return ResultView(result=shown, fate="refused", note="empty_dimension")
+    value, clamped = to_score_value(score)
+    note = f"{score:g} is outside of -100..100" if clamped else ""
+    if not clamped and math.floor(score) != score:
+        note = f"rounded down from {score:g}"
+    return ResultView(result=shown, fate="item", name=name, value=value, note=note)
+
+
+def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
+    """The hub's result for this answer."""
+    response, summary = cycle.response, cycle.summary
+    if response is None:
+        raise RuntimeError("the cycle was not scored")
+    (question,) = seen.exchanges["score"]
+    refused = Counter(response.refused)
+    # Only the labels that count tell metrics apart.
+    distinct = {frozenset(labels.items()) for labels, _ in response.results}
+    given, replaced, example = len(response.results), len(response.results) - len(distinct), ""
+    body = b"".join(question.pieces)
+    results = [] if seen.masked(body) == WITHHELD.encode() else list(_fates(cluster, summary, body, seen.hidden))
+    if summary.score_destination != "None":
+        try:
+            ruled = items(response.results, summary.rule, cluster)
+        except ScoreObjectTooLargeError as error:
+            failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
+            return {"results": results, **failure}
+        built = ruled.built
+        given, replaced, example = len(ruled.results), built.duplicates, built.duplicate
+        refused += built.refused
+    outcome = "partial" if refused else "ok" if response.results else "empty"
+    refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
+    remark = remark_of(refused, response.refused.total() + given, example=example, series=payload.series)
+    # The message may have the name of an item, which a server that repeats the token made.
+    message = seen.hidden(remark.message) if remark else ""
+    remark_fields = {"reason": remark.reason, "message": message} if remark else {}
+    return {"results": results, "outcome": outcome, **remark_fields}
+
+
+def _url(question: Question) -> str:
+    """The requested URL, readable."""
+    if "://" not in question.url:
+        return question.url
+    in_url = question.params and question.method == "GET"
+    return shown_url(question.url) + (f"?{urlencode(question.params)}" if in_url else "")
+
+
+def _form(question: Question) -> list[str]:
+    """The parameters in the body of a request by POST."""
+    return [f"form {urlencode(question.params)}"] if question.params and question.method == "POST" else []

@@ -1,0 +1,284 @@
+"""The common part of `dsf backtest` and `dsf compare`: the scorer that is asked for, a run with progress, and both
+sides."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+import typer
+
+from dsf import http
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.scorerule import HoldRule, items
+from dsf.api.summary import ScorerSummary
+from dsf.auth.secrets import SecretSource
+from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed
+from dsf.backtest.recording import Question, QuestionLine, Record, Recording, as_line
+from dsf.backtest.run import check, moments, run
+from dsf.backtest.runstore import KeptRun, keep, new_id
+from dsf.backtest.scorers import from_hub, from_manifest, redirected
+from dsf.backtest.summary import BacktestView, summarised
+from dsf.cli.delivery import open_delivery
+from dsf.cli.group import USAGE, fail
+from dsf.cli.localuser import who
+from dsf.cli.session import agent_settings, command_settings, hub_settings, session
+from dsf.errors import UnknownScorerError
+from dsf.extras import needs
+from dsf.fleet.queries import FleetQueries
+from dsf.fleet.views import ScoreView
+from dsf.http import transport
+from dsf.process import hubclock
+from dsf.settings import Settings
+from dsf.store.registry import Registry, ScorerRecord
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A scorer on a cluster, with what its requests need."""
+
+    cluster: str
+    summary: ScorerSummary
+    settings: Settings
+    secrets: SecretSource
+
+    def run(
+        self,
+        recording: Recording,
+        moments: range,
+        every: int,
+        rate: float,
+        see: Callable[[QuestionLine | Record], None] | None = None,
+    ) -> None:
+        """Ask the moments that the recording lacks; `see` gets all lines, also those that it has.
+
+        Raises KeyboardInterrupt, BacktestError; what was asked is in the recording by then.
+        """
+        see = see or (lambda _: None)
+        # A name may lead to another server on each cluster, and connections are kept by name.
+        http.use(self.settings)
+        transport.close()
+        question = Question.of(self.cluster, self.summary, every)
+        recording.begin(question)
+        see(QuestionLine(question=question))
+        missing = recording.missing(self.cluster, moments)
+        for record in recording.records(self.cluster, moments[0], moments[-1]):
+            if record.outcome != "error":
+                see(record)
+        asked = run(self.cluster, self.summary, self.settings, self.secrets, missing, rate=rate)
+        for record in _with_progress(asked, f"{self.summary.name} on {self.cluster}", len(missing)):
+            recording.add(record)
+            see(record)
+
+
+def subject(
+    stack: ExitStack,
+    scorer: str | None,
+    cluster: str,
+    manifest: Path | None,
+    scorer_url: str = "",
+    source_url: str = "",
+) -> Subject:
+    """A scorer as it was delivered to the cluster, else as the hub has it, or the one in `manifest`.
+
+    Raises DsfError, which says what is missing and where; BacktestError also for a source that has no past.
+    """
+    settings = agent_settings(cluster)
+    http.use(settings)
+    if settings.agent_kube:
+        # Beside an agent: its cycles go first.
+        os.nice(10)
+    delivery = open_delivery(stack, cluster, settings)
+    if manifest is not None:
+        summary = from_manifest(manifest, scorer, cluster, scorer_url)
+    elif delivery is None:
+        summary = _of_hub(settings, scorer or "", cluster, scorer_url)
+    else:
+        summary = delivery.summary(scorer or "", cluster, "see `dsf status`, or test a manifest with -f")
+    check(summary)
+    secrets = delivery.secrets if delivery else FileSecrets(settings.agent_secrets_dir, Release(settings))
+    return Subject(cluster, redirected(summary, scorer_url, source_url), settings, secrets)
+
+
+def _of_hub(settings: Settings, scorer: str, cluster: str, scorer_url: str) -> ScorerSummary:
+    from dsf.kube.session import Session
+
+    kubeconfig = hub_settings(settings).kubeconfig
+    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise UnknownScorerError(
+            f"nothing says what scorer {scorer!r} is: no demo runs here, and there is neither a kubeconfig of the hub "
+            "nor DSF_AGENT_CONFIG; -f tests a manifest"
+        )
+    with closing(Session.load(kubeconfig)) as hub:
+        return from_hub(hub, scorer, cluster, scorer_url)
+
+
+def run_all(
+    tests: Iterable[tuple[Subject, Recording]],
+    asked: range,
+    every: int,
+    rate: float,
+    see: Callable[[QuestionLine | Record], None] | None = None,
+) -> bool:
+    """Run each test into its recording. Ctrl-C ends them, not the command; returns whether that happened."""
+    try:
+        for one, recording in tests:
+            one.run(recording, asked, every, rate, see)
+    except KeyboardInterrupt:
+        typer.echo("dsf: interrupted; what was computed is kept", err=True)
+        return True
+    return False
+
+
+def show(line: QuestionLine | Record) -> None:
+    """Print it as a line of JSON."""
+    typer.echo(as_line(line))
+
+
+def views(
+    recording: Recording, tested: list[Subject], asked: range, noise: int, hold: HoldRule | None
+) -> list[BacktestView]:
+    """Return the data of the clusters that were begun."""
+    questions = [recording.questions[one.cluster] for one in tested if one.cluster in recording.questions]
+    return [
+        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise, hold=hold)
+        for question in questions
+    ]
+
+
+def _manifest(name: str) -> Path | None:
+    """The file, if a side is a manifest. A scorer's name may end like that of a file, but has no folder."""
+    path = Path(name)
+    is_manifest = path.suffix in (".yaml", ".yml") and (path.exists() or path.name != name)
+    return path if is_manifest else None
+
+
+def _is_recorded(name: str) -> bool:
+    return Path(name).is_file() and not _manifest(name)
+
+
+def side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
+    """Return one of the two sides; a scorer that is tested now has no moments yet."""
+    path = Path(name)
+    if _manifest(name) and not since:
+        raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
+    recording = stack.enter_context(Recording(path if _is_recorded(name) else None))
+    if not _is_recorded(name):
+        recording.name = path.stem if _manifest(name) else name
+        if not since:
+            with session() as opened:
+                _add_current(recording, opened.redis, name, now)
+    recording.only(clusters)
+    return recording
+
+
+def test(
+    stack: ExitStack,
+    sides: Iterable[tuple[str, Recording]],
+    since: int,
+    every: int,
+    clusters: Collection[str],
+    rate: float,
+) -> bool:
+    """Test scorers and manifests, cluster by cluster, so that both have the same ones. Whether Ctrl-C ended it."""
+    tests = [(name, recording) for name, recording in sides if since and not _is_recorded(name)]
+    if not tests:
+        return False
+    asked = moments(since, every, hubclock.now())
+    return run_all(
+        (
+            (subject(stack, None if _manifest(name) else name, cluster, _manifest(name)), recording)
+            for cluster in clusters or _all_clusters()
+            for name, recording in tests
+        ),
+        asked,
+        every,
+        rate,
+    )
+
+
+def without_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
+    """With the names of files alone: folders are of this machine."""
+
+    def short(text: str) -> str:
+        for side in sides:
+            text = text.replace(side.name, Path(side.name).name)
+        return text
+
+    return view.model_copy(update={"a": short(view.a), "b": short(view.b), "notes": [*map(short, view.notes)]})
+
+
+def _all_clusters() -> list[str]:
+    """Return the clusters of a hub on a folder."""
+    out = command_settings().out
+    found = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
+    if not found:
+        raise typer.BadParameter("is needed where no hub on a folder runs", param_hint="--cluster")
+    return found
+
+
+def replayed(
+    wanted: list[str], a: Recording, b: Recording, common: Common
+) -> tuple[list[PlacementDifference], list[str], list[str]]:
+    """Return the result for the Placements, notes, and what could not be read of them."""
+    replay = installed()
+    if replay is not None:
+        return replay(wanted, a, b, common)
+    if wanted:
+        fail(f"--placement: {needs('optimizer')}", USAGE)
+    return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
+
+
+def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int) -> None:
+    """Add the newest score of a scorer on each cluster, as of the moment `at`.
+
+    Raises UnknownScorerError, redis.RedisError.
+    """
+    scores = FleetQueries(client).scores(None, scorer).scores
+    record = Registry(client).scorers()[scorer]
+    for score in scores:
+        recording.begin(
+            Question(
+                cluster=score.cluster,
+                scorer=scorer,
+                score_name=score.score_name,
+                every=0,
+                # The rows have no expired score, so those that they have count.
+                validity=1,
+            )
+        )
+        items = {item.name: item.value for item in score.items} or _unpublished(score, record)
+        if items:
+            recording.add(Record(cluster=score.cluster, at=at, outcome="ok", items=items))
+
+
+def _unpublished(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
+    """The items that `scoreDestination: None` leaves out. Raises ScoreObjectTooLargeError."""
+    return items([(result.metric, result.score) for result in score.results], record, score.cluster).values
+
+
+def keep_run(scorers: list[str], **found: Any) -> None:
+    """Store what was found (fields of KeptRun) for the page of these scorers.
+
+    Raises BacktestError if the hub has none of them, redis.RedisError.
+    """
+    with session() as opened:
+        now = hubclock.now()
+        run = KeptRun(id=new_id(now), at=now, by=who(), way="cli", **found)
+        kept = keep(opened.redis, scorers, run)
+    typer.echo(f"dsf: kept for the page of {', '.join(kept)}", err=True)
+
+
+def _with_progress(records: Iterator[Record], title: str, total: int) -> Iterator[Record]:
+    """The records, with a bar on standard error if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    is_shown = sys.stderr.isatty()
+    yield from track(records, title, total=total, console=Console(stderr=True), transient=True, disable=not is_shown)

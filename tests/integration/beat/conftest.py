@@ -1,0 +1,14 @@
+"""Fixtures of the schedule's tests."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.integration.beat.support import Bench
+
+
+@pytest.fixture
+def bench(redis_client: redis.Redis) -> Bench:
+    """A beat with nothing to do yet."""
+    return Bench(redis_client)

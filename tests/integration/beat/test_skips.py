@@ -1,0 +1,118 @@
+"""Ticks that beat does not send: the pair says how many in a row, since when and why, until one is sent."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.store.pairs import Pairs
+from dsf.store.ticks import Skips
+from tests.integration.beat.support import START, Bench, books, entry, pushed, register
+
+#: A minute of ticks before a test changes anything, whatever the slots of its pairs.
+BEGUN = START + 60
+
+
+@pytest.fixture
+def begun(redis_client: redis.Redis) -> Bench:
+    """A pair that has run for a minute."""
+    register(redis_client, ["c1"])
+    started_bench = Bench(redis_client, queue_limit=100)
+    started_bench.store.upsert([entry("c1", interval=10)], started_bench.now)
+    started_bench.run(60)
+    return started_bench
+
+
+def test_pair_with_sent_ticks_has_no_skips(begun: Bench) -> None:
+    state = books(begun.client, "c1")
+    assert state.scheduled >= 6
+    assert state.skips is None
+
+
+def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
+    begun.store.set_override("c1/s", paused=True, now=begun.now)
+    begun.run(10)
+    first = books(begun.client, "c1").skips
+    assert first is not None
+    assert (first.reason, first.ticks) == ("paused", 1)
+    assert BEGUN <= first.since <= begun.now
+    begun.run(50)
+    skips = books(begun.client, "c1").skips
+    assert skips is not None
+    assert skips == Skips("c1", "paused", 6, first.since, skips.newest)
+    # Ten seconds apart.
+    assert begun.now - 11 <= skips.newest <= begun.now
+    assert books(begun.client, "c1").skipped() == {"paused": 6}
+    begun.store.set_override("c1/s", paused=False, now=begun.now)
+    begun.run(0.1)
+    assert books(begun.client, "c1").skips is None
+    # What was counted stays, and the next time begins anew.
+    assert books(begun.client, "c1").skipped() == {"paused": 6}
+    begun.store.set_override("c1/s", paused=True, now=begun.now)
+    again = begun.now
+    begun.run(35)
+    skips = books(begun.client, "c1").skips
+    assert skips is not None
+    assert 2 <= skips.ticks <= 4
+    assert books(begun.client, "c1").skipped() == {"paused": 6 + skips.ticks}
+    # A pair that ran between its slots leaves one out that would come too soon.
+    assert int(again) <= skips.since <= again + 15
+
+
+def test_skip_reason_follows_the_newest_cause(begun: Bench) -> None:
+    begun.client.lpush(keys.spoke_queue("c1"), *["waiting"] * 100)
+    begun.run(30)
+    queue_full = books(begun.client, "c1").skips
+    assert queue_full is not None
+    assert (queue_full.reason, queue_full.ticks) == ("queue_full", 3)
+    begun.store.set_override("*/s", paused=True, now=begun.now)
+    begun.run(10)
+    paused = books(begun.client, "c1").skips
+    assert paused is not None
+    assert paused == Skips("c1", "paused", 4, queue_full.since, paused.newest)
+    assert queue_full.newest < paused.newest <= begun.now
+    begun.store.set_override("*/s", paused=False, now=begun.now)
+    begun.run(10)
+    newest = books(begun.client, "c1").skips
+    assert newest is not None
+    assert newest.reason == "queue_full"
+
+
+def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client)
+    clusters = [f"c{n}" for n in range(12)]
+    bench.store.upsert([entry(cluster, interval=10, rate_limit="2/m") for cluster in clusters], bench.now)
+    bench.run(120)
+    # Four or five of them had a turn, and the next one has its in 30 seconds.
+    ticks_per_cluster = {cluster: len(pushed(redis_client, cluster)) for cluster in clusters}
+    never = [cluster for cluster, number in ticks_per_cluster.items() if number == 0]
+    assert len(never) >= 7
+    for state in Pairs(redis_client).rows((cluster, "s") for cluster in never):
+        skips = state.skips
+        assert skips is not None
+        assert skips == books(redis_client, state.cluster).skips
+        assert skips.reason == "rate_limit"
+        assert skips.ticks == books(redis_client, state.cluster).skipped()["rate_limit"] >= 10
+        assert START <= skips.since <= START + 11
+        assert "2/m, is for all clusters together" in skips.why("2/m")
+    bench.run(600)
+    for cluster in never:
+        skips = books(redis_client, cluster).skips
+        # Since its turn it counts anew.
+        assert skips is None or skips.ticks < books(redis_client, cluster).skipped()["rate_limit"]
+
+
+def test_beat_was_away(begun: Bench) -> None:
+    begun.now += 600
+    begun.dispatcher.run()
+    skips = books(begun.client, "c1").skips
+    assert skips is not None
+    assert (skips.reason, skips.ticks) == ("expired", 1)
+    begun.run(20)
+    assert books(begun.client, "c1").skips is None
+
+
+def test_unknown_skip_record_of_a_newer_beat_is_ignored(redis_client: redis.Redis) -> None:
+    redis_client.hset(keys.SKIPS, "c1/s", "3 1 5 moon")
+    assert books(redis_client, "c1").skips is None
