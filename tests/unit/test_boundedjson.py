@@ -1,4 +1,4 @@
-"""What JSON from outside may be, decided before it is parsed."""
+"""Limits of JSON from outside, checked before parsing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _depth(value: Any) -> int:
 
 
 def _count(value: Any) -> int:
-    """Containers, and elements behind the first of each."""
+    """Return the number of containers plus the elements after the first of each."""
     children = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if children is None else 1 + max(0, len(children) - 1) + sum(map(_count, children))
 

@@ -19,8 +19,8 @@ OURS = "redis://127.0.0.1:6400/0"
 
 
 def in_process(code: str, **environment: str) -> str:
-    """What a fresh process prints."""
-    done = subprocess.run(
+    """Return the output of a new process."""
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "DSF_REDIS_URL": OURS, **environment},
         capture_output=True,
@@ -28,8 +28,8 @@ def in_process(code: str, **environment: str) -> str:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 CONNECTIONS = """

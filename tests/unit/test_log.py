@@ -1,4 +1,4 @@
-"""Log lines that others can cause."""
+"""Log lines that outside programs can cause."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsf.settings import child_environment, unknown_variables
         ({"DSF_OTLP_TOKEN_FILE": "/t", "DSF_EXPORTER_HOST": "::1"}, ["DSF_EXPORTER_HOST", "DSF_OTLP_TOKEN_FILE"]),
         ({"DSF_REDIS_URLS": "", "dsf_redis": ""}, ["DSF_REDIS_URLS", "dsf_redis"]),
         ({"DSF_TEST_PATIENCE": "2"}, []),
-        # What Kubernetes adds for the Service dsf-exporter; without it the port is that of an old setting.
+        # Kubernetes adds these variables for the Service dsf-exporter; DSF_EXPORTER_HOST is an old setting.
         (
             {
                 "DSF_EXPORTER_SERVICE_HOST": "10.0.0.1",
@@ -40,18 +40,18 @@ def test_variables_that_are_no_settings(environment: dict[str, str], unknown: li
 def test_unknown_settings_are_named_once_by_a_process_and_not_by_a_command() -> None:
     environment = child_environment(log_format="json") | {"DSF_OTLP_TOKEN_FILE": "/etc/hidden"}
 
-    def said(code: str) -> list[dict[str, str]]:
+    def logged_lines(code: str) -> list[dict[str, str]]:
         program = f"import dsf.log\nfrom dsf.settings import settings\n{code}\ndsf.log.get('x').info('begins')"
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )
-        return [json.loads(line) for line in done.stderr.splitlines()]
+        return [json.loads(line) for line in process.stderr.splitlines()]
 
-    warning, begins = said("dsf.log.setup(settings())")
+    warning, begins = logged_lines("dsf.log.setup(settings())")
     assert (warning["level"], warning["names"]) == ("warning", "DSF_OTLP_TOKEN_FILE")
     assert "hidden" not in json.dumps(warning)
     assert begins["event"] == "begins"
-    assert [line["event"] for line in said("dsf.log.prepare(settings())")] == ["begins"]
+    assert [line["event"] for line in logged_lines("dsf.log.prepare(settings())")] == ["begins"]
 
 
 def test_throttle_passes_one_per_kind_and_counts_the_rest() -> None:
@@ -63,7 +63,7 @@ def test_throttle_passes_one_per_kind_and_counts_the_rest() -> None:
     assert [always.take("a"), always.take("a")] == [0, 0]
 
 
-def test_the_next_line_says_how_many_are_missing(monkeypatch) -> None:
+def test_next_logged_line_counts_the_suppressed_ones(monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr("dsf.log.time.monotonic", lambda: now[0])
     throttle = Throttle(every=1)

@@ -1,4 +1,4 @@
-"""What a result may say: its reason becomes the name of a counter and of a metric's label."""
+"""Validation of results; a reason becomes the name of a counter and a metric label."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RUN = "1799999999000-0123abcd"
 
 def _sent(reason: str) -> Result:
     result = Result.model_construct(cluster="c", scorer="s", run=RUN, at=1.0, outcome="error", reason=reason)
-    sent = sign(result, derive_key(MASTER, "c", 1))
-    assert json.loads(sent.partition(b"\n")[2])["reason"] == reason
-    return verify(sent, MASTER).result
+    signed_frame = sign(result, derive_key(MASTER, "c", 1))
+    assert json.loads(signed_frame.partition(b"\n")[2])["reason"] == reason
+    return verify(signed_frame, MASTER).result
 
 
 def test_reason_is_one_word() -> None:
@@ -46,19 +46,19 @@ def test_sender_is_verified_before_anything_is_parsed(monkeypatch: pytest.Monkey
     good = sign(Result(cluster="c", scorer="s", run=RUN, at=1.0, outcome="ok"), derive_key(MASTER, "c", 1))
     monkeypatch.setattr(messages, "check", pytest.fail)
     monkeypatch.setattr(messages._Payload, "model_validate_json", pytest.fail)
-    with pytest.raises(MessageRejectedError) as refused:
+    with pytest.raises(MessageRejectedError) as raised:
         verify(good + b"[", MASTER)
-    assert refused.value.reason == "bad_signature"
+    assert raised.value.reason == "bad_signature"
 
 
 def test_frame_names_sender_and_schema_once() -> None:
     result = Result(cluster="c.1", scorer="s", run=RUN, at=1.0, outcome="ok")
-    sent = sign(result, derive_key(MASTER, "c.1", 7))
-    assert (claimed_cluster(sent), claimed_cluster(b"no frame")) == ("c.1", "")
-    assert b"c.1" not in sent.partition(b"\n")[2]
-    assert verify(sent, MASTER) == (7, result)
-    assert len(sent.partition(b"\n")[0]) <= MAX_HEADER_BYTES
-    assert sent[:FRAME_MARK] != sign(result, derive_key(MASTER, "c.1", 8))[:FRAME_MARK]
+    signed_frame = sign(result, derive_key(MASTER, "c.1", 7))
+    assert (claimed_cluster(signed_frame), claimed_cluster(b"no frame")) == ("c.1", "")
+    assert b"c.1" not in signed_frame.partition(b"\n")[2]
+    assert verify(signed_frame, MASTER) == (7, result)
+    assert len(signed_frame.partition(b"\n")[0]) <= MAX_HEADER_BYTES
+    assert signed_frame[:FRAME_MARK] != sign(result, derive_key(MASTER, "c.1", 8))[:FRAME_MARK]
 
 
 def test_invisible_characters_are_removed() -> None:
@@ -73,26 +73,26 @@ def test_invisible_characters_are_removed() -> None:
         version="1\u200b",
         results=[({"node": "n\x9b1\n", "pod": "p"}, 1.0)],
     )
-    found = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER).result
-    assert (found.message, found.agent, found.version) == ("a 31m b ]0;", "host", "1")
-    assert found.results == [({"node": "n 1 ", "pod": "p"}, 1.0)]
+    received = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER).result
+    assert (received.message, received.agent, received.version) == ("a 31m b ]0;", "host", "1")
+    assert received.results == [({"node": "n 1 ", "pod": "p"}, 1.0)]
 
 
 def test_cluster_signs_for_itself_only() -> None:
     result = Result(cluster="other", scorer="s", run=RUN, at=1.0, outcome="ok")
-    sent = sign(result, derive_key(MASTER, "c", 1))
-    with pytest.raises(MessageRejectedError, match="does not match the key 1 of cluster other") as refused:
-        verify(sent, MASTER)
-    assert refused.value.reason == "bad_signature"
+    signed_frame = sign(result, derive_key(MASTER, "c", 1))
+    with pytest.raises(MessageRejectedError, match="does not match the key 1 of cluster other") as raised:
+        verify(signed_frame, MASTER)
+    assert raised.value.reason == "bad_signature"
 
 
-@pytest.mark.parametrize(("version", "said"), [("2.0", "2.0"), (2, ""), ({"major": 2}, "")])
-def test_result_of_a_later_schema_is_named_as_such(version: object, said: str) -> None:
+@pytest.mark.parametrize(("version", "version_text"), [("2.0", "2.0"), (2, ""), ({"major": 2}, "")])
+def test_result_of_a_later_schema_is_named_as_such(version: object, version_text: str) -> None:
     key = derive_key(MASTER, "c", 1)
-    sent = frame(json.dumps({"version": version}).encode(), key, "c", 99)
-    with pytest.raises(SchemaMismatchError) as refused:
-        verify(sent, MASTER)
-    assert (refused.value.schema_version, refused.value.version) == (99, said)
+    signed_frame = frame(json.dumps({"version": version}).encode(), key, "c", 99)
+    with pytest.raises(SchemaMismatchError) as raised:
+        verify(signed_frame, MASTER)
+    assert (raised.value.schema_version, raised.value.version) == (99, version_text)
 
 
 def test_run_ids_of_a_moment_sort_before_what_is_later() -> None:

@@ -1,4 +1,4 @@
-"""Text from outside: secrets out, nothing that steers a terminal in."""
+"""Text from outside: secrets and control characters are removed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TOKEN = "canary-token/4f1e+Zq=="
 
 @given(st.text(max_size=300), st.integers(1, 100))
 def test_cleaned_text_is_one_printable_line(text: str, limit: int) -> None:
-    found = cleaned(text, limit)
-    assert found.isprintable()
-    assert len(found) <= limit
-    assert cleaned(found, limit) == found.strip()
+    cleaned_text = cleaned(text, limit)
+    assert cleaned_text.isprintable()
+    assert len(cleaned_text) <= limit
+    assert cleaned(cleaned_text, limit) == cleaned_text.strip()
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,17 @@ def test_letters_of_all_writings_stay() -> None:
     ],
 )
 def test_token_is_masked_in_any_spelling(text: str) -> None:
-    found = masked(text, None, "another-token", TOKEN)
-    assert TOKEN[:-3] not in found
-    assert found == WITHHELD or MASK in found
+    masked_text = masked(text, None, "another-token", TOKEN)
+    assert TOKEN[:-3] not in masked_text
+    assert masked_text == WITHHELD or MASK in masked_text
 
 
 @given(st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40), st.text())
 def test_no_token_survives(token: str, around: str) -> None:
-    for written in (token, quote(token, safe=""), json.dumps(token)):
-        assert token not in cleaned(masked(f"{around}{written}{around}", token), 1000) or token in MASK + WITHHELD
+    for token_spelling in (token, quote(token, safe=""), json.dumps(token)):
+        assert (
+            token not in cleaned(masked(f"{around}{token_spelling}{around}", token), 1000) or token in MASK + WITHHELD
+        )
 
 
 def test_text_without_a_token_stays() -> None:
@@ -76,8 +78,8 @@ def test_text_without_a_token_stays() -> None:
     st.binary(max_size=10), st.binary(max_size=10), st.booleans(), st.text(st.characters(min_codepoint=33), min_size=8)
 )
 def test_no_base64_of_a_token_is_shown(before: bytes, after: bytes, is_for_urls: bool, token: str) -> None:
-    written = before + token.encode(errors="surrogatepass") + after
-    text = (base64.urlsafe_b64encode if is_for_urls else base64.b64encode)(written).decode()
+    content = before + token.encode(errors="surrogatepass") + after
+    text = (base64.urlsafe_b64encode if is_for_urls else base64.b64encode)(content).decode()
     assert text not in masked(f"you sent Basic {text}: go away", token)
 
 
@@ -134,12 +136,12 @@ _PASSWORDS = st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=0x24
 
 @given(_PASSWORDS)
 def test_no_password_of_a_url_survives(password: str) -> None:
-    # A mark on both sides, so that no part of the host or of the mask is taken for it.
+    # Markers on both sides distinguish the password from parts of the host and the mask.
     secret = f"qz{password}zq"
     for url in (f"http://user:{secret}@host:9090/path", f"http://{secret}@host", f"user:{secret}@host"):
-        shown = shown_url(url)
-        assert "qz" not in shown
-        assert "zq" not in shown
+        visible_url = shown_url(url)
+        assert "qz" not in visible_url
+        assert "zq" not in visible_url
         assert "qz" not in without_secrets_of_urls(f"mistake: {url!r}") or "://" not in url
 
 

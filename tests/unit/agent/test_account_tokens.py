@@ -1,4 +1,4 @@
-"""Tokens of the account without rights, and the audiences for which there are none."""
+"""Tokens of the account without rights, and audiences that are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jwt(**claims: object) -> str:
 
 
 class ApiServer:
-    """In place of a session."""
+    """Creates tokens instead of a session."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -57,9 +57,9 @@ OWN = jwt(iss="https://issuer.example.com", aud=["https://api.example.com", "k3s
 )
 def test_token_for_the_api_server_is_refused(audience: str) -> None:
     server = ApiServer(OWN)
-    with pytest.raises(SecretError, match="audience of this cluster's API server") as refused:
+    with pytest.raises(SecretError, match="audience of this cluster's API server") as raised:
         secrets(server).account_token(audience, 600, math.inf)
-    assert refused.value.reason == "secret_refused"
+    assert raised.value.reason == "secret_refused"
     assert server.paths == []
 
 

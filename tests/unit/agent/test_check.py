@@ -1,4 +1,4 @@
-"""`dsf agent --check` names the first step on the way to the hub's Redis that does not work."""
+"""`dsf agent --check` names the first failing step of the connection to the hub's Redis."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_relay_is_checked_before_the_connection(
         assert results(settings) == {"signing key": True, "kubeconfig": True, "port-forward": False}
         assert "forbids port-forwards" in last_detail(settings)
         server.status = 101
-        # An agent in the same pod listens on the port of the URL.
+        # A running agent in the same pod listens on the port of the URL.
         agent = make_relay(settings)
         assert agent is not None
         assert list(results(settings).items()) == [

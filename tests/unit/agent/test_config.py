@@ -1,4 +1,4 @@
-"""The delivered configuration: what counts at which moment."""
+"""The delivered configuration and its changes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_both_forms(tmp_path: Path, form: Any) -> None:
     put(path, form(summaries("a", "b")))
     config = FileConfig(path)
     assert sorted(config.summaries()) == ["a", "b"]
-    found = config.get("a")
-    assert found is not None
-    assert (found.score_name, found.validity_seconds) == ("a-score", 300)
+    summary = config.get("a")
+    assert summary is not None
+    assert (summary.score_name, summary.validity_seconds) == ("a-score", 300)
     assert config.get("c") is None
     assert config.problem == ""
     assert config.loaded_at > 0
@@ -54,7 +54,7 @@ def test_every_look_sees_the_newest(tmp_path: Path) -> None:
 
 
 def test_kubernetes_mount_is_followed(tmp_path: Path) -> None:
-    """The file is a link through a link that is exchanged."""
+    """The file is a link through another link, which is replaced."""
     (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
     config = FileConfig(tmp_path / "config.yaml")
     for version, names in (("..1", ["a"]), ("..2", ["b"])):

@@ -1,4 +1,4 @@
-"""How a cycle begins and ends, without Redis; its stages are Celery tasks that run here."""
+"""Start and end of a cycle without Redis; its stages are Celery tasks that run in the test."""
 
 from __future__ import annotations
 
@@ -78,28 +78,28 @@ def test_expired_tick_is_skipped_by_the_clock_of_the_hub(make: Callable[..., Bed
 
 
 def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
-    """It would only keep a thread from one that can."""
+    """Starting it would occupy a thread without a result."""
     bed = make()
 
-    def after(last: float, left: float) -> str:
-        """The outcome of a cycle every 10 s with so many seconds left, when the last one took so long."""
+    def outcome_after(last: float, remaining_seconds: float) -> str:
+        """Return the outcome of a cycle with the remaining seconds after a cycle that took `last` seconds."""
         bed.cycles._running.succeeded("a", last)
-        return bed.run(new_run_id(HUB_NOW + left - 10), HUB_NOW + left)
+        return bed.run(new_run_id(HUB_NOW + remaining_seconds - 10), HUB_NOW + remaining_seconds)
 
-    assert after(0.0, 0.5) == "ok"
-    assert after(3.0, 2.5) == "skipped: expired"
+    assert outcome_after(0.0, 0.5) == "ok"
+    assert outcome_after(3.0, 2.5) == "skipped: expired"
     assert "until no time was left for a cycle" in bed.sent[-1].message
     assert bed.stages.fetch.call_count == 1
-    assert after(3.0, 4.0) == "ok"
-    # Half of the interval is enough to try.
-    assert (after(9.0, 5.5), after(9.0, 4.5)) == ("ok", "skipped: expired")
-    # The last one may have been slow for once: after some in a row there is one try, and no more if that fails.
+    assert outcome_after(3.0, 4.0) == "ok"
+    # Half of the interval is enough for a start.
+    assert (outcome_after(9.0, 5.5), outcome_after(9.0, 4.5)) == ("ok", "skipped: expired")
+    # The last cycle may have been slow once: after five skipped cycles one runs, and again after five if it fails.
     bed.cycles.end_others([])
     bed.stages.fetch.side_effect = CycleError("fetch", "timeout", "too slow")
     bed.cycles._running.succeeded("a", 3.0)
     outcomes = []
     for number in range(13):
-        # Ticks that are over say nothing.
+        # Expired ticks are not counted.
         assert bed.run(new_run_id(HUB_NOW - 30 - number), HUB_NOW - 1) == "skipped: expired"
         try:
             outcomes.append(bed.run(new_run_id(HUB_NOW - 7.5 + number / 1000), HUB_NOW + 2.5))
@@ -134,7 +134,7 @@ def test_failed_stage_leaves_nothing_in_memory(make: Callable[..., Bed]) -> None
     answers: list[weakref.ref[object]] = []
 
     class Answer:
-        """What a stage had read, beside the error that it made of another one."""
+        """The response that a stage has read before it fails."""
 
     def fetch(_: object) -> None:
         received = Answer()
@@ -184,7 +184,7 @@ def test_cycle_is_reported_after_any_error_of_a_stage(make: Callable[..., Bed], 
     assert [(result.outcome, result.stage, result.reason) for result in bed.sent] == [
         ("error", "fetch", "internal_error")
     ]
-    # The next one may begin.
+    # The next cycle may start.
     bed.stages.fetch.side_effect = lambda _: Mock(pieces=[b"{}"], size=2, series=1, received=2)
     assert bed.run(new_run_id(HUB_NOW + 1)) == "ok"
 
@@ -198,13 +198,15 @@ def test_stage_is_retried_within_retries_and_deadline(
     bed.stages.fetch.side_effect = [busy, busy, Mock(pieces=[b"{}"], size=2, series=1, received=2)]
     assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
     assert bed.sent[0].counts["retries"] == 2
-    # Not once more than that, and not beyond the deadline, which may be when a server says to come again.
+    # Retries end at maxRetries and at the deadline, which Retry-After may exceed.
     later = CycleError("fetch", "http_503", "busy", retryable=True, retry_after=1000)
-    for number, (error, left, tries) in enumerate([(busy, 60.0, 3), (busy, 30.0, 1), (later, 600.0, 1)], 1):
+    for number, (error, remaining_seconds, tries) in enumerate(
+        [(busy, 60.0, 3), (busy, 30.0, 1), (later, 600.0, 1)], 1
+    ):
         bed.stages.fetch.reset_mock()
         bed.stages.fetch.side_effect = error
         with pytest.raises(CycleError, match="busy"):
-            bed.run(new_run_id(HUB_NOW + number), HUB_NOW + left)
+            bed.run(new_run_id(HUB_NOW + number), HUB_NOW + remaining_seconds)
         assert bed.stages.fetch.call_count == tries
 
 
@@ -213,7 +215,7 @@ def test_own_series_last_as_long_as_the_hubs_score_at_the_interval_of_the_tick(
     make: Callable[..., Bed], values: dict[str, int], validity: int
 ) -> None:
     bed = make(**values)
-    # The scorer says 10 s, a person 10 minutes: the next tick is due at the deadline of this one.
+    # An override raises 10 s to 10 minutes: the next tick is due at the deadline of this one.
     assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 600) == "ok"
     bed.clock.time += validity - 1
     assert len(page(bed.metrics)) == 1

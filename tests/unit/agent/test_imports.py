@@ -1,4 +1,4 @@
-"""What an agent imports at its start: each megabyte is there on every managed cluster."""
+"""Imports at an agent's start: every managed cluster pays for each megabyte."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 
 #: Distributions' modules that an agent needs, or that one of these brings with it.
 KNOWN = {
-    # Celery, billiard and rich look whether these are there; tools of the tests bring them.
+    # Celery, billiard and rich probe for these; tools of the tests install them.
     *("greenlet", "cffi", "psutil", "attr", "colorama"),
     *("celery", "kombu", "billiard", "vine", "amqp", "click", "dateutil", "six", "tzlocal"),
-    # All but the first for what is off; they come where installed.
+    # All but the first serve disabled features; they load if installed.
     *("redis", "hiredis", "opentelemetry", "cryptography", "greenlet"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
     *("pydantic_settings", "dotenv"),
     *("requests", "charset_normalizer", "urllib3", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
-    # For tracebacks, which structlog imports and does not use here.
+    # Structlog imports these for tracebacks, which are unused here.
     *("structlog", "rich", "pygments", "markdown_it", "mdurl"),
     *("prometheus_client", "yaml", "msgspec", "orjson"),
     *("_cffi_backend", "_brotli", "zipp", "packaging", "wrapt", "deprecated", "tzdata"),
@@ -40,8 +40,8 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def test_an_agent_imports_what_it_needs() -> None:
-    done = subprocess.run(
+def test_agent_imports_only_needed_modules() -> None:
+    process = subprocess.run(
         [sys.executable, "-c", _SAY],
         env={"DSF_ROLE": "agent", "DSF_CLUSTER": "c1", "DSF_REDIS_URL": "redis://127.0.0.1:1/0"},
         capture_output=True,
@@ -49,7 +49,7 @@ def test_an_agent_imports_what_it_needs() -> None:
         timeout=300,
         check=True,
     )
-    modules: list[str] = json.loads(done.stdout)
+    modules: list[str] = json.loads(process.stdout)
     assert not UNUSED & set(modules)
     tops = {name.split(".")[0] for name in modules}
     strange = {name for name in tops - KNOWN - sys.stdlib_module_names if not name.startswith("_")}
@@ -63,7 +63,7 @@ def test_dsf_agent_loads_no_other_command() -> None:
         "try:\n    run()\nexcept SystemExit as end:\n    print(end.code)\n"
         "print([name for name in ('typer', 'dsf.cli.main') if name in sys.modules])"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env={"DSF_CLUSTER": "c1", "DSF_LISTEN_PORT": "x"},
         capture_output=True,
@@ -71,5 +71,5 @@ def test_dsf_agent_loads_no_other_command() -> None:
         timeout=300,
         check=True,
     )
-    assert done.stdout.split("\n")[:2] == ["2", "[]"]
-    assert "DSF_LISTEN_PORT" in done.stderr
+    assert process.stdout.split("\n")[:2] == ["2", "[]"]
+    assert "DSF_LISTEN_PORT" in process.stderr

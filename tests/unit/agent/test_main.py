@@ -1,4 +1,4 @@
-"""What an agent's parts do together."""
+"""The parts of an agent in combination."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_cycles_of_a_removed_scorer_end_as_soon_as_anybody_sees_the_change(
     for cycle in cycles:
         assert agent.cycles._running.enter(cycle)
     config.write_text(dump_summaries([scorer("b")]))
-    # As the tick of the other one does.
+    # A tick of the other scorer also reads the configuration.
     assert agent.config.get("b") is not None
     assert [cycle.deadline <= time.monotonic() for cycle in cycles] == [True, False]

@@ -15,7 +15,7 @@ from dsf.api.summary import ScorerSummary
 
 
 class Config:
-    """A configuration in memory."""
+    """A configuration that is held in memory."""
 
     problem = ""
     loaded_at = 17.0
@@ -46,7 +46,7 @@ def page(metrics: AgentMetrics, prefix: str = "dynamic_score{") -> list[str]:
     return [line for line in generate_latest(metrics.registry).decode().splitlines() if line.startswith(prefix)]
 
 
-def test_the_line_that_dashboards_know() -> None:
+def test_exposed_line_keeps_the_form_that_dashboards_query() -> None:
     summary = scorer("a", "simple_prediction_score")
     metrics = AgentMetrics("cluster1", Config(summary))
     metrics.publish(summary, [ScoringResult({"node": "mynode", "namespace": "mynamespace", "pod": "mypod"}, 123.45)])
@@ -56,12 +56,12 @@ def test_the_line_that_dashboards_know() -> None:
 
 
 def test_labels_are_made_once_for_all_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = mock.Mock(side_effect=metrics_module.gauge_labels)
-    monkeypatch.setattr(metrics_module, "gauge_labels", made)
+    counted_labels = mock.Mock(side_effect=metrics_module.gauge_labels)
+    monkeypatch.setattr(metrics_module, "gauge_labels", counted_labels)
     summary = scorer("a")
     metrics = AgentMetrics("c", Config(summary))
     metrics.publish(summary, [ScoringResult({"node": "x"}, 1.0), ScoringResult({"node": "y"}, 2.0)])
-    assert len(page(metrics)) == len(page(metrics)) == made.call_count == 2
+    assert len(page(metrics)) == len(page(metrics)) == counted_labels.call_count == 2
 
 
 def test_scores_go_when_they_are_replaced_removed_or_expired() -> None:

@@ -1,4 +1,4 @@
-"""Results that the hub does not take: they wait, the newest of a scorer replaces its last, and each says why."""
+"""Results that wait for the hub: the newest of a scorer replaces its last, and each failure has a reason."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SLOTS = keys.mail_slots(CLUSTER)
 
 @pytest.fixture
 def raw(redis_url: str) -> Iterator[redis.Redis]:
-    """A client that does not decode answers."""
+    """Return a client that does not decode responses."""
     with redis.Redis.from_url(redis_url) as client:
         yield client
 
 
 @pytest.fixture
 def full(redis_client: redis.Redis) -> redis.Redis:
-    """A Redis with every slot of the cluster taken."""
+    """Return a Redis in which every slot of the cluster is full."""
     redis_client.mset(dict.fromkeys(SLOTS, "older"))
     return redis_client
 
@@ -51,23 +51,23 @@ def outbox(full: redis.Redis, settings_factory: SettingsFactory, tmp_path: Path)
 
 
 def entry(number: int, *, scorer: str = "", is_score: bool = True) -> Mail:
-    """What a slot is to hold; without a name of a scorer each is another one's."""
+    """Return mail for a slot; each has another scorer unless `scorer` is set."""
     run = f"{1_700_000_000_000 + number:013d}-00000000"
     return Mail(scorer or f"scorer-{number}", run, is_score)
 
 
 def _result(*results: tuple[dict[str, str], float]) -> Result:
-    made = Result(cluster=CLUSTER, scorer="sample", run=new_run_id(1.0), at=1.0, outcome="ok")
-    # Without its checks: what the hub refuses must come to the hub.
-    made.results.extend(results)
-    return made
+    result = Result(cluster=CLUSTER, scorer="sample", run=new_run_id(1.0), at=1.0, outcome="ok")
+    # Bypasses the agent's checks, so that the hub gets what it must refuse.
+    result.results.extend(results)
+    return result
 
 
 # --- the mailbox -----------------------------------------------------------------------------------------------------
 
 
 def test_mailbox_fills_up_to_its_limit(redis_client: redis.Redis, mailbox: Mailbox) -> None:
-    # One that was left there is gone round.
+    # A slot that is already full is skipped.
     redis_client.set(SLOTS[5], "left")
     assert all(mailbox.put(entry(n), b"%d" % n) for n in range(keys.MAIL_SLOTS - 1))
     assert redis_client.get(keys.mail_flag(CLUSTER)) == "15"
@@ -82,7 +82,7 @@ def test_mailbox_fills_up_to_its_limit(redis_client: redis.Redis, mailbox: Mailb
     [
         (entry(2, scorer="sample"), entry(3, scorer="sample"), True),
         (entry(2, scorer="sample", is_score=False), entry(3, scorer="sample"), True),
-        # Older than what waits, a reason without a score, and a result of another scorer.
+        # An older result, a reason without score and another scorer's result do not replace it.
         (entry(2, scorer="sample"), entry(1, scorer="sample"), False),
         (entry(2, scorer="sample"), entry(3, scorer="sample", is_score=False), False),
         (entry(2, scorer="sample"), entry(3, scorer="other"), False),
@@ -99,37 +99,37 @@ def test_when_it_is_full_a_newer_score_replaces_the_last_result_of_its_scorer(
 
 
 def test_scorer_over_its_share_replaces_its_oldest_score(redis_client: redis.Redis, mailbox: Mailbox) -> None:
-    others = [entry(number) for number in range(1, 4)]
-    assert all(mailbox.put(mail, mail.scorer.encode()) for mail in others)
+    other_mails = [entry(number) for number in range(1, 4)]
+    assert all(mailbox.put(mail, mail.scorer.encode()) for mail in other_mails)
     share = keys.MAIL_SLOTS // 4
     runs = range(10, 10 + share)
     assert all(mailbox.put(entry(number, scorer="a"), b"a%d" % number) for number in runs)
     assert mailbox.put(entry(50, scorer="a"), b"a50")
-    # A reason why there is no score replaces nothing.
+    # A reason without score replaces no entry.
     assert mailbox.put(entry(51, scorer="a", is_score=False), b"a51")
     texts = [text for text in redis_client.mget(SLOTS) if text]
-    assert sorted(texts) == sorted([*(mail.scorer for mail in others), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
+    assert sorted(texts) == sorted([*(mail.scorer for mail in other_mails), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
 
 
 def test_first_try_replaces_nothing(redis_client: redis.Redis, mailbox: Mailbox) -> None:
-    """An agent that stood still has two scores of a scorer at once, and the hub takes both."""
-    others = [entry(number) for number in range(keys.MAIL_SLOTS // 2)]
-    assert all(mailbox.put(mail, mail.scorer.encode(), replace=False) for mail in others)
+    """A suspended agent may have two scores of a scorer at once; the hub ingests both."""
+    other_mails = [entry(number) for number in range(keys.MAIL_SLOTS // 2)]
+    assert all(mailbox.put(mail, mail.scorer.encode(), replace=False) for mail in other_mails)
     assert mailbox.put(entry(50, scorer="a"), b"a50", replace=False)
     assert not mailbox.put(entry(51, scorer="a"), b"a51", replace=False)
     texts = {str(redis_client.getdel(slot)) for slot in SLOTS if redis_client.exists(slot)}
-    assert texts == {*(mail.scorer for mail in others), "a50"}
+    assert texts == {*(mail.scorer for mail in other_mails), "a50"}
 
 
 def test_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Redis, mailbox: Mailbox) -> None:
-    """Many scorers share the slots; a tick that came too late, and the cycle after it."""
+    """Many scorers share the slots; each has an expired tick, and a cycle after it."""
     scorers = [f"scorer-{number}" for number in range(keys.MAIL_SLOTS - 2)]
     reasons = [entry(1, scorer=scorer, is_score=False) for scorer in scorers]
     assert all(mailbox.put(mail, f"{mail.scorer} late".encode()) for mail in reasons)
     scores = [entry(2, scorer=scorer) for scorer in scorers[:3]]
     assert all(mailbox.put(mail, f"{mail.scorer} score".encode()) for mail in scores)
     texts = [text for text in redis_client.mget(SLOTS) if text]
-    # Two had a free slot; for the third there was none.
+    # Two scores used free slots; the third replaced the reason of its scorer.
     late = [f"{scorer} late" for scorer in scorers if scorer != "scorer-2"]
     assert sorted(texts) == sorted([*late, *(f"{mail.scorer} score" for mail in scores)])
 
@@ -154,22 +154,22 @@ def test_slot_emptied_and_refilled_meanwhile_is_not_replaced(
 
 
 def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mailbox: Mailbox) -> None:
-    """All are in, and the hub takes each once, while it empties slots as fast as they are filled."""
-    ended = threading.Event()
-    taken: list[str] = []
+    """The reader gets each stored entry once while it empties slots as fast as they are filled."""
+    writers_ended = threading.Event()
+    emptied_texts: list[str] = []
 
     def empty() -> None:
-        while not ended.is_set() or redis_client.exists(*SLOTS):
-            taken.extend(str(text) for slot in SLOTS if (text := redis_client.getdel(slot)))
+        while not writers_ended.is_set() or redis_client.exists(*SLOTS):
+            emptied_texts.extend(str(text) for slot in SLOTS if (text := redis_client.getdel(slot)))
 
     hub = threading.Thread(target=empty)
     hub.start()
     with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda number: mailbox.put(entry(number), b"%d" % number), range(200)))
-    ended.set()
+        stored_flags = list(pool.map(lambda number: mailbox.put(entry(number), b"%d" % number), range(200)))
+    writers_ended.set()
     hub.join(60)
-    assert sorted(taken) == sorted(str(number) for number, is_in in enumerate(done) if is_in)
-    assert done.count(True) >= keys.MAIL_SLOTS
+    assert sorted(emptied_texts) == sorted(str(number) for number, is_in in enumerate(stored_flags) if is_in)
+    assert stored_flags.count(True) >= keys.MAIL_SLOTS
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_score_replaces_the_previous_one_after_the_hub_had_time(
     is_ending: bool,
     tries: list[bool],
 ) -> None:
-    """Or when there is no other try."""
+    """The last attempt may replace the score immediately."""
     full.delete(SLOTS[3])
     first, second = _result(), _result()
     second.run = new_run_id(2.0)
@@ -215,9 +215,9 @@ def test_score_replaces_the_previous_one_after_the_hub_had_time(
 def test_result_waits_for_a_free_slot(outbox: Outbox, full: redis.Redis) -> None:
     result = _result()
     with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(outbox.send, result, time.monotonic() + 60)
+        pending_send = pool.submit(outbox.send, result, time.monotonic() + 60)
         full.delete(SLOTS[3])
-        sent.result(60)
+        pending_send.result(60)
     assert result.run in str(full.get(SLOTS[3]))
 
 
@@ -234,7 +234,7 @@ def test_results_in_any_script_are_not_much_longer_in_a_slot(outbox: Outbox, ful
     result = _result(*(({"meta": text * 100}, float(number)) for number in range(10)))
     outbox.send(result, time.monotonic() + 60)
     content = str(full.get(SLOTS[3]))
-    # The payload, but for quotes, is in it as it is.
+    # The frame contains the payload unchanged except for quotes.
     assert len(content.encode()) < 1000 + 1000 * len(json.dumps(text, ensure_ascii=False).encode())
     assert verify(content.encode(), MASTER).result == result
 
@@ -244,6 +244,6 @@ def test_half_a_character_is_refused_by_the_hub_and_not_by_the_agent(
 ) -> None:
     full.delete(SLOTS[3])
     outbox.send(_result(({"meta": "\ud800"}, 1.0)), time.monotonic() + 60)
-    with pytest.raises(MessageRejectedError) as refused:
+    with pytest.raises(MessageRejectedError) as raised:
         verify(raw.get(SLOTS[3]), MASTER)
-    assert refused.value.reason == "malformed"
+    assert raised.value.reason == "malformed"

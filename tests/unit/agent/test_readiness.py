@@ -1,4 +1,4 @@
-"""Ready means scoring."""
+"""Readiness of an agent: it is ready while it scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.api.summary import ScorerSummary
 
 
 class Config:
-    """What was delivered: intervals by scorer."""
+    """A delivered configuration: intervals by scorer."""
 
     problem = ""
     loaded_at = 0.0
@@ -76,7 +76,7 @@ def test_scorer_has_three_intervals_from_start_and_after_each_success(world: Wor
     assert not world.ready(2)
 
 
-def test_an_interval_that_somebody_made_longer_counts(world: World) -> None:
+def test_readiness_uses_an_overridden_interval(world: World) -> None:
     world.config.intervals = {"a": 60}
     world.probe.consuming(True)
     world.probe.succeeded("a", 600)
@@ -92,7 +92,7 @@ def test_single_working_scorer_is_enough_and_removed_scorers_are_ignored(world: 
     assert world.ready(1000)
     world.config.intervals = {"b": 60}
     assert not world.ready()
-    # None is left: there is nothing to fail.
+    # Without scorers, no scorer can fail.
     world.config.intervals = {}
     assert world.ready()
 

@@ -1,4 +1,4 @@
-"""The relay to the hub's Redis: bytes pass in both directions, and each failure says why and what to do."""
+"""The relay to the hub's Redis: bytes in both directions, and errors with a cause and a remedy."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def kubeconfig(tmp_path: Path, api_server: PortForwardServer) -> Path:
 
 @pytest.fixture
 def relay(settings_factory: SettingsFactory, kubeconfig: Path) -> Iterator[HubRelay]:
-    made = HubRelay(settings_factory(role="agent", redis_pod=POD, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)
-    made.start()
-    yield made
-    made.stop()
+    hub_relay = HubRelay(settings_factory(role="agent", redis_pod=POD, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)
+    hub_relay.start()
+    yield hub_relay
+    hub_relay.stop()
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def write_kubeconfig(file: Path, port: int, token: str) -> None:
 
 
 def refusal(client: redis.Redis, relay: HubRelay) -> str:
-    """The relay's problem after a new connection has failed."""
+    """Return the relay's problem after a new connection has failed."""
 
     def problem() -> str:
-        # The first failure may be that of an earlier connection.
+        # The first failure may belong to an earlier connection.
         with pytest.raises(redis.ConnectionError):
             client.ping()
         return relay.problem()
@@ -128,15 +128,15 @@ def test_idle_connections_are_pinged(
     monkeypatch: pytest.MonkeyPatch, settings_factory: SettingsFactory, kubeconfig: Path, api_server: PortForwardServer
 ) -> None:
     monkeypatch.setattr(relay_module, "_PING_INTERVAL", 0.05)
-    made = HubRelay(settings_factory(role="agent", redis_pod=POD, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)
-    made.start()
+    hub_relay = HubRelay(settings_factory(role="agent", redis_pod=POD, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)
+    hub_relay.start()
     try:
-        with redis.Redis(host="127.0.0.1", port=made.address[1]) as client:
+        with redis.Redis(host="127.0.0.1", port=hub_relay.address[1]) as client:
             client.ping()
             wait_for(lambda: api_server.pings >= 2, 5.0, "pings")
             assert client.ping()
     finally:
-        made.stop()
+        hub_relay.stop()
 
 
 @pytest.mark.parametrize(

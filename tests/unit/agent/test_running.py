@@ -1,4 +1,4 @@
-"""Which cycles run in an agent at the same time, and the payloads between their stages."""
+"""Concurrent cycles of an agent, and the payloads between their stages."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from dsf.errors import SettingsError
 SMALL, LARGE = b"x" * 1000, b"y" * 700_000
 
 
-def cycle(scorer: str = "a", run_id: str = "1", left: float = 60.0) -> Cycle:
-    return Cycle(scorer, run_id, ScorerSummary.model_construct(name=scorer), time.monotonic() + left)
+def cycle(scorer: str = "a", run_id: str = "1", remaining_seconds: float = 60.0) -> Cycle:
+    return Cycle(scorer, run_id, ScorerSummary.model_construct(name=scorer), time.monotonic() + remaining_seconds)
 
 
 @pytest.mark.parametrize(
-    ("left", "may"),
+    ("remaining_seconds", "may"),
     [
-        # Still running.
+        # The first cycle is still running.
         (60.0, False),
-        # Its time is over: it ends in this moment.
+        # The first cycle has just passed its deadline and is ending.
         (-1.0, True),
-        # A plug-in hangs: each tick would take one more thread.
+        # With a hanging plug-in, each tick would occupy another thread.
         (-6.0, False),
     ],
 )
-def test_scorer_runs_one_cycle_at_a_time(left: float, may: bool) -> None:
-    running, first, other = RunningCycles(), cycle(left=left), cycle("b", "2")
+def test_scorer_runs_one_cycle_at_a_time(remaining_seconds: float, may: bool) -> None:
+    running, first, other = RunningCycles(), cycle(remaining_seconds=remaining_seconds), cycle("b", "2")
     assert running.enter(first)
     assert running.enter(other)
     assert running.enter(cycle(run_id="3")) is may
@@ -48,11 +48,11 @@ def test_duplicate_run_of_a_scorer_is_not_new() -> None:
 
 
 def test_cycles_of_removed_scorers_end_now() -> None:
-    running, gone, stays = RunningCycles(), cycle(), cycle("b", "2")
-    assert running.enter(gone)
-    assert running.enter(stays)
-    assert running.end_others({"b"}) == [gone]
-    assert gone.deadline <= time.monotonic() < stays.deadline
+    running, removed_cycle, kept_cycle = RunningCycles(), cycle(), cycle("b", "2")
+    assert running.enter(removed_cycle)
+    assert running.enter(kept_cycle)
+    assert running.end_others({"b"}) == [removed_cycle]
+    assert removed_cycle.deadline <= time.monotonic() < kept_cycle.deadline
     assert running.end_others({"b"}) == []
 
 
@@ -64,7 +64,7 @@ def test_large_payload_is_in_an_unnamed_file(tmp_path: Path) -> None:
     payload = keep(tmp_path, [SMALL, memoryview(LARGE)])
     assert isinstance(payload, FilePayload)
     assert len(payload) == len(SMALL + LARGE)
-    # Once for each try.
+    # Each attempt reads the whole payload.
     for _ in range(2):
         assert b"".join(bytes(piece) for piece in payload) == SMALL + LARGE
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Tokens and keys: read when they are used, never shown."""
+"""Tokens and keys are read at each use and never printed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ URL = "http://prometheus.example.com:9090/api/v1/query_range"
 
 @pytest.fixture
 def release(settings_factory: Callable[..., Settings]) -> Release:
-    """The hub's admin lets the tokens of `my-secret` and `s` go to one host."""
+    """Return a release list that allows the tokens of `my-secret` and `s` for one host."""
     host = ["prometheus.example.com"]
     return Release(settings_factory(agent_token_secrets={"my-secret": host, "s": host, CREDENTIALS_NAME: host}))
 
 
 class Tokens:
-    """Secrets in a folder, read as tokens."""
+    """Write Secrets to a folder and return a reader of tokens."""
 
     def __init__(self, folder: Path | None, release: Release) -> None:
         self._secrets = FileSecrets(folder, release)
@@ -106,7 +106,7 @@ def test_token_goes_only_to_released_servers(tmp_path: Path, settings_factory: C
             tokens.token(name, "k", url)
         assert caught.value.reason == "secret_refused"
     assert tokens.token("listed", "k", "https://listed.example/x") == "one"
-    # Read when it is used, too.
+    # The CA is read at each use, too.
     put(tmp_path, "marked", "usable-for", b"a.example, b.example:81\n")
     assert tokens.token("marked", "k", "http://a.example:99/x") == "one"
     assert tokens.token("marked", "k", "https://b.example:81/x") == "one"
@@ -120,16 +120,16 @@ def test_token_goes_only_to_released_servers(tmp_path: Path, settings_factory: C
 def test_administrator_list_is_not_widened_by_bindings(
     tmp_path: Path, settings_factory: Callable[..., Settings]
 ) -> None:
-    listed = {"limited": ["thanos.example"], "open": [], "both": ["thanos.example"]}
-    secrets = FileSecrets(tmp_path, Release(settings_factory(agent_token_secrets=listed)))
-    for name in listed:
+    hosts_by_secret = {"limited": ["thanos.example"], "open": [], "both": ["thanos.example"]}
+    secrets = FileSecrets(tmp_path, Release(settings_factory(agent_token_secrets=hosts_by_secret)))
+    for name in hosts_by_secret:
         put(tmp_path, name, "k", b"one")
     put(tmp_path, "both", "usable-for", b"marked.example")
     bound = TokenHosts(["thanos.example", "elsewhere.example"])
     for name, host, is_sent in (
         ("limited", "thanos.example", True),
         ("limited", "elsewhere.example", False),
-        # A list that names no hosts only lets agents read the Secret.
+        # A list without hosts only lets agents read the Secret.
         ("open", "elsewhere.example", True),
         ("both", "marked.example", True),
         ("both", "elsewhere.example", False),
@@ -140,11 +140,11 @@ def test_administrator_list_is_not_widened_by_bindings(
             continue
         with pytest.raises(SecretError, match=r"not released for https://elsewhere\.example") as caught:
             secrets.secret(name, "k", use)
-        # What could not help is not proposed.
+        # The error proposes only effective remedies.
         assert "allowedHosts" not in str(caught.value)
 
 
-def test_the_agents_own_secret_is_never_sent(tmp_path: Path, release: Release) -> None:
+def test_credentials_secret_of_the_agent_is_never_sent(tmp_path: Path, release: Release) -> None:
     put(tmp_path, CREDENTIALS_NAME, "redis-password", b"stolen")
     with pytest.raises(SecretError, match="the agent's own") as caught:
         Tokens(tmp_path, release).token(CREDENTIALS_NAME, "redis-password", URL)

@@ -1,4 +1,4 @@
-"""What was pushed into an agent's queue becomes a clean tick, or is refused."""
+"""Messages pushed into an agent's queue are reduced to a clean tick or refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIGNATURE = {"task": "dsf.cycle", "args": ["other"], "kwargs": {}, "options": {"
 
 
 class _Channel:
-    """What kombu's message needs of one."""
+    """The part of a channel that kombu's message needs."""
 
     codecs = Channel.codecs
 
@@ -44,29 +44,29 @@ def message(body: object = None, task: object = "dsf.cycle", **headers: object) 
 
 
 def reduced(document: object) -> Any:
-    """What Celery gets of it."""
+    """Return the message that Celery receives for a pushed document."""
     pushed: Any = Message(json.loads(json.dumps(document)), channel=_Channel())
     ticks.reduce(pushed, "dsf.cycle")
     return pushed
 
 
-def called(document: object) -> Any:
-    """The arguments of what is left; nothing comes along."""
-    left = reduced(document)
-    args, kwargs, embed = left.payload
+def tick_arguments(document: object) -> Any:
+    """Return the arguments of the reduced message and check that no other fields remain."""
+    tick_message = reduced(document)
+    args, kwargs, embed = tick_message.payload
     assert (kwargs, any(embed.values())) == ({}, False)
-    assert left.headers.keys() == {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr", "tick"}
-    assert left.headers["tick"] == [args[0], args[2]]
-    assert left.headers["task"] == "dsf.cycle"
+    assert tick_message.headers.keys() == {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr", "tick"}
+    assert tick_message.headers["tick"] == [args[0], args[2]]
+    assert tick_message.headers["task"] == "dsf.cycle"
     return args
 
 
 def test_tick_is_reduced_to_its_arguments() -> None:
     tick = json.loads(tick_message("c1", *ARGS))  # type: ignore[arg-type]
-    left = reduced(tick)
-    assert called(tick) == ARGS
-    assert left.headers["id"] == left.headers["root_id"] == tick["headers"]["id"]
-    assert left.headers["argsrepr"] == f"('sample', '{RUN}', 4102444800.0)"
+    reduced_message = reduced(tick)
+    assert tick_arguments(tick) == ARGS
+    assert reduced_message.headers["id"] == reduced_message.headers["root_id"] == tick["headers"]["id"]
+    assert reduced_message.headers["argsrepr"] == f"('sample', '{RUN}', 4102444800.0)"
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_tick_is_reduced_to_its_arguments() -> None:
     ],
 )
 def test_manual_call_becomes_a_tick_without_run(args: list[object], kwargs: dict[str, object]) -> None:
-    assert called(message([args, kwargs, {}])) == ["sample", None, None]
+    assert tick_arguments(message([args, kwargs, {}])) == ["sample", None, None]
     packed = message()
     packed["body"] = base64.b64encode(json.dumps([args, kwargs, {}]).encode()).decode()
     packed["properties"]["body_encoding"] = "base64"
-    assert called(packed) == ["sample", None, None]
+    assert tick_arguments(packed) == ["sample", None, None]
 
 
-def test_everything_else_goes() -> None:
+def test_unknown_headers_and_properties_are_removed() -> None:
     pushed = message(
         [ARGS, {}, {"chain": [SIGNATURE], "callbacks": [SIGNATURE], "errbacks": [SIGNATURE], "chord": SIGNATURE}],
         eta="2100-01-01",
@@ -102,10 +102,10 @@ def test_everything_else_goes() -> None:
         reply_to="x",
         compression="zlib",
     )
-    assert called(pushed) == ARGS
-    left = reduced(pushed)
-    assert len(left.headers["id"]) == 36
-    assert left.properties.keys() == {"correlation_id", "priority"}
+    assert tick_arguments(pushed) == ARGS
+    tick_message = reduced(pushed)
+    assert len(tick_message.headers["id"]) == 36
+    assert tick_message.properties.keys() == {"correlation_id", "priority"}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_pushed_message_is_a_clean_tick_or_refused(parts: object, headers: dict[
     pushed = message(parts, **headers)
     pushed["properties"] = properties
     with contextlib.suppress(Exception):
-        scorer, run, _ = called(pushed)
+        scorer, run, _ = tick_arguments(pushed)
         assert scorer == "sample"
         assert run in (None, RUN)
 
@@ -176,7 +176,7 @@ def test_compressed_message_is_not_decompressed() -> None:
 
 @pytest.mark.parametrize("properties", [{}, {"delivery_info": "x"}, {"delivery_tag": ["x"]}, {"delivery_tag": 7}])
 def test_every_message_can_be_acknowledged(properties: dict[str, Any]) -> None:
-    """Kombu counts a message until then, and takes no more than a few."""
+    """Kombu counts unacknowledged messages and receives only a few at a time."""
     tags = [Message(message() | {"properties": dict(properties)}, channel=_Channel()) for _ in range(2)]
     assert [pushed.delivery_info for pushed in tags] == [{}, {}]
     assert len({pushed.delivery_tag for pushed in tags}) == 2
@@ -188,7 +188,7 @@ def test_unencodable_body_is_refused() -> None:
 
 
 class _Message:
-    """One whose acknowledgement is counted."""
+    """A message that counts its acknowledgements."""
 
     acks = 0
 

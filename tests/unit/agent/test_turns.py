@@ -1,4 +1,4 @@
-"""The threads of an agent, shared by namespace."""
+"""The threads of an agent, which namespaces share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tick(scorer: str, deadline: float | None = None) -> Tick:
 
 
 def turns(threads: int, **namespaces: int) -> Turns:
-    """Turns with so many scorers of each namespace, `a0`, `a1` ... of `a`; `hub` is the hub's own."""
+    """Return turns with this many scorers per namespace: `a0`, `a1` ... of `a`; `hub` is the hub's namespace."""
     scorers = {
         f"{name}{number}": "" if name == "hub" else name
         for name, scorers in namespaces.items()
@@ -27,7 +27,7 @@ def turns(threads: int, **namespaces: int) -> Turns:
 
 
 def started(queue: Turns) -> list[str]:
-    """The scorers of the ticks that begin now."""
+    """Return the scorers of the ticks that start now."""
     return [tick.scorer for tick in iter(queue.take, None)]
 
 
@@ -133,15 +133,15 @@ def test_never_more_cycles_than_threads_and_no_tick_is_forgotten(threads: int, s
             assert queue.add(added[-1])
         elif step == "end" and running:
             queue.end(running.pop())
-        elif step == "take" and (taken := queue.take()) is not None:
-            running.append(taken)
-            begun.append(taken)
+        elif step == "take" and (next_tick := queue.take()) is not None:
+            running.append(next_tick)
+            begun.append(next_tick)
         assert len(running) <= threads
     for each in running:
         queue.end(each)
-    # With all threads free some tick can begin.
+    # A waiting tick can start while all threads are free.
     if len(begun) < len(added):
-        taken = queue.take()
-        assert taken is not None
-        begun.append(taken)
+        next_tick = queue.take()
+        assert next_tick is not None
+        begun.append(next_tick)
     assert {id(each) for each in added} == {id(each) for each in [*begun, *queue.drain()]}

@@ -1,4 +1,4 @@
-"""What an Access does whose token was refused."""
+"""Renewal of a refused token by Access, and proxies that see secrets."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_failed_renewal_is_reported_as_401() -> None:
 
     renew = builder.done(fail).renew
     assert renew is not None
-    # What data is asked with knows no Secrets, least of all a plug-in.
-    with pytest.raises(HttpError, match="no token after old within 3 s") as failed:
+    # Code that queries data, such as a plug-in, handles HttpError but not SecretError.
+    with pytest.raises(HttpError, match="no token after old within 3 s") as raised:
         renew(3.0)
-    assert (failed.value.reason, failed.value.status, failed.value.retryable) == ("auth_failed", 401, False)
+    assert (raised.value.reason, raised.value.status, raised.value.retryable) == ("auth_failed", 401, False)
 
 
 class Uses:
-    """A store of Secrets that notes which servers would see them."""
+    """A store of Secrets that records the servers that would see them."""
 
     def __init__(self) -> None:
         self.urls: list[tuple[str, ...]] = []
@@ -44,16 +44,16 @@ class Uses:
 
 
 @pytest.mark.parametrize(
-    ("url", "verify", "seen"),
+    ("url", "verify", "is_proxied"),
     [("https://a.test", True, False), ("https://a.test", False, True), ("http://a.test", True, True)],
 )
-def test_proxy_that_sees_a_secret_must_be_allowed(url: str, verify: bool, seen: bool) -> None:
+def test_proxy_that_sees_a_secret_must_be_allowed(url: str, verify: bool, is_proxied: bool) -> None:
     uses, proxy = Uses(), "http://proxy.test:3128"
     builder = CredentialsBuilder(
         url, 0.0, NO_HOSTS, cast("SecretSource", uses), TokenCache(), TlsOptions(verify=verify), proxy=proxy
     )
     ref = SecretKeyRef(name="s", key="k")
     assert builder.bytes(ref) == b"value"
-    # A key of a certificate is not sent.
+    # The key of a client certificate is not sent.
     builder.bytes(ref, is_sent=False)
-    assert uses.urls == [(url, proxy) if seen else (url,), (url,)]
+    assert uses.urls == [(url, proxy) if is_proxied else (url,), (url,)]

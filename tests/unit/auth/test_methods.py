@@ -1,4 +1,4 @@
-"""Each method has a model, a function and a manifest on its page; manifests are good as they stand there."""
+"""Each method has a model, a function and a manifest on its page, and the manifests are valid."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AUTHENTICATIONS: dict[str, dict[str, Any]] = {
 
 
 def scorer(source: dict[str, Any]) -> DynamicScorer:
-    """A DynamicScorer with this source."""
+    """Return a DynamicScorer with this source."""
     spec = {
         "description": "d",
         "configURL": "http://scorer.example/config",
@@ -87,16 +87,18 @@ def test_method_of_another_distribution_is_found_by_its_entry_point(
 
 
 def test_each_method_has_a_manifest() -> None:
-    shown: set[str] = set()
+    documented_methods: set[str] = set()
     for manifest in MANIFESTS.values():
-        found = scorer(manifest["source"]).spec.source
-        shown |= {name for name in Methods.model_fields if found.auth is not None and getattr(found.auth, name)}
+        source = scorer(manifest["source"]).spec.source
+        documented_methods |= {
+            name for name in Methods.model_fields if source.auth is not None and getattr(source.auth, name)
+        }
     for manifest in AUTHENTICATIONS.values():
-        found = ScoringAuthentication.from_manifest(manifest)
-        shown |= {name for name in Methods.model_fields if getattr(found.spec, name)}
+        source = ScoringAuthentication.from_manifest(manifest)
+        documented_methods |= {name for name in Methods.model_fields if getattr(source.spec, name)}
         where = ClusterFacts("one", sets=frozenset({"america"}))
-        assert all(override.is_any or override.tls for override in filter(None, [found.spec.on(where)]))
-    assert shown == set(Methods.model_fields)
+        assert all(override.is_any or override.tls for override in filter(None, [source.spec.on(where)]))
+    assert documented_methods == set(Methods.model_fields)
 
 
 #: Rows of the table: method, what else the row says of it, and the heading that it leads to.
@@ -105,8 +107,8 @@ ROWS: list[tuple[str, str, str]] = re.findall(
 )
 
 
-@pytest.mark.parametrize(("method", "more", "anchor"), ROWS)
-def test_each_row_leads_to_a_manifest_with_its_method(method: str, more: str, anchor: str) -> None:
+@pytest.mark.parametrize(("method", "further_method", "anchor"), ROWS)
+def test_each_row_leads_to_a_manifest_with_its_method(method: str, further_method: str, anchor: str) -> None:
     headings = re.findall(r"^(#{2,3}) (.*)$", PAGE, re.MULTILINE)
     (level, heading) = next(
         (level, heading)
@@ -114,45 +116,50 @@ def test_each_row_leads_to_a_manifest_with_its_method(method: str, more: str, an
         if re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") == anchor
     )
     section = re.split(rf"^#{{2,{len(level)}}} ", PAGE.partition(f"\n{level} {heading}\n")[2], flags=re.MULTILINE)[0]
-    shown: list[dict[str, Any]] = []
+    manifest_parts: list[dict[str, Any]] = []
     for text in re.findall(r"^```yaml\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
         document = yaml.safe_load(text)
         spec = document.get("spec") or {}
-        shown += [document.get("source") or {}, (document.get("source") or {}).get("auth") or {}, spec]
-        shown += spec.get("overrides") or []
-    found = [part[method] for part in shown if method in part]
-    assert found
-    assert not more or any(more in part for part in found)
+        manifest_parts += [document.get("source") or {}, (document.get("source") or {}).get("auth") or {}, spec]
+        manifest_parts += spec.get("overrides") or []
+    method_manifests = [part[method] for part in manifest_parts if method in part]
+    assert method_manifests
+    assert not further_method or any(further_method in part for part in method_manifests)
 
 
-def test_the_table_has_every_method() -> None:
+def test_documented_table_has_every_method() -> None:
     names = {field.alias for field in Methods.model_fields.values()} | {"tls"}
     assert {method for method, *_ in ROWS} == names
 
 
 @pytest.mark.parametrize("name", AUTHENTICATIONS)
-def test_the_objects_of_the_page_reach_their_agents(name: str) -> None:
-    found = ScoringAuthentication.from_manifest(AUTHENTICATIONS[name])
-    host = found.spec.allowed_hosts[0]
+def test_documented_authentications_reach_their_agents(name: str) -> None:
+    scoring_authentication = ScoringAuthentication.from_manifest(AUTHENTICATIONS[name])
+    host = scoring_authentication.spec.allowed_hosts[0]
     source = {
         "type": "Prometheus",
         "host": host,
         "params": {"query": "up", "range": 60, "step": 15},
         "auth": {"authenticationRef": {"name": name}},
     }
-    told = resolve(scorer(source), authentications={f"open-cluster-management/{name}": found}).summary.source_access
-    assert told is not None
-    assert told.methods == methods_of(found.spec)
-    assert (told.authentication, told.allowed_hosts) == (name, found.spec.allowed_hosts)
+    access = resolve(
+        scorer(source), authentications={f"open-cluster-management/{name}": scoring_authentication}
+    ).summary.source_access
+    assert access is not None
+    assert access.methods == methods_of(scoring_authentication.spec)
+    assert (access.authentication, access.allowed_hosts) == (name, scoring_authentication.spec.allowed_hosts)
 
 
 @pytest.mark.parametrize("heading", MANIFESTS)
-def test_the_manifests_resolve(heading: str) -> None:
+def test_documented_manifests_resolve(heading: str) -> None:
     source = scorer(MANIFESTS[heading]["source"])
     summary = resolve(source).summary
-    named = {
-        found for part in (source.spec.source.auth, source.spec.source.tls) if part for _, found in references(part)
+    expected_references = {
+        reference
+        for part in (source.spec.source.auth, source.spec.source.tls)
+        if part
+        for _, reference in references(part)
     }
-    assert named == summary.references
+    assert expected_references == summary.references
     tls = summary.source_access.tls if summary.source_access else None
     assert (heading == "tls") == isinstance(tls, Tls) or heading == "mtls"

@@ -1,4 +1,4 @@
-"""Tokens that are kept: how long one is tried for while the old one is good, and which ones go."""
+"""Cached tokens: the time limit of a renewal while the old token is valid, and eviction."""
 
 from __future__ import annotations
 
@@ -12,45 +12,47 @@ from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
 
 
-@pytest.mark.parametrize("left", [4.0, 60.0])
-def test_valid_token_is_renewed_within_part_of_the_deadline(monkeypatch: pytest.MonkeyPatch, left: float) -> None:
+@pytest.mark.parametrize("remaining_seconds", [4.0, 60.0])
+def test_valid_token_is_renewed_within_part_of_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, remaining_seconds: float
+) -> None:
     monkeypatch.setattr(tokencache, "_SHARE", 0.0)
     cache = TokenCache()
-    deadline = time.monotonic() + left
-    given: list[float] = []
+    deadline = time.monotonic() + remaining_seconds
+    deadlines: list[float] = []
 
     def get(until: float) -> Token:
-        given.append(until)
-        if len(given) > 1:
+        deadlines.append(until)
+        if len(deadlines) > 1:
             raise HttpError("timeout", "too late")
         return Token("old", 50)
 
     assert [cache.token("key", get, deadline) for _ in range(2)] == ["old", "old"]
-    assert given[0] == deadline
-    assert given[1] < time.monotonic() + min(5.0, left / 2)
-    # There is none to go on with.
+    assert deadlines[0] == deadline
+    assert deadlines[1] < time.monotonic() + min(5.0, remaining_seconds / 2)
+    # Without a valid token, the renewal may use the whole deadline.
     with pytest.raises(HttpError, match="too late"):
         cache.token("key", get, deadline, refused="old")
-    assert given[2] == deadline
+    assert deadlines[2] == deadline
 
 
 def test_full_token_cache_evicts_the_oldest() -> None:
     cache = TokenCache()
-    asked: list[int] = []
+    renewed_numbers: list[int] = []
 
     def token(number: int) -> None:
         def get(_: float) -> Token:
-            asked.append(number)
+            renewed_numbers.append(number)
             return Token("x", 3600)
 
         cache.token(number, get, time.monotonic() + 60)
 
     for number in range(257):
         token(number)
-    asked.clear()
+    renewed_numbers.clear()
     for number in (256, 255, 0):
         token(number)
-    assert asked == [0]
+    assert renewed_numbers == [0]
 
 
 @pytest.mark.parametrize(("seconds", "fresh"), [(100.0, 80.0), (3600.0, 3540.0)])
@@ -59,10 +61,10 @@ def test_token_is_renewed_in_its_last_fifth_at_most_a_minute_early(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(tokencache.time, "monotonic", lambda: now)
-    cache, given = TokenCache(), iter(["first", "second"])
+    cache, tokens = TokenCache(), iter(["first", "second"])
 
     def get(_: float) -> Token:
-        return Token(next(given), seconds)
+        return Token(next(tokens), seconds)
 
     assert cache.token("key", get, now + 10) == "first"
     now += fresh - 1

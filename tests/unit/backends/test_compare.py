@@ -1,4 +1,4 @@
-"""Whether an object is as it is wanted."""
+"""Comparison of objects with their desired fields."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dsf.backends.compare import covers
 
 
 @pytest.mark.parametrize(
-    ("actual", "wanted", "expected"),
+    ("actual", "desired", "expected"),
     [
-        # Other managers' fields, and defaults of the API server.
+        # Fields of other managers and defaults of the API server are ignored.
         ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2}}, True),
         ({"a": 1}, {"a": 2}, False),
         ({"a": 1}, {"b": None}, False),
@@ -27,5 +27,5 @@ from dsf.backends.compare import covers
         ("text", ["text"], False),
     ],
 )
-def test_covers_compares_the_wanted_part(actual: Any, wanted: Any, expected: bool) -> None:
-    assert covers(actual, wanted) is expected
+def test_covers_compares_only_the_desired_fields(actual: Any, desired: Any, expected: bool) -> None:
+    assert covers(actual, desired) is expected

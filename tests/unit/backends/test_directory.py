@@ -1,4 +1,4 @@
-"""The folder backend as a whole: what objects keep, and what stops it or does not."""
+"""The folder backend as a whole: identity of objects, and errors that stop it or do not."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ def _cluster(**spec: Any) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path, settings_factory: SettingsFactory) -> Start:
-    """Runs a backend on the test's folder, with what it reports."""
+    """Return a function that runs a backend on the test's folder and yields it with the changed keys."""
 
     @contextlib.contextmanager
     def run() -> Iterator[tuple[Backend, list[ObjectKey]]]:
         backend = make_backend(settings_factory(backend="dir", manifests=tmp_path, departure_grace=0))
-        told: list[ObjectKey] = []
-        backend.start(told.append)
+        changed_keys: list[ObjectKey] = []
+        backend.start(changed_keys.append)
         try:
-            yield backend, told
+            yield backend, changed_keys
         finally:
             backend.stop()
 
     return run
 
 
-def test_an_object_stays_itself_through_edits_renames_and_restarts(tmp_path: Path, start: Start) -> None:
+def test_object_keeps_its_identity_after_edits_renames_and_restarts(tmp_path: Path, start: Start) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(_cluster())
-    with start() as (backend, told):
-        assert (told, [*backend.keys(Kind.CLUSTER)]) == ([KEY], [KEY])
+    with start() as (backend, changed_keys):
+        assert (changed_keys, [*backend.keys(Kind.CLUSTER)]) == ([KEY], [KEY])
         first = dict(backend.list(Kind.CLUSTER)[0]["metadata"])
         assert first["generation"] == 1
         backend.update_status(*KEY, {"seen": True})
         with pytest.raises(ObjectNotFoundError):
             backend.update_status(Kind.CLUSTER, "", "stranger", {})
-    # As an editor that removes the file first, and under another name.
+    # Some editors remove the file first and write another name.
     path.rename(tmp_path / "renamed.yaml")
-    with start() as (backend, told):
-        assert told == [KEY]
+    with start() as (backend, changed_keys):
+        assert changed_keys == [KEY]
         after = backend.get(*KEY) or {}
         assert {name: after["metadata"][name] for name in ("uid", "creationTimestamp", "generation")} == {
             name: first[name] for name in ("uid", "creationTimestamp", "generation")
         }
         assert after["status"] == {"seen": True}
-        told.clear()
+        changed_keys.clear()
         (tmp_path / "renamed.yaml").write_text(_cluster(hubAcceptsClient=False))
-        wait_for(lambda: told == [KEY])
+        wait_for(lambda: changed_keys == [KEY])
         after = backend.get(*KEY) or {}
         assert (after["metadata"]["uid"], after["metadata"]["generation"]) == (first["uid"], 2)
         (tmp_path / "renamed.yaml").unlink()
@@ -94,7 +94,7 @@ def test_failed_refresh_is_repeated(tmp_path: Path, start: Start, monkeypatch: p
         wait_for(lambda: backend.get(*KEY))
 
 
-def test_an_object_that_cannot_be_stored_counts_and_is_stored_later(
+def test_object_that_cannot_be_written_is_used_and_written_later(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "REPAIR", 0.1)
@@ -113,16 +113,16 @@ def test_out_folder_edits_made_without_a_hub_are_repaired(tmp_path: Path, start:
     with start() as (backend, _):
         backend.apply(work)
         backend.deliver_credentials("c", Credentials(KeyIds(7), "7:00"))
-        wanted = {path: path.read_text() for path in folder.glob("*.yaml")}
+        texts_by_path = {path: path.read_text() for path in folder.glob("*.yaml")}
         applied = backend.get(Kind.WORK, "c", work["metadata"]["name"]) or {}
         assert is_applied(applied)
     (folder / "dynamic-scoring-config.yaml").write_text("data: {summaries: evil}")
-    with start() as (backend, told):
-        assert {path: path.read_text() for path in wanted} == wanted
-        assert [key.name for key in told if key.kind is Kind.WORK] == [work["metadata"]["name"]]
-        assert (backend.get(*told[0]) or {})["metadata"]["uid"] == applied["metadata"]["uid"]
+    with start() as (backend, changed_keys):
+        assert {path: path.read_text() for path in texts_by_path} == texts_by_path
+        assert [key.name for key in changed_keys if key.kind is Kind.WORK] == [work["metadata"]["name"]]
+        assert (backend.get(*changed_keys[0]) or {})["metadata"]["uid"] == applied["metadata"]["uid"]
         assert backend.delivered_key_ids("c") == KeyIds(7)
-    for path in wanted:
+    for path in texts_by_path:
         path.write_text(path.read_text().replace("workload:", "workloads:").replace("summaries:", "none:"))
     with start() as (backend, _), structlog.testing.capture_logs():
         assert backend.list(Kind.WORK) == []
@@ -158,7 +158,7 @@ def test_problems_are_in_a_file_and_told_once(tmp_path: Path, start: Start, monk
     report = tmp_path / "_out" / "problems.yaml"
     report.mkdir(parents=True)
     with start(), structlog.testing.capture_logs() as lines:
-        # Written as soon as it can be.
+        # The backend writes it as soon as the obstacle is gone.
         report.rmdir()
         wait_for(report.exists)
         (tmp_path / "c.yaml").write_text(_cluster(hubAcceptsClient="half"))

@@ -1,4 +1,4 @@
-"""How many events about one object are told."""
+"""The limit of events about one object."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from dsf.backends.eventlimit import BURST, PAUSE, EventLimit
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The monotonic time."""
+    """Replace the monotonic clock."""
     now = [1000.0]
     monkeypatch.setattr(eventlimit.time, "monotonic", lambda: now[0])
     return now
 
 
-def test_25_at_once_and_then_one_in_five_minutes(clock: list[float]) -> None:
+def test_burst_of_25_events_then_one_per_five_minutes(clock: list[float]) -> None:
     limit = EventLimit()
 
-    def told(count: int, about: str = "a") -> int:
+    def allowed_events(count: int, about: str = "a") -> int:
         return sum(limit.allows(about, "Warning", "Bad", str(number)) for number in range(count))
 
-    assert told(100) == BURST
-    assert told(100, "another") == BURST
+    assert allowed_events(100) == BURST
+    assert allowed_events(100, "another") == BURST
     clock[0] += PAUSE - 1
-    assert told(10) == 0
+    assert allowed_events(10) == 0
     clock[0] += 1
-    assert told(10) == 1
+    assert allowed_events(10) == 1
     clock[0] += 100 * PAUSE
-    assert told(100) == BURST
+    assert allowed_events(100) == BURST
 
 
-def test_an_equal_one_after_the_other_is_told_once_in_five_minutes(clock: list[float]) -> None:
+def test_equal_event_is_repeated_after_five_minutes(clock: list[float]) -> None:
     limit = EventLimit()
     events = ["again", "again", "other", "again"]
     assert [limit.allows("a", "Warning", "Bad", text) for text in events] == [True, False, True, True]

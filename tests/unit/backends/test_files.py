@@ -22,7 +22,7 @@ def test_writing_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.yaml"
     write_text(path, "x: 1\n", mode=0o600)
     write_text(path, "x: 2\n", mode=0o600)
-    assert [found.name for found in path.parent.iterdir()] == ["b.yaml"]
+    assert [file.name for file in path.parent.iterdir()] == ["b.yaml"]
     assert path.stat().st_mode & 0o777 == 0o600
     assert read_yaml(path) == {"x": 2}
 
@@ -92,14 +92,14 @@ def test_foreign_namespace_is_in_the_file_name(tmp_path: Path) -> None:
     "change",
     [{"namespace": ["x"]}, {"namespace": 5}, {"namespace": "A B"}, {"name": "A B"}, {"name": "another"}],
 )
-def test_an_object_that_is_not_that_of_its_file_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_object_that_does_not_match_its_file_name_is_ignored(tmp_path: Path, change: dict[str, Any]) -> None:
     out = OutFolder(tmp_path, "default")
     path = tmp_path / "dynamicscorers" / "one.yaml"
     path.parent.mkdir()
     manifest = {"kind": "DynamicScorer", "metadata": {"name": "one", "namespace": "default"}, "status": "text"}
     path.write_text(yaml.safe_dump(manifest))
-    (found,) = out.all(Kind.SCORER)
-    assert "status" not in found
+    (stored_manifest,) = out.all(Kind.SCORER)
+    assert "status" not in stored_manifest
     path.write_text(yaml.safe_dump({**manifest, "metadata": manifest["metadata"] | change}))  # type: ignore[operator]
     assert list(out.all(Kind.SCORER)) == []
 
@@ -110,14 +110,14 @@ MANIFEST = score_body(CLUSTER, "scorer", "s1")
 
 
 def status(value: int) -> dict[str, Any]:
-    """A status with one item."""
+    """Return a status with one item."""
     now = datetime(2026, 11, 29, tzinfo=UTC)
     return score_status([("item", value)], valid_until=now + timedelta(minutes=5), now=now)
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> OutFolder:
-    """An out folder with one cluster."""
+    """Return an out folder with one cluster."""
     (tmp_path / "managedclusters").mkdir()
     (tmp_path / "managedclusters" / f"{CLUSTER}.yaml").touch()
     return OutFolder(tmp_path, "default")
@@ -130,7 +130,7 @@ def test_renewed_score_keeps_its_identity(out: OutFolder, tmp_path: Path) -> Non
         DirectoryScores(out).apply_score(MANIFEST, status(value))
         assert out.read(SCORE) == {**first, "status": status(value)}
     assert first["metadata"]["uid"]
-    # A new one has another uid.
+    # A new object has another uid.
     backend = DirectoryScores(out)
     backend.delete_score("c1", "s1")
     backend.delete_score("c1", "s1")
@@ -172,17 +172,17 @@ def test_score_without_the_label_is_given_up(out: OutFolder) -> None:
 
 def test_changes_of_score_files_are_reported(out: OutFolder) -> None:
     backend = DirectoryScores(out)
-    written = backend.apply_score(MANIFEST, status(1))
+    first_score = backend.apply_score(MANIFEST, status(1))
     assert backend.refresh_scores() == []
-    assert backend.score(CLUSTER, "s1") == written
+    assert backend.score(CLUSTER, "s1") == first_score
     write_text(out.path(SCORE), kubeyaml.dump({**(out.read(SCORE) or {}), "status": status(99)}))
     assert backend.refresh_scores() == [SCORE]
     edited = backend.score(CLUSTER, "s1")
     assert edited is not None
-    assert edited.digest != written.digest
+    assert edited.digest != first_score.digest
     remove(out.path(SCORE), up_to=out.root)
     assert backend.refresh_scores() == [SCORE]
     assert backend.score(CLUSTER, "s1") is None
-    # The next hub reads what there is.
+    # The next hub reads the existing files.
     backend.apply_score(MANIFEST, status(1))
     assert DirectoryScores(out).refresh_scores() == [SCORE]

@@ -1,4 +1,4 @@
-"""Events wait for the API server in a queue of their own."""
+"""Events wait for the API server in a separate queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.wait import wait_for
 
 
 class Stalled:
-    """A session whose server takes an event only when it is told to."""
+    """A session whose server accepts an event only after `go_on` is set."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -76,9 +76,7 @@ def test_excess_events_are_dropped_and_logged(stalled: Stalled, monkeypatch: pyt
     assert stalled.taken == [*"abcg"]
 
 
-def test_the_end_waits_for_a_moment_and_then_nothing_is_written(
-    stalled: Stalled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_waits_briefly_and_then_discards_events(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_events, "_FLUSH", 0.0)
     recorder = _recorder(stalled)
     _tell(recorder, "a", "b")
@@ -91,8 +89,8 @@ def test_the_end_waits_for_a_moment_and_then_nothing_is_written(
     assert stalled.asked == ["a"], "the one that was under way"
 
 
-def test_the_end_writes_what_waits(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A moment that a busy machine may need.
+def test_close_writes_waiting_events(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy machine may need a long time.
     monkeypatch.setattr(kube_events, "_FLUSH", 60.0)
     stalled.go_on.set()
     recorder = _recorder(stalled)

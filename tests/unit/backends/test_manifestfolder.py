@@ -1,4 +1,4 @@
-"""The folder of manifests: mistakes, and what a file that is away or empty for a moment means."""
+"""The folder of manifests: errors, and files that are missing or empty for a moment."""
 
 from __future__ import annotations
 
@@ -103,35 +103,37 @@ def test_half_written_file_changes_nothing_until_complete(tmp_path: Path) -> Non
     (tmp_path / "notes.yaml").write_text("# No object.")
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     folder.refresh()
-    held = dict(folder.objects)
+    objects_before = dict(folder.objects)
     path.write_text((CLUSTER % "c").replace("true}", "'half"))
     folder.refresh()
-    # Also for a hub that starts while the file is broken.
+    # A hub that starts while the file is broken keeps the objects too.
     anew = ManifestFolder(tmp_path, tmp_path / "out", "default")
-    anew.restore(held)
+    anew.restore(objects_before)
     anew.refresh(grace=0)
     for each in (folder, anew):
-        assert each.objects == held
+        assert each.objects == objects_before
         [problem] = each.problems
         assert str(problem).startswith("c.yaml:")
         assert "is not YAML" in problem.message
-    # Deleting it removes what it held.
+    # Deleting the file removes its objects.
     path.unlink()
     anew.refresh(grace=0)
     assert (anew.objects, anew.problems) == ({}, [])
 
 
-def test_the_file_that_has_an_object_keeps_it(tmp_path: Path) -> None:
+def test_first_file_of_an_object_takes_precedence(tmp_path: Path) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     (tmp_path / "z.yaml").write_text(CLUSTER % "c")
     folder.refresh()
     (tmp_path / "a-copy.yaml").write_text((CLUSTER % "c").replace("true", "false"))
     folder.refresh()
-    assert [held.file for held in folder.objects.values()] == ["z.yaml"]
+    assert [folder_object.file for folder_object in folder.objects.values()] == ["z.yaml"]
     assert [problem.source for problem in folder.problems] == ["a-copy.yaml"]
     (tmp_path / "z.yaml").unlink()
     folder.refresh(grace=0)
-    assert [held.manifest["spec"] for held in folder.objects.values()] == [{"hubAcceptsClient": False}]
+    assert [folder_object.manifest["spec"] for folder_object in folder.objects.values()] == [
+        {"hubAcceptsClient": False}
+    ]
     assert folder.problems == []
 
 
@@ -141,15 +143,15 @@ def test_missing_folder_changes_nothing(tmp_path: Path) -> None:
     (root / "c.yaml").write_text(CLUSTER % "c")
     folder = ManifestFolder(root, tmp_path / "out", "default")
     folder.refresh()
-    held = dict(folder.objects)
+    objects_before = dict(folder.objects)
     root.rename(tmp_path / "unmounted")
     folder.refresh(grace=0)
     [problem] = folder.problems
     assert "nothing is changed until it can" in problem.message
-    assert folder.objects == held
+    assert folder.objects == objects_before
     (tmp_path / "unmounted").rename(root)
     folder.refresh(grace=0)
-    assert (folder.objects, folder.problems) == (held, [])
+    assert (folder.objects, folder.problems) == (objects_before, [])
 
 
 def _empty(path: Path) -> None:
@@ -157,8 +159,8 @@ def _empty(path: Path) -> None:
 
 
 def _lose_all(path: Path) -> None:
-    for one in path.parent.glob("*.yaml"):
-        one.unlink()
+    for file in path.parent.glob("*.yaml"):
+        file.unlink()
 
 
 @pytest.mark.parametrize(
@@ -176,14 +178,14 @@ def test_missing_file_keeps_its_objects_for_the_grace_period(
     path.write_text(CLUSTER % "one")
     other.write_text(CLUSTER % "other")
     folder.refresh()
-    held = dict(folder.objects)
-    assert [key.name for key in held] == ["one", "other"]
-    # As `yq ... > clusters.yaml` does, an editor, or a share that is unmounted.
+    objects_before = dict(folder.objects)
+    assert [key.name for key in objects_before] == ["one", "other"]
+    # `yq ... > clusters.yaml`, an editor or an unmounted share has this effect.
     lose(path)
     folder.refresh()
     now += grace - 0.1
     folder.refresh()
-    assert folder.objects == held
+    assert folder.objects == objects_before
     assert all(problem.severity == "note" for problem in folder.problems)
     assert bool(folder.problems) == (grace == 300)
     path.write_text(CLUSTER % "two")
@@ -191,7 +193,7 @@ def test_missing_file_keeps_its_objects_for_the_grace_period(
     folder.refresh()
     assert sorted(key.name for key in folder.objects) == ["other", "two"]
     assert not folder.problems
-    # Not for ever.
+    # The grace period ends.
     lose(path)
     folder.refresh()
     now += grace + 0.1
@@ -214,7 +216,7 @@ def test_missing_file_keeps_its_objects_for_the_grace_period(
 def test_emptied_folder_keeps_its_objects_for_the_grace_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: list[str], lost: str, grace: int
 ) -> None:
-    """As a share is whose mount point can be listed while it is not mounted."""
+    """An unmounted share whose mount point can be listed looks like this."""
     now = 100.0
     monkeypatch.setattr(manifestfolder.time, "monotonic", lambda: now)
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default", grace=300)
@@ -223,8 +225,8 @@ def test_emptied_folder_keeps_its_objects_for_the_grace_period(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(CLUSTER % "one")
     folder.refresh()
-    gone = tmp_path / lost
-    gone.unlink() if gone.is_file() else shutil.rmtree(gone)
+    lost_path = tmp_path / lost
+    lost_path.unlink() if lost_path.is_file() else shutil.rmtree(lost_path)
     folder.refresh()
     now += grace - 0.1
     folder.refresh()
@@ -245,7 +247,7 @@ def test_moved_file_is_not_reported_missing(tmp_path: Path) -> None:
     folder.refresh()
     (tmp_path / "eu" / "one.yaml").rename(tmp_path / "one.yaml")
     folder.refresh()
-    assert [held.file for held in folder.objects.values()] == ["one.yaml"]
+    assert [folder_object.file for folder_object in folder.objects.values()] == ["one.yaml"]
     assert not folder.problems
 
 
@@ -285,13 +287,13 @@ def test_unlistable_folder_keeps_its_objects(tmp_path: Path, monkeypatch: pytest
     folder.refresh()
     scandir = os.scandir
 
-    def refused(path: Any) -> Any:
-        # Root may list everything.
+    def refuse(path: Any) -> Any:
+        # Root may list every folder.
         if str(path) == str(tmp_path / "eu"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(os, "scandir", refuse)
     shutil.rmtree(tmp_path / "eu2")
     folder.refresh(grace=0)
     assert sorted(key.name for key in folder.objects) == ["four", "one", "two"]
@@ -314,7 +316,7 @@ def test_folders_may_be_nested_deeper_than_python_calls_itself(tmp_path: Path) -
     try:
         folder.refresh()
     finally:
-        # What removes old folders of tests calls itself too.
+        # Pytest's removal of old folders calls scandir too.
         for path in reversed(nested):
             os.rmdir(path)
     assert ([key.name for key in folder.objects], folder.problems) == (["near"], [])

@@ -1,4 +1,4 @@
-"""Two backtests side by side, and Placements over time; each moment against one decision of OCM's rules."""
+"""Two backtests side by side, and Placements over time, compared with OCM's rules at each moment."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Values = Mapping[str, Sequence[int | None]]
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Closes recordings."""
+    """Return a stack that closes recordings."""
     with ExitStack() as opened:
         yield opened
 
 
 def side(stack: ExitStack, name: str, values: Values, *, start: int = 3000, **changes: Any) -> Recording:
-    """A backtest: cluster -> its values of the item `n`; None is a moment that failed."""
+    """Record a backtest: cluster -> its values of the item `n`; None is a failed moment."""
     recording = stack.enter_context(Recording())
     recording.name = name
     for cluster, line in values.items():
@@ -42,20 +42,20 @@ def side(stack: ExitStack, name: str, values: Values, *, start: int = 3000, **ch
 
 
 def placement(
-    tmp_path: Path, *, clusters: Sequence[str] = ("a", "b"), others: str = "", **spec: Any
+    tmp_path: Path, *, clusters: Sequence[str] = ("a", "b"), further_documents: str = "", **spec: Any
 ) -> list[Situation]:
-    """One in a file, which prefers the item `n` of the score `s`."""
+    """Read a Placement from a file; it prefers the item `n` of the score `s`."""
     coordinate = {"type": "AddOn", "addOn": {"resourceName": "s", "scoreName": "n"}}
     policy = {"mode": "Exact", "configurations": [{"weight": 1, "scoreCoordinate": coordinate}]}
     spec = {"numberOfClusters": 1, "prioritizerPolicy": policy} | spec
     manifest = {"kind": "Placement", "metadata": {"name": "web", "namespace": "apps"}, "spec": spec}
     file = tmp_path / "placement.yaml"
-    file.write_text(yaml.safe_dump(manifest) + others)
+    file.write_text(yaml.safe_dump(manifest) + further_documents)
     return from_file(file, clusters)
 
 
 def replay(a: Recording, b: Recording, situations: Sequence[Situation]) -> PlacementDifference:
-    """What became of the one Placement."""
+    """Return the comparison of the only Placement."""
     ((web,), _) = replayed(situations, a, b, in_common(a, b))
     return web
 
@@ -91,7 +91,7 @@ def test_steady_holds_what_was_chosen_the_moment_before(stack: ExitStack, tmp_pa
 
 
 def test_failure_keeps_the_previous_score_until_it_expires(stack: ExitStack, tmp_path: Path) -> None:
-    # Valid for 900 s, and OCM reads a missing score as 0, which beats -5.
+    # Scores are valid for 900 s, and OCM reads a missing score as 0, which beats -5.
     a = side(stack, "a", {"a": [5, *[None] * 5], "b": [-5] * 6})
     b = side(stack, "b", {"a": [-9, *[None] * 5], "b": [-5] * 6})
     web = replay(a, b, placement(tmp_path))
@@ -99,8 +99,8 @@ def test_failure_keeps_the_previous_score_until_it_expires(stack: ExitStack, tmp
     assert web.flaps_b == 1
 
 
-def test_the_other_version_has_a_score_name_of_its_own(stack: ExitStack, tmp_path: Path) -> None:
-    """An item with the score's own name is the other's with its own name."""
+def test_sides_with_different_score_names_are_compared(stack: ExitStack, tmp_path: Path) -> None:
+    """Items that are named after their scores are matched."""
     a = side(stack, "a", {"a": [1, 1], "b": [2, 2]}, score_name="n")
     b = stack.enter_context(Recording())
     for cluster, value in (("a", 3), ("b", 2)):
@@ -131,20 +131,22 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
             }
             for name in names
         ]
-        others = "---\n" + yaml.safe_dump_all(taints)
-        wanted = drawn.randint(1, 4)
+        taint_documents = "---\n" + yaml.safe_dump_all(taints)
+        number_of_clusters = drawn.randint(1, 4)
         mode = drawn.choice(["Exact", "Additive"])
         coordinate = {"type": "AddOn", "addOn": {"resourceName": "s", "scoreName": "n"}}
         policy = {"mode": mode, "configurations": [{"weight": drawn.choice([-2, 1, 3]), "scoreCoordinate": coordinate}]}
-        (situation,) = placement(tmp_path, others=others, numberOfClusters=wanted, prioritizerPolicy=policy)
+        (situation,) = placement(
+            tmp_path, further_documents=taint_documents, numberOfClusters=number_of_clusters, prioritizerPolicy=policy
+        )
         web = replay(a, b, [situation])
         decided: list[frozenset[str]] = [frozenset(), frozenset()]
         differ = 0
         for moment in range(12):
             for which, line in enumerate(lines):
-                asked = {ScoreKey(name, "s", "n"): line[name][moment] for name in names}
+                hypothetical_scores = {ScoreKey(name, "s", "n"): line[name][moment] for name in names}
                 now = type(situation)(**{**vars(situation), "decided": decided[which]})
-                decided[which] = frozenset(schedule(now, asked=asked).chosen)
+                decided[which] = frozenset(schedule(now, asked=hypothetical_scores).chosen)
             differ += decided[0] != decided[1]
         assert web.differ == differ, f"fleet {number}"
 
@@ -187,12 +189,12 @@ def test_file_without_a_placement_is_refused(tmp_path: Path) -> None:
     [
         ([(1, 10), (2, 20), (3, 30)], 1.0),
         ([(1, 30), (2, 20), (3, 10)], -1.0),
-        # Ties have their mean rank: ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
+        # Ties get their mean rank: ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
         ([(1, 1), (2, 2), (2, 3), (3, 4)], 0.9486832980505138),
         ([(1, 1), (1, 2)], None),
         ([(1, 1)], None),
     ],
 )
 def test_spearman(pairs: list[tuple[int, int]], expected: float | None) -> None:
-    found = spearman(pairs)
-    assert found == (expected if expected is None else pytest.approx(expected))
+    correlation = spearman(pairs)
+    assert correlation == (expected if expected is None else pytest.approx(expected))

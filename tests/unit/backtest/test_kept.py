@@ -1,4 +1,4 @@
-"""What is kept of runs: bounded, whatever was run."""
+"""Stored runs are bounded, whatever was run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def backtest(cluster: str = "c1", items: int = 1, columns: int = 3, text: str = "no") -> BacktestView:
-    """Of so many items."""
+    """Return the view of a backtest with this many items."""
     return BacktestView(
         scorer="s",
         score_name="s",
@@ -37,10 +37,10 @@ def backtest(cluster: str = "c1", items: int = 1, columns: int = 3, text: str = 
 
 
 def comparison(at: float, *, clusters: int = 2, placements: int = 1, spans: int = 1, items: int = 1) -> KeptRun:
-    """A run of the command line."""
+    """Return a run of the command line."""
     names = [f"c{number}" for number in range(clusters)]
     span = Span(start=START, seconds=60, a=names, b=names)
-    found = [
+    placement_views = [
         PlacementDifference(
             namespace="apps", name="web", decisions=9, differ=3, flaps_a=1, flaps_b=2, spans=[span] * spans
         )
@@ -58,14 +58,14 @@ def comparison(at: float, *, clusters: int = 2, placements: int = 1, spans: int 
         every=60,
         items=[item] * items,
         ranks=[RankView(item="i", moments=1, mean=1, lowest=1)] * items,
-        placements=found,
+        placements=placement_views,
         notes=[],
     )
     return KeptRun(id=new_id(at), at=at, by="ann", way="cli", clusters=names, comparison=view)
 
 
 def with_backtests(run: KeptRun, views: list[BacktestView]) -> KeptRun:
-    """The comparison with these backtests of both sides."""
+    """Return the comparison with these backtests of both sides."""
     assert run.comparison is not None
     view = run.comparison.model_copy(update={"backtests_a": views, "backtests_b": views})
     return run.model_copy(update={"comparison": view})
@@ -75,9 +75,9 @@ def test_small_run_is_stored_unchanged() -> None:
     run = comparison(1e9)
     assert fitting(run) == run
     run = with_backtests(run, [backtest()])
-    stored = KeptRun.model_validate_json(fitting(run).model_dump_json(by_alias=True, exclude_defaults=True))
-    assert stored.comparison is not None
-    assert [view.items for view in stored.comparison.backtests] == [backtest().items] * 2
+    restored_run = KeptRun.model_validate_json(fitting(run).model_dump_json(by_alias=True, exclude_defaults=True))
+    assert restored_run.comparison is not None
+    assert [view.items for view in restored_run.comparison.backtests] == [backtest().items] * 2
 
 
 def test_large_run_is_truncated_with_a_note() -> None:

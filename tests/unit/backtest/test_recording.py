@@ -1,4 +1,4 @@
-"""Files of backtests, which may come from anybody."""
+"""Recordings of backtests, whose authors are not trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scorer of the hub among objects that this version cannot read."""
+"""Reading a scorer of the hub beside objects that this version cannot read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.manifests import ignored, scorer
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The DynamicScorers of the hub; an API server with this version's CRDs stores no other ones."""
+    """Replace the DynamicScorers of the hub; this version's CRDs would reject some of them."""
     source = {
         "type": "Prometheus",
         "host": "http://prometheus:9090",
@@ -47,5 +47,5 @@ def test_ignored_scorer_hides_no_other_of_its_name(hub: list[dict[str, Any]]) ->
     theirs["spec"]["source"]["params"]["query"] = "theirs"
     hub.append(ignored(theirs))
     hub.append(scorer("z-team", "good", source="of a later version"))
-    found = scorers.from_hub(None, "good", "c1")  # type: ignore[arg-type]
-    assert found.source_query == "up"
+    summary = scorers.from_hub(None, "good", "c1")  # type: ignore[arg-type]
+    assert summary.source_query == "up"

@@ -1,4 +1,4 @@
-"""What a backtest says of its items, and the file that it is in."""
+"""The summary of a backtest's items, and its file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ASKED = range(3000, 6001, 300)
 
 
 def record(at: int, items: Mapping[str, int] | None = None, *, series: int = 1, cluster: str = "c1") -> Record:
-    """A moment: an error without items."""
+    """Return the record of a moment; without items it is an error."""
     if items is None:
         return Record(cluster=cluster, at=at, outcome="error", stage="score", reason="timeout", message=f"at {at}")
     return Record(cluster=cluster, at=at, outcome="ok", items=dict(items), series=series)
@@ -41,7 +41,7 @@ def record(at: int, items: Mapping[str, int] | None = None, *, series: int = 1, 
 def summary(
     *records: Record, noise: int = 0, question: Question = QUESTION, hold: HoldRule | None = None
 ) -> BacktestView:
-    """Of these moments."""
+    """Return the summary of these moments."""
     return summarised(question, ASKED, records, noise=noise, hold=hold)
 
 
@@ -50,42 +50,42 @@ def test_each_item_has_its_values_changes_and_gaps() -> None:
     records = [record(at, None if value is None else {"n": value}) for at, value in zip(ASKED, values, strict=True)]
     view = summary(*records)
     (item,) = view.items
-    known = [value for value in values if value is not None]
-    assert (item.minimum, item.median, item.maximum) == (-100, statistics.median(known), 100)
-    # 5 -> 9, 9 -> 8 over the gap, 8 -> -100, -100 -> 100, 100 -> 7.
+    present_values = [value for value in values if value is not None]
+    assert (item.minimum, item.median, item.maximum) == (-100, statistics.median(present_values), 100)
+    # Changes: 5 -> 9, 9 -> 8 over the gap, 8 -> -100, -100 -> 100, 100 -> 7.
     assert item.changes == 5
     assert item.missing == pytest.approx(1 / 11, abs=1e-4)
     assert item.line == values
     assert view.outcomes == {"ok": 10, "error": 1}
-    assert [(one.stage, one.reason, one.moments, one.message) for one in view.failures] == [
+    assert [(failure.stage, failure.reason, failure.moments, failure.message) for failure in view.failures] == [
         ("score", "timeout", 1, "at 3900")
     ]
     assert summary(*records, noise=1).items[0].changes == 4
 
 
 @pytest.mark.parametrize(
-    ("values", "hold", "left"),
+    ("values", "hold", "held_changes"),
     [
-        # 50, then 60 after it had lasted for a step.
+        # The published value is 50, then 60 after it has lasted for a step.
         ([50, 53, 50, 60, 60, 60], HoldRule(min_change=5, for_seconds=300), 1),
-        # 60 lasts for one moment each time.
+        # The value 60 lasts for only one moment each time.
         ([50, 60, 50, 60, 50, 60], HoldRule(min_change=5, for_seconds=300), 0),
         ([50, 60, 50, 60, 50, 60], HoldRule(min_change=5), 5),
-        # Out of date after 900 s without a score: 54 is published as it comes.
+        # After 900 s without a score the state is outdated, so 54 is published at once.
         ([50, None, None, None, 54, 54], HoldRule(min_change=5), 1),
         ([50, None, None, 54, 54, 54], HoldRule(min_change=5), 0),
     ],
 )
-def test_summary_counts_changes_left_by_a_hold(values: list[int | None], hold: HoldRule, left: int) -> None:
+def test_summary_counts_changes_left_by_a_hold(values: list[int | None], hold: HoldRule, held_changes: int) -> None:
     records = [record(at, None if value is None else {"n": value}) for at, value in zip(ASKED, values, strict=False)]
     (item,) = summary(*records, hold=hold).items
-    assert item.held_changes == left
+    assert item.held_changes == held_changes
     (item,) = summary(*records).items
     assert "held_changes" not in item.model_dump()
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 10])
-def test_the_median_is_that_of_the_values(number: int) -> None:
+def test_median_equals_that_of_the_values(number: int) -> None:
     values = [(at * 37) % 11 - 5 for at in ASKED[:number]]
     view = summary(*(record(at, {"n": value}) for at, value in zip(ASKED, values, strict=False)))
     assert view.items[0].median == statistics.median(values)
@@ -97,7 +97,7 @@ def test_items_are_sorted_by_number_of_changes() -> None:
 
 
 def test_notes_say_what_the_source_lacks_and_what_a_clock_did() -> None:
-    # Its retention is shorter than what was asked for; the newest moments are later than what it has.
+    # The source's retention is shorter than the requested range, and the newest moments are later than its data.
     moments = [record(at, {}, series=int(3600 <= at <= 5400)) for at in ASKED]
     lacking = summary(*moments, *(record(6000 + 300 * number, {"n": 1}) for number in range(1, 5)))
     assert (lacking.moments, lacking.items) == (11, [])
@@ -110,7 +110,7 @@ def test_notes_say_what_the_source_lacks_and_what_a_clock_did() -> None:
     often = QUESTION.model_copy(update={"every": 10})
     assert "10 s between two moments are less than the step" in summary(record(3000, {"n": 1}), question=often).notes[0]
     assert summary(*(record(at, {"n": 1}) for at in ASKED)).notes == []
-    # A failure says nothing of the source.
+    # Failures are no evidence about the source.
     assert summary(record(3000), record(3300, {"n": 1}), record(3600)).notes == []
 
 
@@ -163,7 +163,7 @@ def test_second_run_asks_only_missing_moments(tmp_path: Path) -> None:
         recording.begin(QUESTION)
         for each in (record(3000, {"n": 1}), record(3300), record(3600, {"n": 2})):
             recording.add(each)
-    # Its writer was killed in the middle of a line.
+    # The writer was killed in the middle of a line.
     file.write_bytes(file.read_bytes() + b'{"cluster":"c1","at":39')
     with Recording(file, writing=True) as recording:
         assert recording.missing("c1", ASKED) == [3300, *range(3900, 6001, 300)]

@@ -1,4 +1,4 @@
-"""The fleet-wide rate limit: never above the rate, and everybody in turn."""
+"""The fleet-wide rate limit: never above the rate, and fair to all clusters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = 1_795_000_000.0
 
 
 def simulate(pairs: int, interval: int, rate: str, seconds: float) -> tuple[Counter[str], Counter[str], list[float]]:
-    """What beat does with one limited scorer, in a time of its own: (runs, skips, moments of runs)."""
+    """Simulate beat with one limited scorer; return (runs, skips, moments of runs)."""
     limiter = RateLimiter()
     runs: Counter[str] = Counter()
     skips: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def test_two_pairs_for_one_token_take_turns() -> None:
     assert abs(skips["c0/s"] - skips["c1/s"]) <= 1
 
 
-def test_the_rate_is_kept_and_used_up() -> None:
+def test_rate_is_fully_used_and_never_exceeded() -> None:
     _, _, moments = simulate(50, 10, "2/s", 500)
     assert all(later - earlier >= 0.4999 for earlier, later in itertools.pairwise(moments))
     assert len(moments) == pytest.approx(1000, abs=5)

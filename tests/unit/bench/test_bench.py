@@ -1,4 +1,4 @@
-"""The table of benches and their command line; no bench is run."""
+"""The table of benches and their command line, without running a bench."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rounds_are_shown_as_median_and_range() -> None:
     assert spread([12.4], "/s", 0) == "12 /s"
 
 
-def test_the_table_has_each_figure_beside_its_limit() -> None:
+def test_table_shows_each_figure_beside_its_limit() -> None:
     out = Console(width=160)
     with out.capture() as printed:
         out.print(
@@ -66,9 +66,9 @@ def test_arguments() -> None:
     arguments = runner.parse(["--quick", "--only", "stages", "--only", "memory", "--json", "f.json"])
     assert (arguments.quick, arguments.strict, arguments.json) == (True, False, Path("f.json"))
     assert [bench.name for bench in runner.chosen(arguments.only)] == ["stages", "memory"]
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         runner.parse(["--only", "nonsense"])
-    assert ended.value.code == 2
+    assert raised.value.code == 2
 
 
 def test_all_benches_exist_and_those_on_request_are_left_out() -> None:
@@ -78,7 +78,7 @@ def test_all_benches_exist_and_those_on_request_are_left_out() -> None:
 
 
 class Scripted(runner.Bench):
-    """A bench that is a few lines of Python; `sys.argv[1]` is its file."""
+    """Add a bench of a few lines of Python; `sys.argv[1]` is its file."""
 
     def command(self, file: Path, *, quick: bool) -> list[str]:
         return [sys.executable, "-c", self.name, str(file)]
@@ -94,8 +94,8 @@ def test_figures_of_a_bench_appear_in_the_report() -> None:
     figure = {"name": "f", "measured": "2 ms", "value": 2, "unit": "x", "most": 1, "against": "", "least": None}
     report = run(f"import sys; open(sys.argv[1], 'w').write({json.dumps({'figures': [figure], 'details': 7})!r})")
     assert report.problems == {}
-    [(_, found)] = report.figures
-    assert found.is_met is False
+    [(_, measured_figure)] = report.figures
+    assert measured_figure.is_met is False
     document = report.document({"cores": 2})
     assert document["figures"][0]["is_met"] is False
     assert list(document["details"].values()) == [7]

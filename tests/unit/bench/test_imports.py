@@ -1,4 +1,4 @@
-"""Benches run seldom: what they use of the core must still be there."""
+"""Benches run seldom; these tests check that their imports from the core still exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time that a stage has."""
+"""The deadline of a stage."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _stages() -> Stages:
     return Stages(cast("Any", None), cast("Any", None))
 
 
-@pytest.mark.parametrize(("left", "timeout"), [(5.0, 60), (60.0, 5)])
-def test_stage_deadline_is_the_earlier_of_timeout_and_cycle(left: float, timeout: int) -> None:
+@pytest.mark.parametrize(("remaining_seconds", "timeout"), [(5.0, 60), (60.0, 5)])
+def test_stage_deadline_is_the_earlier_of_timeout_and_cycle(remaining_seconds: float, timeout: int) -> None:
     began = time.monotonic()
     summary = ScorerSummary.model_construct(name="a", score_name="a", timeout_seconds=timeout)
-    cycle = Cycle("a", "1", summary, began + left)
+    cycle = Cycle("a", "1", summary, began + remaining_seconds)
     with _stages()._stage(cycle, "fetch") as deadline:
         assert began + 5 <= deadline <= time.monotonic() + 5
     assert cycle.timings["fetch"] > 0

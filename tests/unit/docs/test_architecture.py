@@ -1,4 +1,4 @@
-"""docs/architecture.md has the order of `.importlinter`, and walks one tick in few files."""
+"""docs/architecture.md has the order of `.importlinter`, and follows one tick through few files."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def layers() -> dict[str, int]:
-    """Package or module of `dsf` -> its layer, 0 for the lowest."""
+    """Return package or module of `dsf` -> its layer, 0 for the lowest."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
     lines = parser["importlinter:contract:layers"]["layers"].split("\n")
-    found = [re.findall(r"\w+", line) for line in lines if line.strip()]
-    return {name: number for number, names in enumerate(reversed(found)) for name in names}
+    layer_names = [re.findall(r"\w+", line) for line in lines if line.strip()]
+    return {name: number for number, names in enumerate(reversed(layer_names)) for name in names}
 
 
 def steps() -> list[list[str]]:
-    """The names that each number of the reading order begins a sentence with."""
+    """Return the names at the start of each numbered item of the reading order."""
     text = PAGE.partition("## Modules in reading order")[2].partition("\nLower numbers")[0]
     items = re.split(r"^\d+\. ", text, flags=re.MULTILINE)[1:]
     return [re.findall(r"`dsf/(\w+)(?:/|\.py)`", item.partition("; the tasks")[0]) for item in items]
 
 
 def test_reading_order_and_layers_are_the_same() -> None:
-    known = layers()
+    layer_numbers = layers()
     below = -1
     for names in steps():
-        numbers = [known[name] for name in names]
+        numbers = [layer_numbers[name] for name in names]
         assert numbers, names
         assert min(numbers) > below, f"{names} stand below what was named before"
-        # Settings, keys and metrics stand beside the model: both are read early.
+        # Settings, keys and metrics are listed beside the model, since both are read early.
         below = max(numbers) if "errors" not in names else below
 
 
@@ -50,7 +50,7 @@ def test_walk_of_one_tick_names_few_files() -> None:
 
 
 def _places() -> list[tuple[str, str]]:
-    """Each file that "Where to change what" names with its folder, and each name in brackets behind it; '' for none."""
+    """Return each file of "Where to change what", and each name in brackets behind it; '' for none."""
     section = PAGE.partition("## Where to change what")[2].partition("\n## ")[0]
     places = []
     for file, names in re.findall(r"`([\w.-]+/[\w./-]+\.\w+)`(?: \(([^()]*)\))?", section):

@@ -1,4 +1,4 @@
-"""docs/migration.md says which manifests of the upstream project need a change, and what happens without it."""
+"""docs/migration.md lists the upstream manifests that need a change, and the effect without it."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_listed_manifests_are_refused(text: str, names: str) -> None:
 
 
 def test_their_remedies_are_accepted() -> None:
-    found = parse_documents(f"{_SPEC}  source:\n    type: Prometheus\n", "f.yaml")
-    assert not [one for one in found if isinstance(one, ManifestProblem)]
+    documents = parse_documents(f"{_SPEC}  source:\n    type: Prometheus\n", "f.yaml")
+    assert not [document for document in documents if isinstance(document, ManifestProblem)]
     assert _resolved_with("http://prom.example:9090", source={"host": "http://prom.example:9090", "auth": _TOKEN})
 
 
@@ -85,7 +85,7 @@ def test_token_for_a_host_set_only_by_config_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("path", "endpoint"), [(None, "/scoring"), ("/", ""), ("/score", "/score")])
-def test_an_unset_scoring_path_is_scoring(path: str | None, endpoint: str) -> None:
+def test_unset_scoring_path_defaults_to_scoring(path: str | None, endpoint: str) -> None:
     summary = _resolved_with(None, scoring={} if path is None else {"path": path})
     assert summary.scoring_endpoint == f"http://sample-scorer:8000{endpoint}"
 
@@ -100,8 +100,8 @@ DOCUMENTS = {
 
 def _rows() -> list[tuple[str, str, str]]:
     table = PAGE.partition("## Upstream's documents, command by command")[2].partition("\n## ")[0]
-    found = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in table.splitlines() if "|" in line]
-    return [row for row in found[2:] if len(row) == 3]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in table.splitlines() if "|" in line]
+    return [row for row in rows[2:] if len(row) == 3]
 
 
 def test_every_document_of_upstream_has_its_rows() -> None:
@@ -119,7 +119,7 @@ def test_replacement_of_each_command_exists(row: tuple[str, str, str]) -> None:
 
 
 def _exists(code: str) -> bool:
-    """Whether the code is something that can be looked up; asserts that it is there."""
+    """Return True if the code names an object that can be looked up, and assert that it exists."""
     words = code.split()
     if words[0] == "make":
         subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True, timeout=300)

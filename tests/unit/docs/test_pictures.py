@@ -1,4 +1,4 @@
-"""No picture of docs/ is older than what it shows: `make pictures` notes the hashes."""
+"""Pictures of docs/ are as new as the pages that they show; `make pictures` records the hashes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def test_every_picture_is_taken_by_the_script_and_shown_on_a_page() -> None:
     files = {path.name for path in (ROOT / "docs" / "pictures").iterdir()} - {"sources.json"}
     assert files == {SCRIPT["picture"](name).name for name in NAMES}
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    shown = {name for page in pages for name in re.findall(r"pictures/([\w.-]+)", page.read_text(encoding="utf-8"))}
-    assert files <= shown
+    referenced_names = {
+        name for page in pages for name in re.findall(r"pictures/([\w.-]+)", page.read_text(encoding="utf-8"))
+    }
+    assert files <= referenced_names
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""No reason is given that is not in `dsf.reasons`, and so not on docs/reasons.md."""
+"""Every raised reason is in `dsf.reasons`, and so on docs/reasons.md."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
 
 
 def literals() -> Iterator[tuple[str, type[DescribedReason], str]]:
-    """Place, kind and text of each reason that is written out where it is raised."""
+    """Yield place, kind and text of each reason that is a literal where it is raised."""
     for file in sorted(file for place in dsf.__path__ for file in Path(place).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISED:
                 number, kind = RAISED[node.func.id]
-                given = node.args[number] if len(node.args) > number else None
-                if isinstance(given, ast.Constant) and isinstance(given.value, str):
-                    yield f"{file.relative_to(ROOT)}:{node.lineno}", kind, given.value
+                argument = node.args[number] if len(node.args) > number else None
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield f"{file.relative_to(ROOT)}:{node.lineno}", kind, argument.value
 
 
 def test_every_reason_that_is_raised_is_listed() -> None:
-    found = list(literals())
-    assert len(found) > 40
-    missing = [f"{place}: {text!r}" for place, kind, text in found if text not in set(kind)]
-    assert not missing, "add these to dsf/reasons.py"
+    raised_reasons = list(literals())
+    assert len(raised_reasons) > 40
+    unlisted = [f"{place}: {text!r}" for place, kind, text in raised_reasons if text not in set(kind)]
+    assert not unlisted, "add these to dsf/reasons.py"

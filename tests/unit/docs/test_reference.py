@@ -1,4 +1,4 @@
-"""The reference pages that scripts/reference-pages writes are those of the code as it is."""
+"""The reference pages are up to date: scripts/reference-pages writes the same."""
 
 from __future__ import annotations
 
@@ -26,20 +26,26 @@ def _text(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_is_what_the_script_makes(name: str) -> None:
+def test_reference_page_equals_the_generated_one(name: str) -> None:
     assert _text(name) == PAGES[name](), "run: .venv/bin/python scripts/reference-pages"
 
 
 def test_every_command_and_option_is_there() -> None:
-    found = re.findall(r"^### (dsf .*)$", _text("cli.md"), re.MULTILINE)
+    documented_commands = re.findall(r"^### (dsf .*)$", _text("cli.md"), re.MULTILINE)
     root: Any = get_command(app)
-    wanted = [
+    existing_commands = [
         f"dsf {name} {sub}".strip()
         for name, command in root.commands.items()
         for sub in (getattr(command, "commands", None) or [""])
     ]
-    assert sorted(found) == sorted(wanted)
-    options = {word for command in root.commands.values() for one in command.params for word in one.opts if "-" in word}
+    assert sorted(documented_commands) == sorted(existing_commands)
+    options = {
+        word
+        for command in root.commands.values()
+        for parameter in command.params
+        for word in parameter.opts
+        if "-" in word
+    }
     assert not {word for word in options if f"`{word}`" not in _text("cli.md")}
 
 
@@ -53,10 +59,10 @@ def test_every_kind_field_and_reason_is_there() -> None:
     kinds = reasons.DescribedReason.__subclasses__()
     assert len(kinds) > 4
     assert not [
-        str(one)
+        str(reason)
         for kind in kinds
-        for one in kind
-        if f"`{one}` | {one.meaning} | {one.advice} |" not in _text("reasons.md")
+        for reason in kind
+        if f"`{reason}` | {reason.meaning} | {reason.advice} |" not in _text("reasons.md")
     ]
 
 
@@ -65,6 +71,6 @@ def test_every_endpoint_of_the_three_is_there() -> None:
     assert {"/metrics", "/api/v1/pairs", "/plans", "/scorers/{name}"} <= set(paths)
 
 
-def test_wrong_usage_is_said() -> None:
-    done = ran([sys.executable, SCRIPT, "nonsense"])
-    assert (done.returncode, "usage: " in done.stderr) == (2, True)
+def test_wrong_usage_prints_the_usage() -> None:
+    process = ran([sys.executable, SCRIPT, "nonsense"])
+    assert (process.returncode, "usage: " in process.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""What docs/security.md says that a cluster's user may say to Redis is what the rules and Redis itself say."""
+"""docs/security.md lists the Redis commands of a cluster's user as the rules and Redis do."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def _named(mark: str) -> set[str]:
     return {command.lower().replace(" ", "|") for command in re.findall(r"`([^`]+)`", text)}
 
 
-def test_the_page_names_the_commands_of_the_rules() -> None:
+def test_security_page_lists_the_commands_of_the_rules() -> None:
     assert _named("commands") == set(re.findall(r"\+([^ )]+)", " ".join(cluster_rules("c1"))))
 
 
-def test_the_page_names_what_redis_lets_everybody_say(redis_client: redis.Redis) -> None:
+def test_security_page_lists_the_commands_without_authentication(redis_client: redis.Redis) -> None:
     commands = redis_client.command().items()
-    found = {str(name) for name, details in commands if "no_auth" in {str(flag) for flag in details["flags"]}}
-    assert _named("always") == found
+    unauthenticated_commands = {
+        str(name) for name, details in commands if "no_auth" in {str(flag) for flag in details["flags"]}
+    }
+    assert _named("always") == unauthenticated_commands

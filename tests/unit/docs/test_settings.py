@@ -1,4 +1,4 @@
-"""docs/settings.md says what the settings are now."""
+"""docs/settings.md lists the current settings."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ placement_debugger placement_debugger_token_file
 """
 
 
-def test_the_page_has_every_setting_as_it_is() -> None:
-    done = ran([sys.executable, ROOT / "scripts" / "settings-table", "--print"], cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+def test_settings_page_equals_the_generated_table() -> None:
+    process = ran([sys.executable, ROOT / "scripts" / "settings-table", "--print"], cwd=ROOT)
+    assert process.returncode == 0, process.stderr
     page = ROOT / "docs" / "settings.md"
-    assert page.read_text(encoding="utf-8") == done.stdout, "run: .venv/bin/python scripts/settings-table"
+    assert page.read_text(encoding="utf-8") == process.stdout, "run: .venv/bin/python scripts/settings-table"
 
 
 def test_every_setting_is_set_by_the_chart_or_meant_for_extra_env() -> None:

@@ -1,4 +1,4 @@
-"""`make docs`: the site is built strictly from the Markdown that is there, and asks no other host for anything."""
+"""`make docs` builds the site strictly from the Markdown, and the site loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _NOT_LOADED = {"canonical", "next", "prev", "edit", "author", "license"}
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the site and what it is made of."""
+    """Return the folder with the site and its sources."""
     folder = tmp_path_factory.mktemp("site")
-    done = _build(folder)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    process = _build(folder)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
     return folder
 
 
@@ -44,19 +44,21 @@ def _build(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 class _Loads(html.parser.HTMLParser):
-    """What a page has its browser load."""
+    """Collects the addresses that a page makes its browser load."""
 
     def __init__(self) -> None:
         super().__init__()
         self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag == "link" and (given.get("rel") or "") in _NOT_LOADED:
+        attributes = dict(attrs)
+        if tag == "link" and (attributes.get("rel") or "") in _NOT_LOADED:
             return
-        self.addresses += [value for name in _LOADED.get(tag, ()) if (value := given.get(name))]
-        self.addresses += [one.split()[0] for one in (given.get("srcset") or "").split(",") if one.strip()]
-        self.addresses += re.findall(r"url\(['\"]?([^)'\"]+)", given.get("style") or "")
+        self.addresses += [value for name in _LOADED.get(tag, ()) if (value := attributes.get(name))]
+        self.addresses += [
+            candidate.split()[0] for candidate in (attributes.get("srcset") or "").split(",") if candidate.strip()
+        ]
+        self.addresses += re.findall(r"url\(['\"]?([^)'\"]+)", attributes.get("style") or "")
 
 
 def _foreign(address: str) -> bool:
@@ -71,8 +73,8 @@ def test_no_page_loads_anything_from_another_host(built: Path) -> None:
         text = page.read_text(encoding="utf-8")
         reader.feed(text)
         assert reader.addresses, page
-        assert [one for one in reader.addresses if _foreign(one)] == [], page
-        # Styles within the page.
+        assert [address for address in reader.addresses if _foreign(address)] == [], page
+        # Styles inside the page.
         assert not re.search(
             r"@import|url\(['\"]?(https?:)?//", "".join(re.findall(r"<style.*?</style>", text, re.DOTALL))
         )
@@ -80,38 +82,38 @@ def test_no_page_loads_anything_from_another_host(built: Path) -> None:
         assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
 
 
-def test_the_check_would_find_a_foreign_address() -> None:
+def test_foreign_addresses_are_detected() -> None:
     reader = _Loads()
     reader.feed('<script src="//a/b"></script><link rel=stylesheet href="https://c/d"><a href="https://e">e</a>')
-    assert [one for one in reader.addresses if _foreign(one)] == ["//a/b", "https://c/d"]
+    assert [address for address in reader.addresses if _foreign(address)] == ["//a/b", "https://c/d"]
 
 
-def test_every_page_of_docs_is_there_and_can_be_found(built: Path) -> None:
+def test_every_page_of_docs_is_built_and_searchable(built: Path) -> None:
     index = json.loads((built / "site" / "search" / "search_index.json").read_text(encoding="utf-8"))
-    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    indexed_pages = {entry["location"].partition("#")[0] for entry in index["docs"]}
     for page in (ROOT / "docs").rglob("*.md"):
         name = str(page.relative_to(ROOT).with_suffix(".html"))
         name = name.replace("README.html", "index.html")
         assert (built / "site" / name).is_file(), name
-        assert name in found, f"the search does not know {name}"
+        assert name in indexed_pages, f"the search does not know {name}"
     texts = " ".join(entry["text"] for entry in index["docs"])
     assert "too_many_results" in texts
     assert "DSF_REDIS_URL" in texts
 
 
-def test_the_navigation_keeps_four_kinds_apart() -> None:
+def test_navigation_has_four_sections_with_every_page() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     sections = re.findall(r"^  - ([\w -]+):\n((?:      - .*\n)+)", nav, re.MULTILINE)
     names = [name for name, _ in sections]
     assert names[: len(KINDS)] == KINDS
-    listed = re.findall(r": (docs/\S+\.md)$", nav, re.MULTILINE)
-    assert sorted(listed) == sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")), "each once"
+    linked_pages = re.findall(r": (docs/\S+\.md)$", nav, re.MULTILINE)
+    assert sorted(linked_pages) == sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")), "each once"
     reference = dict(sections)["Reference"]
     for name in ("settings", "helm-values", "cli", "crds", "metrics", "reasons", "http-api"):
         assert f"docs/{name}.md" in reference
 
 
-def test_mistakes_are_errors(built: Path) -> None:
+def test_broken_links_fail_the_build(built: Path) -> None:
     pages = built / "pages" / "docs"
     page = pages / "tuning.md"
     before = page.read_text(encoding="utf-8")
@@ -119,11 +121,11 @@ def test_mistakes_are_errors(built: Path) -> None:
     (pages / "stray.md").write_text("# A page that the navigation does not have\n", encoding="utf-8")
     try:
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", built / "other"]
-        done = ran([*command, "--config-file", built / "mkdocs.yml"])
+        process = ran([*command, "--config-file", built / "mkdocs.yml"])
     finally:
         (pages / "stray.md").unlink()
         page.write_text(before, encoding="utf-8")
-    assert done.returncode == 1
+    assert process.returncode == 1
     for name in ("nowhere.md", "no-such-heading", "stray.md"):
-        assert name in done.stderr
-    assert "Aborted with 3 warnings in strict mode" in done.stdout + done.stderr
+        assert name in process.stderr
+    assert "Aborted with 3 warnings in strict mode" in process.stdout + process.stderr

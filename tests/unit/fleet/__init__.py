@@ -1,1 +1,1 @@
-"""What is known of the fleet, without a Redis."""
+"""Tests of dsf.fleet without a Redis server."""

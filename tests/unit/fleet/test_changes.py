@@ -1,4 +1,4 @@
-"""The list of changes survives what cannot be read."""
+"""The list of changes skips unreadable entries."""
 
 from __future__ import annotations
 

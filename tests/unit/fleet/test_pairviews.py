@@ -12,5 +12,5 @@ from dsf.fleet.pairviews import age_of
     [(None, None), (990.0, 10.0), (1000.0, 0.0), (999.99949, 0.001), (1005.0, 0.0)],
     ids=["never", "before", "now", "rounded", "clock-ahead"],
 )
-def test_an_age_is_in_seconds_and_never_negative(last_success: float | None, age: float | None) -> None:
+def test_age_is_in_seconds_and_never_negative(last_success: float | None, age: float | None) -> None:
     assert age_of(last_success, 1000.0) == age

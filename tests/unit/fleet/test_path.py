@@ -24,7 +24,7 @@ INTERVAL = 5.0
 
 
 def send_tick(bed: Bed, cluster: str = "c1", scorer: str = "s1") -> str:
-    """A second later, open a run of a scorer with a short interval."""
+    """Advance the time by a second and open a run of a scorer with a short interval."""
     bed.now += 1
     return bed.open(cluster, scorer, deadline=run_deadline(INTERVAL))
 
@@ -82,7 +82,7 @@ def test_agent_that_sends_no_results_is_a_problem(bed: Bed, waits: str) -> None:
         "": "its agent took the tick and sends no result",
     }
     assert causes[waits] in problem.message
-    # A failure, or a newer score, says more.
+    # A failure or a newer score takes precedence.
     assert bed.cycle() == "ok"
     assert problems(bed) == []
 
@@ -145,6 +145,6 @@ def test_every_view_shows_the_interruption(bed: Bed) -> None:
     assert samples == {stage: float(stage == "results") for stage in STAGES}
     assert "no results are taken in" in unready(client)
     working(bed)
-    # An agent that is away is no reason to take the hub's pages out of service.
+    # A missing agent does not take the hub's pages out of service.
     assert unready(client) == ""
     assert not read_report(client, Settings(role="cli"), None).ok

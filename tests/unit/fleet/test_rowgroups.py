@@ -26,7 +26,7 @@ def _rows(*rows: SnapshotRow) -> dict[str, SnapshotRow]:
 
 
 def _states(groups: Groups) -> dict[str, str]:
-    return {row.cluster: str(state) for state, some in groups.states.items() for row in some}
+    return {row.cluster: str(state) for state, rows in groups.states.items() for row in rows}
 
 
 def test_stopped_pair_is_not_paused() -> None:
@@ -58,7 +58,7 @@ def test_time_alone_changes_states() -> None:
     first = grouped({"cpu": rows}, NOW, {})
     assert _states(first["cpu"]) == expected
     by_scorer = by_cluster(first)
-    assert {cluster: str(one["cpu"]) for cluster, one in by_scorer.items()} == expected
+    assert {cluster: str(states["cpu"]) for cluster, states in by_scorer.items()} == expected
     assert badness(by_scorer["failing"].values()) > badness(by_scorer["valid"].values()) == 0.0
     assert grouped({"cpu": rows}, NOW + 29.9, first)["cpu"] is first["cpu"]
     second = grouped({"cpu": rows}, NOW + 30, first)
@@ -67,7 +67,7 @@ def test_time_alone_changes_states() -> None:
     third = grouped({"cpu": rows}, NOW + 60, second)
     assert _states(third["cpu"]) == expired
     assert _states(grouped({"cpu": rows}, NOW + 90, third)["cpu"]) == {**expired, "empty": "expired"}
-    # A clock that was ahead is set right.
+    # A clock that was ahead is corrected.
     assert _states(grouped({"cpu": rows}, NOW, third)["cpu"]) == expected
 
 

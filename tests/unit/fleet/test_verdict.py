@@ -1,4 +1,4 @@
-"""One judgement of a pair: statuses, `dsf status`, the API and the exporter agree."""
+"""Statuses, `dsf status`, the API and the exporter agree about the verdict of a pair."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 
 NOW = 1_800_000_000.0
 VALIDITY = 10
-# The validity is below the interval: between two cycles the score expires.
+# The validity is below the interval, so the score expires between two cycles.
 SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDITY)
 
 
 def pair(at: float, factor: float) -> tuple[str, PairScore]:
-    """A pair's row, and its score."""
+    """The row of a pair, and its score."""
     until = valid_until(at, VALIDITY, factor)
     score = PairScore(
         run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]

@@ -1,4 +1,4 @@
-"""Which series a scrape has: those of its shard, within the limit."""
+"""The series of a scrape: those of its shard, within the limit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def test_each_cluster_is_in_one_shard() -> None:
     shards = [FleetCollector(client, shard=(number, 3)) for number in range(3)]
     clusters = [f"cluster-{number}" for number in range(60)]
     owners = [[number for number, shard in enumerate(shards) if shard._is_mine(name)] for name in clusters]
-    assert {len(own) for own in owners} == {1}
-    assert {own[0] for own in owners} == {0, 1, 2}
+    assert {len(shard_numbers) for shard_numbers in owners} == {1}
+    assert {shard_numbers[0] for shard_numbers in owners} == {0, 1, 2}
     assert all(map(FleetCollector(client)._is_mine, clusters))
 
 
 def test_series_that_were_left_out_come_back_when_there_is_more_room() -> None:
     budget = SeriesBudget(PER_PAIR * 100)
-    # So many pairs, and whether they have series: with ten percent to spare once they had none.
+    # Numbers of pairs, and whether they have series; omitted series return once ten percent are free.
     assert [(pairs, budget.level(pairs, 0) != "none") for pairs in (100, 101, 100, 91, 90, 100)] == [
         *((100, True), (101, False), (100, False), (91, False), (90, True), (100, True))
     ]
@@ -29,5 +29,8 @@ def test_series_that_were_left_out_come_back_when_there_is_more_room() -> None:
 
 def test_items_have_no_series_where_pairs_have_none() -> None:
     budget = SeriesBudget(PER_PAIR * 10)
-    found = [budget.level(*asked) for asked in ((5, PER_PAIR * 5), (5, PER_PAIR * 5 + 1), (11, 0), (0, 0))]
-    assert found == ["items", "pair", "none", "items"]
+    levels = [
+        budget.level(*pairs_and_items)
+        for pairs_and_items in ((5, PER_PAIR * 5), (5, PER_PAIR * 5 + 1), (11, 0), (0, 0))
+    ]
+    assert levels == ["items", "pair", "none", "items"]

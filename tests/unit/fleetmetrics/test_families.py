@@ -1,4 +1,4 @@
-"""Pairs as metric families."""
+"""Metric families of pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = 1_700_000_000.0
 
 
 class Once:
-    """A collector of families that were made before."""
+    """A collector of given families."""
 
     def __init__(self, families: list[Metric]) -> None:
         self.families = families
@@ -47,8 +47,8 @@ def score(*results: tuple[dict[str, str], float], valid_until: float = NOW + 60)
 
 def labels(**values: str) -> dict[str, str]:
     names = ("node", "device", "namespace", "app", "pod", "container", "meta")
-    used = {f"ds_{name}": values.get(name, "") for name in names}
-    return {"ds_cluster": "worker01", "ds_score_name": "sample", **used}
+    label_values = {f"ds_{name}": values.get(name, "") for name in names}
+    return {"ds_cluster": "worker01", "ds_score_name": "sample", **label_values}
 
 
 def test_score_is_the_float_as_the_scoring_api_gave_it() -> None:
@@ -66,7 +66,7 @@ def test_labels_that_become_equal_by_cutting_are_exposed_once() -> None:
     assert registry.get_sample_value("dynamic_score", labels(pod="ä" * 128)) == 2
 
 
-def test_an_expired_score_is_gone_and_its_valid_until_stays() -> None:
+def test_expired_score_has_no_value_but_its_expiry_time() -> None:
     registry = exposed(state(score=score(({"pod": "a"}, 1), valid_until=NOW)))
     assert registry.get_sample_value("dynamic_score", labels(pod="a")) is None
     where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
@@ -80,7 +80,7 @@ def test_requests_count_successes_and_failures_and_not_skips() -> None:
     assert registry.get_sample_value("dynamic_scoring_requests_total", {**where, "status": "failure"}) == 9
 
 
-def test_the_books_balance_in_the_metrics() -> None:
+def test_scheduled_cycles_equal_the_sum_of_outcomes() -> None:
     registry = exposed(state(n__scheduled=21, n__ok=3, n__empty=2, n__partial=1, n__error=4, n__lost=5,
                              n__skipped__overlap=4, n__skipped__paused=2))  # fmt: skip
     where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
@@ -100,9 +100,9 @@ def test_failures_are_of_a_cluster_and_lost_is_one_without_a_stage() -> None:
     )
     name = "dynamic_scoring_failures_total"
     where = {"score_name": "sample", "stage": "fetch", "reason": "timeout"}
-    # A sum over clusters would fall when one of them goes, and that looks like a restart with many failures.
-    found = [registry.get_sample_value(name, {**where, "ds_cluster": cluster}) for cluster in ("worker01", "worker02")]
-    assert found == [1, 2]
+    # A sum over clusters would fall when a cluster is removed, which looks like a restart with many failures.
+    counts = [registry.get_sample_value(name, {**where, "ds_cluster": cluster}) for cluster in ("worker01", "worker02")]
+    assert counts == [1, 2]
     lost = {"score_name": "sample", "stage": "", "reason": "lost", "ds_cluster": "worker02"}
     assert (registry.get_sample_value(name, where), registry.get_sample_value(name, lost)) == (None, 1)
 
@@ -133,8 +133,8 @@ def test_unreadable_score_omits_only_itself() -> None:
 
 def test_refused_and_clamped_values_are_counted_per_score() -> None:
     registry = exposed(state(n__refused__nan=2, n__clamped=3), state("worker02", n__refused__nan=1, n__clamped=1))
-    for cluster, refused, clamped in (("worker01", 2, 3), ("worker02", 1, 1)):
+    for cluster, refused_count, clamped_count in (("worker01", 2, 3), ("worker02", 1, 1)):
         where = {"score_name": "sample", "ds_cluster": cluster}
         of_reason = {**where, "reason": "nan"}
-        assert registry.get_sample_value("dynamic_scoring_results_refused_total", of_reason) == refused
-        assert registry.get_sample_value("dynamic_scoring_scores_clamped_total", where) == clamped
+        assert registry.get_sample_value("dynamic_scoring_results_refused_total", of_reason) == refused_count
+        assert registry.get_sample_value("dynamic_scoring_scores_clamped_total", where) == clamped_count

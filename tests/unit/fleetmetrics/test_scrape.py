@@ -1,4 +1,4 @@
-"""Scrapes that come together share one reading."""
+"""Concurrent scrapes share one reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.wait import PATIENCE, wait_for
 
 
 class SlowCollector(Collector):
-    """Counts readings; each waits until it may end."""
+    """Counts readings; each waits for `go_on`."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.readings = 0
@@ -41,19 +41,19 @@ def test_scrapes_at_the_same_time_read_once_and_later_ones_read_again() -> None:
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(scraper.scrape, "")
         assert collector.started.wait(60)
-        others = [pool.submit(scraper.scrape, "") for _ in range(5)]
-        wait_for(lambda: all(other.running() for other in others), 10, "the other scrapes to start")
+        concurrent_scrapes = [pool.submit(scraper.scrape, "") for _ in range(5)]
+        wait_for(lambda: all(other.running() for other in concurrent_scrapes), 10, "the other scrapes to start")
         collector.go_on.set()
-        answers = {first.result(PATIENCE)[0], *(other.result(PATIENCE)[0] for other in others)}
-    # Some that were a moment too late for the first reading made their own; each of the six would without sharing.
-    assert collector.readings <= len(others)
+        answers = {first.result(PATIENCE)[0], *(other.result(PATIENCE)[0] for other in concurrent_scrapes)}
+    # Scrapes that arrived after the first reading had started share another; without sharing there would be six.
+    assert collector.readings <= len(concurrent_scrapes)
     assert any(b"readings 1.0" in answer for answer in answers)
     before = collector.readings
     scraper.scrape("")
     assert collector.readings == before + 1
 
 
-def test_an_error_reaches_everybody_and_the_next_scrape_starts_afresh() -> None:
+def test_error_reaches_all_waiting_scrapes_and_is_not_cached() -> None:
     collector = SlowCollector(ValueError("broken"))
     collector.go_on.set()
     scraper = Scraper(collector)
@@ -63,7 +63,7 @@ def test_an_error_reaches_everybody_and_the_next_scrape_starts_afresh() -> None:
     assert collector.readings == 2
 
 
-def test_the_accept_header_chooses_the_format() -> None:
+def test_accept_header_selects_the_format() -> None:
     collector = SlowCollector()
     collector.go_on.set()
     scraper = Scraper(collector)

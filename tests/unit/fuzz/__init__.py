@@ -1,1 +1,1 @@
-"""Parsers of outside input, given what nobody would write."""
+"""Parsers of outside input with random documents."""

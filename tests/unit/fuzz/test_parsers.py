@@ -48,7 +48,7 @@ _DATA = st.lists(_PIECES | st.binary(max_size=6), max_size=40).map(b"".join)
 
 
 class _Wire:
-    """A socket as far as http.client reads it."""
+    """The part of a socket that http.client reads."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -58,7 +58,7 @@ class _Wire:
         return raw if buffering == 0 else io.BufferedReader(cast("Any", raw))
 
     def settimeout(self, _: float) -> None:
-        """Nothing is waited for."""
+        """Ignore time-outs."""
 
 
 def _http(data: bytes) -> None:
@@ -70,10 +70,10 @@ def _http(data: bytes) -> None:
             while answer.read(100):
                 pass
     except Exception as error:  # noqa: BLE001
-        # Whatever http.client raises becomes an HttpError with a known reason.
-        found = failures.broken("GET http://x/", error, 10_000)
-        assert isinstance(found, HttpError)
-        raise HttpError(found.reason, str(found)) from None
+        # Every exception of http.client becomes an HttpError with a known reason.
+        http_error = failures.broken("GET http://x/", error, 10_000)
+        assert isinstance(http_error, HttpError)
+        raise HttpError(http_error.reason, str(http_error)) from None
 
 
 def _text(data: bytes) -> str:
@@ -108,7 +108,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
 
 
 def _outcome(parser: Callable[[bytes], object], errors: tuple[type[Exception], ...], data: bytes) -> str:
-    """What is said of the input; empty when it is taken."""
+    """Return the error text for an input; empty if it is accepted."""
     try:
         parser(data)
     except errors as error:
@@ -133,5 +133,5 @@ def test_any_input_is_data_or_an_error_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("piece", [b"[", b'{"a":', b"(", b'"', b"\\", b"a{", b"- ", b" ", b"9", b"\x00", b"\xff"])
 def test_long_repetitions_end(name: str, piece: bytes) -> None:
     parser, errors = PARSERS[name]
-    # What is said of it does not repeat it.
+    # Error texts do not repeat the input.
     assert len(_outcome(parser, errors, piece * 20_000)) < 5000

@@ -1,4 +1,4 @@
-"""Which addresses are never asked."""
+"""Addresses that never get a request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dsf.http.deadline import Exchange
         ("fe80::1%eth0", True),
         ("::ffff:0:169.254.169.254", True),
         ("64:ff9b:1::169.254.169.254", True),
-        # The prefix of a site, with 96, 48, 56 and 64 bits.
+        # Site prefixes with 96, 48, 56 and 64 bits.
         ("64:ff9b:1:1::a9fe:a9fe", True),
         ("64:ff9b:1:a9fe:a9:fe00::", True),
         ("64:ff9b:1:1a9:fe:a9fe::", True),
@@ -61,12 +61,12 @@ def test_link_local_and_metadata_addresses_are_refused(address: str, expected: b
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No name server answers; addresses need none."""
-    known, over = socket.getaddrinfo, threading.Event()
+    """Make all name look-ups hang; literal addresses need none."""
+    real_getaddrinfo, over = socket.getaddrinfo, threading.Event()
 
-    def look_up(host: str, *rest: Any, **more: Any) -> Any:
+    def look_up(host: str, *rest: Any, **keywords: Any) -> Any:
         if threading.current_thread() is threading.main_thread():
-            return known(host, *rest, **more)
+            return real_getaddrinfo(host, *rest, **keywords)
         over.wait(20)
         raise socket.gaierror
 

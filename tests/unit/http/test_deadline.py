@@ -1,4 +1,4 @@
-"""Which exchange is ended at its deadline, and which connection is left alone."""
+"""Exchanges are ended at their deadline; other connections remain open."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FAR = 60.0
 
 
 class Pair:
-    """An exchange with a connection, and the server's end of it."""
+    """An exchange with a connection, and the server side of that connection."""
 
     def __init__(self, opened: ExitStack, seconds: float) -> None:
         self.own, self.server = (opened.enter_context(end) for end in socket.socketpair())
         self.exchange = Exchange(time.monotonic() + seconds, 100)
         self.exchange.use(self.own)
-        # What the time-out of the socket does is not tested here.
+        # The time-out of the socket is not tested here.
         self.own.settimeout(_FAR)
 
     @property
@@ -39,17 +39,17 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_the_one_whose_time_is_up_is_ended_while_others_go_on(opened: ExitStack) -> None:
+def test_expired_exchange_ends_while_others_continue(opened: ExitStack) -> None:
     early, late = Pair(opened, 0.2), Pair(opened, _FAR)
     with running(late.exchange), running(early.exchange):
-        # The thread waits for the late one when the early one begins.
+        # The thread already waits for the late exchange when the early one starts.
         assert early.own.recv(1) == b""
         with pytest.raises(TimeoutError):
             early.exchange.remaining()
         assert late.is_open
 
 
-def test_the_connection_of_one_that_is_over_is_left_alone(opened: ExitStack) -> None:
+def test_connection_of_a_finished_exchange_is_not_closed(opened: ExitStack) -> None:
     over, next_one = Pair(opened, 0.2), Pair(opened, 0.4)
     with running(over.exchange):
         pass
@@ -65,13 +65,13 @@ class Owner:
 
 
 def test_cut_ends_only_exchanges_of_its_owner(opened: ExitStack) -> None:
-    ended, other = Owner(time.monotonic() + _FAR), Owner(time.monotonic() + _FAR)
+    cut_owner, other = Owner(time.monotonic() + _FAR), Owner(time.monotonic() + _FAR)
     pairs = []
-    for owner in (ended, other):
+    for owner in (cut_owner, other):
         with made_for(owner):
             pairs.append(Pair(opened, _FAR))
     with running(pairs[0].exchange), running(pairs[1].exchange):
-        cut(ended)
+        cut(cut_owner)
         assert pairs[0].own.recv(1) == b""
         with pytest.raises(TimeoutError):
             pairs[0].exchange.remaining()
@@ -83,19 +83,19 @@ def test_socket_opened_after_the_deadline_is_refused(opened: ExitStack) -> None:
         Pair(opened, -0.1)
 
 
-def test_an_answer_that_begins_too_late_holds_no_socket_open() -> None:
+def test_response_that_starts_too_late_leaves_no_open_socket() -> None:
     ours, theirs = socket.socketpair()
     with pytest.raises(TimeoutError) as late, running(Exchange(time.monotonic() - 1, 10)):
         BoundedResponse(ours)
     ours.close()
     theirs.close()
-    # Although the error, and so what it left behind, is kept.
+    # The socket is closed although the error, which refers to it, is kept.
     assert late.value.__traceback__ is not None
     assert ours.fileno() == -1
 
 
-@pytest.mark.parametrize(("own", "owners", "expected"), [(5.0, 7.0, 5.0), (7.0, 5.0, 5.0)])
-def test_an_exchange_ends_with_its_owner(own: float, owners: float, expected: float) -> None:
-    with made_for(Owner(owners)):
-        assert Exchange(own, 100).deadline == expected
-    assert Exchange(own, 100).deadline == own
+@pytest.mark.parametrize(("own_deadline", "owner_deadline", "expected"), [(5.0, 7.0, 5.0), (7.0, 5.0, 5.0)])
+def test_exchange_ends_with_its_owner(own_deadline: float, owner_deadline: float, expected: float) -> None:
+    with made_for(Owner(owner_deadline)):
+        assert Exchange(own_deadline, 100).deadline == expected
+    assert Exchange(own_deadline, 100).deadline == own_deadline

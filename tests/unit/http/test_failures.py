@@ -1,4 +1,4 @@
-"""Words for failed HTTP exchanges."""
+"""Error texts of failed HTTP exchanges."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_places_have_no_secrets(url: str, expected: str) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_an_excerpt_is_one_printable_line(body: bytes) -> None:
+def test_excerpt_is_one_printable_line(body: bytes) -> None:
     text = failures.excerpt(body)
     assert text.isprintable()
     assert len(text) <= 200
@@ -76,25 +76,25 @@ def test_retry_after_as_a_date(zone: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "seconds", "said"),
+    ("status", "seconds", "clock_text"),
     [
         (401, 3600, " 3600 s ahead of that of who asks"),
         (403, -3600, " 3600 s behind that of who asks"),
         (400, 86400, " 86400 s ahead of"),
-        # As long as an answer may take; and no refusal of who asks.
+        # The difference may be the duration of the request; the second status is no refusal of credentials.
         (401, -20, ""),
         (500, 3600, ""),
     ],
 )
 def test_refusal_mentions_a_differing_clock(
-    monkeypatch: pytest.MonkeyPatch, status: int, seconds: int, said: str
+    monkeypatch: pytest.MonkeyPatch, status: int, seconds: int, clock_text: str
 ) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(failures.time, "time", now.timestamp)
     headers = {"Date": format_datetime(now + timedelta(seconds=seconds), usegmt=True)}
     text = str(failures.refusal("GET http://a", status, headers, b"no"))
-    assert ("clock" in text) == bool(said)
-    assert said in text
+    assert ("clock" in text) == bool(clock_text)
+    assert clock_text in text
 
 
 @pytest.mark.parametrize("date", ["", "soon", "Wed, 99 Oct 2015 07:28:00 GMT", "\u0667"])
@@ -106,7 +106,7 @@ def test_refusal_includes_the_error_of_its_challenge() -> None:
     challenge = 'Bearer realm="r", error="invalid_token", error_description="token s3cret-token is over"'
     text = str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": challenge}, b"", ["s3cret-token"]))
     assert text.endswith('error="invalid_token", error_description="token *** is over"')
-    # A body that says it is enough, and a challenge without an error says nothing.
+    # The body already explains the refusal; a challenge without an error adds no text.
     body = b'{"error": "invalid_token"}'
     assert str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": challenge}, body)).endswith(body.decode())
     assert str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": "Basic"}, b"")).endswith("HTTP 401")

@@ -1,4 +1,4 @@
-"""What every service does with a request first, seen from an application behind it."""
+"""Checks of every service before a request reaches its application."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ async def post(request: Request) -> int:
     return len(await request.body())
 
 
-def asked(
+def request_through_front(
     method: str, *headers: tuple[bytes, bytes], body: tuple[bytes, ...] = (b"",), then: str = "nothing"
 ) -> list[Message]:
-    """What is sent. `then` comes after the parts of a body that are not its end: `nothing` or `http.disconnect`."""
-    sent: list[Message] = []
+    """Return the messages sent. `then` follows an unfinished body: `nothing` or `http.disconnect`."""
+    messages: list[Message] = []
     parts = [*body]
     is_whole = b"" in parts
 
@@ -41,42 +41,42 @@ def asked(
         return {"type": then}
 
     async def send(message: Message) -> None:
-        sent.append(message)
+        messages.append(message)
 
     scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": list(headers)}
     asyncio.run(Front(app)(scope, receive, send))
-    return sent
+    return messages
 
 
-def status(sent: list[Message]) -> int:
-    return int(sent[0]["status"])
+def status(messages: list[Message]) -> int:
+    return int(messages[0]["status"])
 
 
 @pytest.mark.parametrize("name", sorted(ONCE))
 def test_duplicate_header_is_refused(name: str) -> None:
     twice = [(name.encode(), b"1"), (name.encode(), b"2")]
-    sent = asked("GET", *twice)
-    assert status(sent) == 400
-    assert name.encode() in sent[1]["body"]
-    assert status(asked("GET", twice[0], (b"accept", b"a"), (b"accept", b"b"))) == 200
+    messages = request_through_front("GET", *twice)
+    assert status(messages) == 400
+    assert name.encode() in messages[1]["body"]
+    assert status(request_through_front("GET", twice[0], (b"accept", b"a"), (b"accept", b"b"))) == 200
 
 
 def test_head_is_answered_wherever_get_is() -> None:
-    assert status(asked("HEAD")) == status(asked("GET")) == 200
+    assert status(request_through_front("HEAD")) == status(request_through_front("GET")) == 200
 
 
 @pytest.mark.parametrize("parts", [(), (b"half",)])
 def test_unfinished_body_gives_408(monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]) -> None:
     monkeypatch.setattr(front, "BODY_SECONDS", 0.05)
-    sent = asked("POST", body=parts)
-    assert status(sent) == 408
-    assert len([one for one in sent if one["type"] == "http.response.start"]) == 1
+    messages = request_through_front("POST", body=parts)
+    assert status(messages) == 408
+    assert len([message for message in messages if message["type"] == "http.response.start"]) == 1
 
 
 def test_client_disconnect_is_no_error() -> None:
-    asked("POST", body=(b"half",), then="http.disconnect")
+    request_through_front("POST", body=(b"half",), then="http.disconnect")
 
 
 def test_complete_body_arrives() -> None:
-    sent = asked("POST", body=(b"abc", b"de", b""))
-    assert (status(sent), sent[1]["body"]) == (200, b"5")
+    messages = request_through_front("POST", body=(b"abc", b"de", b""))
+    assert (status(messages), messages[1]["body"]) == (200, b"5")

@@ -1,4 +1,4 @@
-"""Names by which metrics are scraped, which need no login."""
+"""Host names for scraping metrics without a login."""
 
 from __future__ import annotations
 

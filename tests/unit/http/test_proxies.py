@@ -1,4 +1,4 @@
-"""Which requests go through the proxy of the environment."""
+"""Requests that use the proxy of the environment."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, expe
     monkeypatch.setenv("http_proxy", "proxy:3128")
     monkeypatch.setenv("no_proxy", no_proxy)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    found = proxy_for(url, PLAIN)
-    assert (found.shown if found else None) == ("proxy:3128" if expected else None)
+    proxy = proxy_for(url, PLAIN)
+    assert (proxy.shown if proxy else None) == ("proxy:3128" if expected else None)
 
 
 def test_invalid_address_has_no_alias() -> None:

@@ -1,4 +1,4 @@
-"""Listening sockets: whose connection makes room for a new one, and what uvicorn is told."""
+"""Listening sockets: the connection that is closed for a new one, and options of uvicorn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client_of(listener: Listener, address: str = "127.0.0.1") -> Iterator[socket
 
 
 def in_loop(test: Callable[[Listener, contextlib.ExitStack], None]) -> None:
-    """Run it where connections are accepted: in an event loop."""
+    """Run a function in an event loop, in which connections are accepted."""
 
     async def run() -> None:
         with Listener("127.0.0.1", 0) as listener, contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def is_aborted(connection: listening.Connection) -> bool:
 
 
 def test_listener_names_its_protocol_so_that_responses_are_not_delayed() -> None:
-    # asyncio sets TCP_NODELAY on connections whose socket names its protocol, and on no others.
+    # asyncio sets TCP_NODELAY only on connections whose socket names its protocol.
     with Listener("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
@@ -135,14 +135,14 @@ def test_uvicorn_keeps_idle_connections_longer_than_balancers_and_reads_long_hea
 
 
 def test_requests_of_unknown_connections_are_served() -> None:
-    seen: list[str] = []
+    served_requests: list[str] = []
 
     async def app(scope: object, receive: object, send: object) -> None:
-        seen.append("request")
+        served_requests.append("request")
 
     async def run() -> None:
         with Listener("127.0.0.1", 0) as listener:
             await Progress(app, listener)({"type": "http", "client": ("10.0.0.1", 1)}, None, None)  # type: ignore[arg-type]
 
     asyncio.run(run())
-    assert seen == ["request"]
+    assert served_requests == ["request"]

@@ -1,4 +1,4 @@
-"""Certificates in text of any kind, and how often the CAs are read."""
+"""Certificates inside other text, and caching of CAs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from dsf.http.trust import CERTIFICATE, period
 
 
 def test_certificates_among_other_text() -> None:
-    one = b"-----BEGIN CERTIFICATE-----\nTUlJ\n-----END CERTIFICATE-----"
-    assert CERTIFICATE.findall(b"subject=a - b\n" + one + b"\n-----BEGIN CERTIFICATE-----\nhalf\n" + one) == [one, one]
+    certificate = b"-----BEGIN CERTIFICATE-----\nTUlJ\n-----END CERTIFICATE-----"
+    assert CERTIFICATE.findall(
+        b"subject=a - b\n" + certificate + b"\n-----BEGIN CERTIFICATE-----\nhalf\n" + certificate
+    ) == [certificate, certificate]
 
 
 def test_many_beginnings_without_an_end_take_no_time() -> None:
-    """It took minutes for a mebibyte, in which no other thread ran: the time limit of a test would end it."""
+    """Backtracking took minutes for a mebibyte, during which no other thread ran; the test's time limit catches it."""
     data = b"-----BEGIN CERTIFICATE-----\n" * 40_000
     assert CERTIFICATE.findall(data) == []
     with pytest.raises(ValueError, match="no certificate"):
@@ -33,7 +35,7 @@ def test_threads_that_begin_at_once_read_the_cas_once(tmp_path: Path, monkeypatc
 
 def test_servers_with_their_own_options_leave_the_context_of_the_others() -> None:
     usual = trust.context()
-    # A CA in other words is another one.
+    # A CA with another text is loaded again.
     for number in range(17):
         trust.context(TlsOptions(ca=b"\n" * number, verify=False))
     assert trust.context(TlsOptions(server_name="other")) is usual

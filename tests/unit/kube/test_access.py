@@ -1,4 +1,4 @@
-"""The way to the API server: directly from a pod, with certificates that last and tokens as they are now."""
+"""Access to the API server: from a pod, with reloaded certificates and current tokens."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
 
 @pytest.fixture(scope="module")
 def certificate(ca: TestCa) -> Certificate:
-    """Of the server and of its client."""
+    """Return certificates of the server and of its client."""
     return ca.issue("127.0.0.1", "localhost")
 
 
 @pytest.fixture
 def server(ca: TestCa, certificate: Certificate) -> Iterator[ScriptedServer]:
-    """An API server that wants a client's certificate, if it has one, and closes each connection."""
+    """Run an API server that verifies client certificates and closes each connection."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca.cert))
     context.load_cert_chain(certificate.cert, certificate.key)
     context.verify_mode = ssl.CERT_OPTIONAL
-    with ScriptedServer(answer({"kind": "Status"}, Connection="close"), tls=context) as made:
-        yield made
+    with ScriptedServer(answer({"kind": "Status"}, Connection="close"), tls=context) as scripted_server:
+        yield scripted_server
 
 
 def kubeconfig(folder: Path, server: str, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
@@ -75,7 +75,7 @@ def test_pod_connects_to_its_api_server_directly(
 def test_from_outside_the_proxy_of_the_environment_is_used(
     server: ScriptedServer, ca: TestCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by client-go, and unless the kubeconfig names one."""
+    """Behaves like client-go, unless the kubeconfig names a CA."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     file = kubeconfig(tmp_path, server.url, {"certificate-authority": str(ca.cert)}, {})
     with contextlib.closing(Session.load(file)) as session, pytest.raises(UnreachableError, match="ProxyError"):
@@ -118,9 +118,9 @@ def test_certificates_in_files_are_read_again(
 
 def test_token_file_is_read_like_client_go(server: ScriptedServer, ca: TestCa, tmp_path: Path) -> None:
     token = tmp_path / "token"
-    # As `kubectl create token NAME > token` writes it.
+    # `kubectl create token NAME > token` writes a final line break.
     token.write_text("first\n")
-    # A path in it is relative to the kubeconfig, and goes before a token.
+    # A tokenFile is relative to the kubeconfig and takes precedence over a token.
     file = kubeconfig(
         tmp_path, server.url, {"certificate-authority": str(ca.cert)}, {"tokenFile": "token", "token": "old"}
     )
@@ -130,7 +130,7 @@ def test_token_file_is_read_like_client_go(server: ScriptedServer, ca: TestCa, t
             session.get("/version")
         token.unlink()
         session.get("/version")
-    assert [one.headers["Authorization"] for one in server.requests] == ["Bearer first", *["Bearer second"] * 3]
+    assert [request.headers["Authorization"] for request in server.requests] == ["Bearer first", *["Bearer second"] * 3]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_certificates_that_cannot_be_used_are_said(tmp_path: Path) -> None:
 
 
 def _part(file: Path, **fields: Any) -> Path:
-    """A kubeconfig with these fields only."""
+    """Write a kubeconfig with these fields only."""
     file.parent.mkdir(exist_ok=True)
     file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **fields}))
     return file
@@ -178,7 +178,7 @@ def test_several_kubeconfigs_are_merged_as_by_client_go(server: ScriptedServer, 
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "ca.crt").write_bytes(ca.cert.read_bytes())
     cluster = {"name": "c", "cluster": {"server": server.url, "certificate-authority": "ca.crt"}}
-    # In the folder of its own file, as the authority above.
+    # Paths are relative to the file that has them, as for the authority above.
     user = {"name": "u", "user": {"tokenFile": "token"}}
     clusters = _part(tmp_path / "a" / "clusters", clusters=[cluster])
     users = _part(
@@ -188,7 +188,7 @@ def test_several_kubeconfigs_are_merged_as_by_client_go(server: ScriptedServer, 
         **{"current-context": "x"},
     )
     (tmp_path / "b" / "token").write_text("of-b")
-    # What was there before counts: the names, and the current context.
+    # The first file that sets a name or the current context wins.
     late = _part(
         tmp_path / "c" / "late",
         clusters=[{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
@@ -206,10 +206,10 @@ def test_several_kubeconfigs_are_merged_as_by_client_go(server: ScriptedServer, 
 
 def test_missing_kubeconfigs_are_named(tmp_path: Path) -> None:
     files = tmp_path / "a", tmp_path / "b"
-    for missing in (files[:1], files):
+    for missing_files in (files[:1], files):
         with pytest.raises(SettingsError) as caught:
-            Session.load(_merged(*missing))
-        for file in missing:
+            Session.load(_merged(*missing_files))
+        for file in missing_files:
             assert str(file) in str(caught.value)
         assert "DSF_KUBECONFIG" in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Who may take the lease."""
+"""Acquisition of the lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHERS = {
 
 
 class Server:
-    """A session whose server has one lease."""
+    """Return a session whose server has one lease."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] = copy.deepcopy(OTHERS)
@@ -34,8 +34,8 @@ def test_lease_is_taken_after_its_holder_was_silent_for_its_duration() -> None:
         cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
     )
     assert [elector._try(), elector._try()] == [False, False]
-    version, seen = elector._seen
-    elector._seen = version, seen - 14
+    version, seen_at = elector._seen
+    elector._seen = version, seen_at - 14
     assert elector._try() is False
     assert server.lease == OTHERS
     elector._seen = version, time.monotonic() - 16

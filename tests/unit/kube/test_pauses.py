@@ -1,4 +1,4 @@
-"""How long a reflector waits between two attempts."""
+"""The pauses of a reflector between two attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.kube.session import ApiServerError, ForbiddenError, Session, Unreachabl
 
 @pytest.fixture
 def reflector() -> Reflector:
-    """One that is not started."""
+    """Return a reflector that is not started."""
     return Reflector(Mock(spec=Session), CONFIG_MAPS, lambda *_: None)
 
 
@@ -22,7 +22,7 @@ def _pauses(reflector: Reflector, error: BackendError, number: int) -> list[floa
     return [reflector._pause_after(error) for _ in range(number)]
 
 
-def test_the_first_attempt_comes_almost_at_once_and_later_ones_ever_later(reflector: Reflector) -> None:
+def test_first_retry_is_quick_and_pauses_grow(reflector: Reflector) -> None:
     first, second, *_, last = _pauses(reflector, ForbiddenError("no", 403), 20)
     assert first <= 0.2
     assert 0.4 <= second <= 1.2
@@ -35,7 +35,7 @@ def test_unreachable_server_is_retried_every_few_seconds(reflector: Reflector) -
 
 def test_recovered_server_is_retried_without_the_earlier_backoff(reflector: Reflector) -> None:
     _pauses(reflector, UnreachableError("refused"), 50)
-    # It is still reading what it has stored.
+    # The API server is still loading its storage.
     first, *_, last = _pauses(reflector, ApiServerError("initializing", 429), 20)
     assert first <= 1.2
     assert last >= 15, "but it is not asked for ever at this pace"

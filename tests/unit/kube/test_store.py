@@ -1,4 +1,4 @@
-"""What the local copy makes of lists, events and answers that come in any order."""
+"""The local copy after lists, events and responses in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _object(version: int | str, uid: str = "1", name: str = "a") -> Object:
     return {"metadata": {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}}
 
 
-def test_the_key_of_an_object_without_a_namespace() -> None:
+def test_key_of_an_object_without_namespace() -> None:
     assert key_of({"metadata": {"name": "c1"}}) == ("", "c1")
 
 
@@ -36,24 +36,24 @@ def test_observed_later_version_stays() -> None:
     assert store.get(KEY) == _object(11)
 
 
-def test_an_object_that_comes_again_stays_itself() -> None:
+def test_unchanged_object_keeps_its_identity() -> None:
     store = Store()
-    held = _object(1)
-    store.put(held)
+    stored_object = _object(1)
+    store.put(stored_object)
     store.replace({KEY: _object(1)})
     store.put(_object(1))
     store.observe(_object(1))
-    assert store.get(KEY) is held
+    assert store.get(KEY) is stored_object
 
 
-def test_an_earlier_answer_does_not_count() -> None:
+def test_older_observation_is_ignored() -> None:
     store = Store()
     store.put(_object(10))
     store.observe(_object(9))
     assert store.get(KEY) == _object(10), "as numbers, not as text"
 
 
-def test_an_answer_brings_nothing_back() -> None:
+def test_observation_does_not_restore_a_deleted_object() -> None:
     store = Store()
     store.observe(_object(5))
     assert store.list() == []
@@ -62,7 +62,7 @@ def test_an_answer_brings_nothing_back() -> None:
     assert store.get(KEY) == _object(7, uid="2"), "another object of the same name"
 
 
-def test_an_object_that_was_made_again_replaces_the_old_one() -> None:
+def test_recreated_object_replaces_the_old_one() -> None:
     store = Store()
     store.put(_object(10))
     store.put(_object(9, uid="2"))

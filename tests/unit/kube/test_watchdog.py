@@ -21,14 +21,14 @@ def lost() -> list[bool]:
 
 @pytest.fixture
 def elector(lost: list[bool], monkeypatch: pytest.MonkeyPatch) -> LeaderElector:
-    """One that leads, is not started and has not renewed for a long time."""
+    """Return a leader that is not started and has not renewed its lease for a long time."""
     monkeypatch.setattr(leader, "_WATCHDOG", 0.01)
     elector = LeaderElector(Mock(spec=Session), "hub", on_started=lambda: None, on_lost=lambda: lost.append(True))
     elector._is_leading, elector._renewed = True, time.monotonic() - 100
     return elector
 
 
-def test_the_lease_is_lost_at_the_deadline(elector: LeaderElector, lost: list[bool]) -> None:
+def test_lease_is_lost_at_the_deadline(elector: LeaderElector, lost: list[bool]) -> None:
     elector._watch_deadline()
     assert (elector.leading, lost) == (False, [True])
 
@@ -37,7 +37,7 @@ def test_last_moment_renewal_counts(elector: LeaderElector, lost: list[bool]) ->
     entered: list[bool] = []
 
     class Renewed:
-        """The lock, which a renewal had just before."""
+        """A lock that a renewal has just released."""
 
         def __enter__(self) -> None:
             elector._renewed = time.monotonic()

@@ -1,4 +1,4 @@
-"""The sample is a program of its own, outside of any package of this repository."""
+"""Tests of the policy watcher sample, which is a separate program."""
 
 import sys
 from pathlib import Path

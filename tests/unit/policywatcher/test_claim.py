@@ -11,22 +11,22 @@ EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIA
 STABLE = 120.0
 
 
-def look(seen: Compliance, *policies: tuple[str, int]) -> Look:
-    return Look(seen, frozenset(policies or [("uid", 1)]) if seen is GOOD else frozenset())
+def look(compliance: Compliance, *policies: tuple[str, int]) -> Look:
+    return Look(compliance, frozenset(policies or [("uid", 1)]) if compliance is GOOD else frozenset())
 
 
 def after(*looks: tuple[float, Compliance]) -> State:
     state = State(STABLE)
-    for at, seen in looks:
-        state = state.observe(look(seen), at, at)
+    for at, compliance in looks:
+        state = state.observe(look(compliance), at, at)
     return state
 
 
-@pytest.mark.parametrize("seen", [EMPTY, BAD])
+@pytest.mark.parametrize("compliance", [EMPTY, BAD])
 @pytest.mark.parametrize("claim", [None, "", "compliant", "something else"])
-def test_empty_and_noncompliant_are_said_at_once(seen: Compliance, claim: str | None) -> None:
-    assert after((0, seen)).wanted(claim) == seen
-    assert after((0, GOOD), (500, GOOD), (501, seen)).wanted(claim) == seen
+def test_empty_and_noncompliant_are_published_immediately(compliance: Compliance, claim: str | None) -> None:
+    assert after((0, compliance)).wanted(claim) == compliance
+    assert after((0, GOOD), (500, GOOD), (501, compliance)).wanted(claim) == compliance
 
 
 @pytest.mark.parametrize("claim", ["empty", "noncompliant"])
@@ -39,7 +39,7 @@ def test_single_observation_is_enough_without_a_stable_time() -> None:
     assert State(0).observe(look(GOOD), 7, 8).wanted("empty") == GOOD
 
 
-def test_an_interruption_starts_the_time_anew() -> None:
+def test_interruption_restarts_the_waiting_time() -> None:
     state = after((0, GOOD), (100, GOOD), (110, BAD), (115, GOOD), (234, GOOD))
     assert state.wanted("noncompliant") is None
     assert state.observe(look(GOOD), 235, 235).wanted("noncompliant") == GOOD
@@ -47,13 +47,13 @@ def test_an_interruption_starts_the_time_anew() -> None:
 
 @pytest.mark.parametrize("swapped", [("new", 1), ("uid", 2)])
 def test_swapped_policy_restarts_the_stable_time(swapped: tuple[str, int]) -> None:
-    """Another policy, or another spec of it: the old one's time says nothing of it."""
+    """The waiting time restarts for another policy, or for another spec of the same policy."""
     before = after((0, GOOD), (119, GOOD))
     state = before.observe(look(GOOD, swapped), 120, 120)
     assert state.wanted("empty") is None
     assert state.observe(look(GOOD, swapped), 239, 239).wanted("empty") is None
     assert state.observe(look(GOOD, swapped), 240, 240).wanted("empty") == GOOD
-    # A claim that was right of the old one is not of the new one.
+    # A claim that was correct for the old policy is not for the new one.
     assert after((0, GOOD), (130, GOOD)).observe(look(GOOD, swapped), 140, 140).wanted("compliant") == BAD
 
 
@@ -66,7 +66,7 @@ def test_failed_observations_restart_the_stable_time() -> None:
     state = after((0, GOOD), (60, GOOD)).missed().observe(look(GOOD), 120, 120)
     assert state.wanted("empty") is None
     assert state.observe(look(GOOD), 240, 240).wanted("empty") == GOOD
-    # That is no reason to move workloads away.
+    # An outage must not move workloads away.
     assert after((0, GOOD), (120, GOOD)).missed().observe(look(GOOD), 500, 500).wanted("compliant") is None
 
 
@@ -87,7 +87,7 @@ def test_restart_while_compliant_keeps_the_claim() -> None:
 
 
 def test_failed_withdrawal_of_a_claim_is_repeated() -> None:
-    # The policies were violated and are complied with again, and all the while the claim could not be written.
+    # Policies were violated and complied with again while the claim could not be written.
     assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD)).wanted("compliant") == BAD
     assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD), (260, GOOD)).wanted("compliant") is None
 
@@ -122,26 +122,26 @@ steps: st.SearchStrategy[list[Step]] = st.lists(
 
 
 @given(steps=steps, claim=st.sampled_from([None, "empty", "noncompliant", "compliant"]))
-def test_whatever_happens(steps: list[Step], claim: str | None) -> None:
-    """Held against the looks themselves, not against the state."""
+def test_claim_follows_the_rule_for_any_history(steps: list[Step], claim: str | None) -> None:
+    """Compares the claim with the observations, not with the state."""
     state, now = State(STABLE), 0.0
     looks: list[tuple[float, Compliance | None]] = []
-    # What was seen since compliance was certain, or since the start.
+    # Observations since compliance was certain, or since the start.
     since_certain: list[Compliance] = []
-    for passed, seen, changed, writes in steps:
+    for passed, compliance, changed, writes in steps:
         now += passed
         if changed is not None:
             claim = changed or None
-        looks.append((now, seen))
-        if seen is None:
+        looks.append((now, compliance))
+        if compliance is None:
             state = state.missed()
             continue
-        since_certain.append(seen)
-        state = state.observe(look(seen), now, now)
+        since_certain.append(compliance)
+        state = state.observe(look(compliance), now, now)
         value = state.wanted(claim)
         lasting = lasted(looks)
-        if seen is not GOOD:
-            assert value == (None if claim == seen else seen)
+        if compliance is not GOOD:
+            assert value == (None if claim == compliance else compliance)
         elif lasting >= STABLE:
             since_certain.clear()
             assert value == (None if claim == GOOD else GOOD)
@@ -150,18 +150,20 @@ def test_whatever_happens(steps: list[Step], claim: str | None) -> None:
             if claim in (EMPTY, BAD):
                 assert value is None
             if claim == GOOD:
-                # It may stay only if nothing but compliance was seen.
-                assert value == (BAD if any(one is not GOOD for one in since_certain) else None)
+                # The claim may stay only if all observations were compliant.
+                assert value == (
+                    BAD if any(compliance_before is not GOOD for compliance_before in since_certain) else None
+                )
         assert value is None or value != claim
         if value is not None and writes:
             claim = value
 
 
 def lasted(looks: list[tuple[float, Compliance | None]]) -> float:
-    """Seconds between the first and the last look of the compliance that ends the list."""
+    """Return the seconds between the first and the last observation of the trailing compliance."""
     first = looks[-1][0]
-    for at, seen in reversed(looks):
-        if seen is not GOOD:
+    for at, compliance in reversed(looks):
+        if compliance is not GOOD:
             break
         first = at
     return looks[-1][0] - first

@@ -1,4 +1,4 @@
-"""The image is made from what there is, and does not run as root."""
+"""The image copies existing files and does not run as root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tests.unit.policywatcher import SAMPLE
 
 
-def test_the_image() -> None:
+def test_image_does_not_run_as_root() -> None:
     lines = (SAMPLE / "Dockerfile").read_text().splitlines()
     values = {line.partition(" ")[0]: line.partition(" ")[2] for line in lines if not line.startswith("COPY")}
     assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-bookworm", values["FROM"])
@@ -18,7 +18,7 @@ def test_the_image() -> None:
             assert (SAMPLE / line.split()[1]).exists()
 
 
-def test_the_readme_has_every_setting() -> None:
+def test_readme_has_every_setting() -> None:
     source = (SAMPLE / "policywatcher" / "options.py").read_text()
     readme = (SAMPLE / "README.md").read_text()
     names = re.findall(r'"([A-Z_]{5,})"', source)

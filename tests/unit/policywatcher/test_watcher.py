@@ -1,4 +1,4 @@
-"""The loop around the rule, and its settings."""
+"""The loop that applies the rule, and its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIA
 
 
 class FakeCluster:
-    """A cluster whose parts can be away; it notes what is written."""
+    """A cluster whose parts may be away; records writes."""
 
     def __init__(self, policies: Compliance, claim: str | None) -> None:
         self.policies, self.value = policies, claim
@@ -46,7 +46,7 @@ class FakeCluster:
 
 
 class Bed:
-    """A watcher with a clock that is moved by hand."""
+    """A watcher with a manual clock."""
 
     def __init__(self, policies: Compliance, claim: str | None = "empty") -> None:
         self.now = 0.0
@@ -64,7 +64,7 @@ def test_missing_claim_is_created() -> None:
     assert bed.look() == "empty"
 
 
-def test_an_outage_of_the_api_server_is_no_compliance() -> None:
+def test_outage_of_the_api_server_does_not_count_as_compliance() -> None:
     bed = Bed(GOOD)
     bed.look()
     bed.cluster.away = {"policies"}
@@ -76,7 +76,7 @@ def test_an_outage_of_the_api_server_is_no_compliance() -> None:
     assert bed.cluster.written == ["compliant"]
 
 
-def test_the_claim_stays_while_the_api_server_is_away() -> None:
+def test_claim_is_kept_while_the_api_server_is_away() -> None:
     bed = Bed(GOOD, claim="compliant")
     bed.look()
     bed.cluster.away = {"policies", "claim", "write"}
@@ -131,7 +131,7 @@ def test_hint_is_on_the_line_of_its_error() -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_the_loop_ends_when_it_is_told_to() -> None:
+def test_loop_ends_on_stop() -> None:
     bed, stop = Bed(BAD), Event()
     stop.set()
     bed.watcher.run(3600, stop)
@@ -143,17 +143,17 @@ def test_defaults_are_those_that_are_documented() -> None:
 
 
 def test_settings_are_read() -> None:
-    given = {
+    environment = {
         "POLL_INTERVAL_SEC": "0.5",
         "STABLE_DURATION_SEC": " 0 ",
         "TARGET_CLAIM_NAME": "ready.example.com",
         "WATCH_NAMESPACE": "cluster1",
     }
-    assert Options.read(given) == Options(0.5, 0, "ready.example.com", "cluster1")
+    assert Options.read(environment) == Options(0.5, 0, "ready.example.com", "cluster1")
 
 
 @pytest.mark.parametrize(
-    "given",
+    "environment",
     [
         {"POLL_INTERVAL_SEC": "0"},
         {"POLL_INTERVAL_SEC": "-1"},
@@ -167,7 +167,7 @@ def test_settings_are_read() -> None:
         {"WATCH_NAMESPACE": "x" * 254},
     ],
 )
-def test_invalid_setting_is_named(given: Mapping[str, str]) -> None:
-    (name,) = given
+def test_invalid_setting_is_named(environment: Mapping[str, str]) -> None:
+    (name,) = environment
     with pytest.raises(OptionError, match=f"^{name}=.*; allowed is "):
-        Options.read(given)
+        Options.read(environment)

@@ -1,4 +1,4 @@
-"""The server of /metrics: senders that are slow, silent or many."""
+"""The server of /metrics with slow, silent or many clients."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.support.wait import wait_for
 def server() -> Iterator[MetricsServer]:
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
-    found = MetricsServer(registry, "127.0.0.1", 0)
-    found.start()
-    yield found
-    found.stop()
+    metrics_server = MetricsServer(registry, "127.0.0.1", 0)
+    metrics_server.start()
+    yield metrics_server
+    metrics_server.stop()
 
 
 def page(server: MetricsServer) -> str:
@@ -41,7 +41,7 @@ def connect(server: MetricsServer) -> socket.socket:
 
 def test_stop_does_not_wait_forever_for_a_blocked_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "END_SECONDS", 0.1)
-    inside, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    inside, go_on, stopped = threading.Event(), threading.Event(), threading.Event()
 
     class HeldUp(connections.BoundedServer):
         def service_actions(self) -> None:
@@ -51,9 +51,9 @@ def test_stop_does_not_wait_forever_for_a_blocked_server(monkeypatch: pytest.Mon
     held_up = connections.InThread(HeldUp(("127.0.0.1", 0), connections.TimedHandler), "held-up")
     held_up.start()
     assert inside.wait(30)
-    background(lambda: (held_up.stop(), ended.set()), "stop")
+    background(lambda: (held_up.stop(), stopped.set()), "stop")
     try:
-        assert ended.wait(30)
+        assert stopped.wait(30)
     finally:
         go_on.set()
 
@@ -65,7 +65,7 @@ def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
     monkeypatch.setattr(connections.TimedHandler, "silence", silence)
 
     def page_in_time() -> str:
-        """Asked again when this machine took longer than that for the question."""
+        """Retry if this machine took longer than the limit to send the request."""
         while True:
             began = time.monotonic()
             try:
@@ -76,7 +76,7 @@ def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
 
     clients = [connect(server) for _ in range(300)]
     assert "answer 42.0" in page_in_time()
-    # All are let go in time, without a word.
+    # All connections are closed in time without a response.
     for client in clients:
         assert client.recv(1) == b""
         client.close()
@@ -130,13 +130,13 @@ def test_internal_error_is_logged_once(capfd: pytest.CaptureFixture[str]) -> Non
     def broken() -> str:
         raise ValueError("a mistake")
 
-    found = MetricsServer(CollectorRegistry(), "127.0.0.1", 0, {"/healthz": broken})
-    found.start()
+    metrics_server = MetricsServer(CollectorRegistry(), "127.0.0.1", 0, {"/healthz": broken})
+    metrics_server.start()
     try:
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"http://127.0.0.1:{found.port}/healthz", timeout=300)
+            urllib.request.urlopen(f"http://127.0.0.1:{metrics_server.port}/healthz", timeout=300)
         assert caught.value.code == 500
         caught.value.close()
     finally:
-        found.stop()
+        metrics_server.stop()
     assert "a mistake" in "".join(capfd.readouterr())

@@ -19,7 +19,7 @@ def test_hub_clock_measures_the_difference(redis_client: redis.Redis, off: float
     clock = HubClock(redis_client, own_clock=lambda: time.time() + off)
     assert clock.offset == 0.0
     assert clock.now() == pytest.approx(time.time() + off, abs=0.5)
-    # An answer that takes long is of no use, or of less.
+    # A slow response is discarded or counts less.
     wait_for(lambda: clock.measure() and clock.offset == pytest.approx(-off, abs=0.5))
     wait_for(lambda: clock.now() == pytest.approx(hubclock.hub_time(redis_client), abs=0.5))
 
@@ -83,7 +83,7 @@ def test_hub_clock_without_the_right_to_ask_is_the_machines_own(redis_client: re
 
 
 class Distant:
-    """A Redis that answers at its own time, `way` seconds after it was asked and as long before the answer is here."""
+    """A Redis with its own clock and a latency of `way` seconds in each direction."""
 
     def __init__(self, way: float) -> None:
         self.way = way

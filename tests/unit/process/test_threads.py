@@ -1,4 +1,4 @@
-"""Threads that fail: their work goes on, and readiness says so while it does not."""
+"""Failing threads are restarted, and readiness reports them meanwhile."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _STARTS = ("Thread", "Timer", "start_new_thread")
 
 def _starts_thread(file: Path, place: str) -> Iterator[str]:
     text = file.read_text(encoding="utf-8")
-    # Reading all modules as Python takes a second.
+    # Parsing all modules takes a second.
     for node in ast.walk(ast.parse(text)) if any(name in text for name in _STARTS) else ():
         called = node.func if isinstance(node, ast.Call) else None
         name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
@@ -86,5 +86,5 @@ def test_no_other_module_starts_a_thread() -> None:
     starts = [
         start for place in dsf.__path__ for file in Path(place).rglob("*.py") for start in _starts_thread(file, place)
     ]
-    # The scorer library, which stands alone, serves a scorer beside the cases that ask it.
+    # The independent scorer library serves a scorer beside its test cases.
     assert {start.partition(":")[0] for start in starts} == {"process/threads.py", "conformance/inprocess.py"}

@@ -1,4 +1,4 @@
-"""Traces where nobody asked for them, or their packages are missing, and what ids a run has."""
+"""Traces that are disabled or lack their packages, and the ids of a run."""
 
 from __future__ import annotations
 
@@ -49,33 +49,33 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_without_a_wish_nothing_is_loaded_and_nothing_added() -> None:
-    done = _run(
+def test_disabled_tracing_loads_no_packages_and_adds_no_headers() -> None:
+    process = _run(
         "import sys; from dsf.process import tracing\n"
         "tracing.start('agent'); tracing.ticks_sent([('a/b/c', 1.0)], 2.0)\n"
         "tracing.ingested('a/b/c', 'ok', 1.0, 2.0)\n"
         "with tracing.by_hand('explain', 'a/b/c') as trace: print(repr(trace), tracing.headers('a/b/c'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
-    assert done.stdout.splitlines() == ["'' {}", "[]"], done.stderr
+    assert process.stdout.splitlines() == ["'' {}", "[]"], process.stderr
 
 
 def test_without_the_packages_the_process_runs_and_says_what_is_missing() -> None:
-    done = _run(
+    process = _run(
         "import sys; sys.modules['opentelemetry.instrumentation.celery'] = None; from dsf.process import tracing\n"
         "tracing.start('agent'); tracing.ingested('a/b/c', 'ok', 1.0, 2.0); print(tracing.headers('a/b/c'))",
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
     )
-    assert done.returncode == 0, done.stderr
-    assert "dynamic-scoring-framework[traces]" in done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "{}"
+    assert process.returncode == 0, process.stderr
+    assert "dynamic-scoring-framework[traces]" in process.stdout + process.stderr
+    assert process.stdout.splitlines()[-1] == "{}"
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.close()
+    span_receiver = Receiver()
+    yield span_receiver
+    span_receiver.close()
 
 
 _SENDS = """
@@ -107,18 +107,18 @@ print(tracing.headers(run)["traceparent"])
 def test_spans_of_a_run_form_one_trace_without_secrets(receiver: Receiver) -> None:
     command = [sys.executable, "-c", _SENDS, RUN, receiver.url]
     environment = {_WHERE: receiver.url}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     spans = receiver.of(tracing.trace_id(RUN))
     assert len(spans) == len(receiver.spans) == 5, "what belongs to no run has no span"
     assert {service for service, _ in spans} == {"dsf-beat"}
     roots = {span.span_id for _, span in spans if not span.parent_span_id}
     assert len(roots) == 1
-    assert done.stdout.strip() == f"00-{tracing.trace_id(RUN)}-{roots.pop().hex()}-01"
+    assert process.stdout.strip() == f"00-{tracing.trace_id(RUN)}-{roots.pop().hex()}-01"
     by_name = {span.name: span for _, span in spans}
     assert set(by_name) == {"tick", "ingest", "run/dsf.fetch", "GET"}
     assert (by_name["ingest"].start_time_unix_nano, by_name["ingest"].end_time_unix_nano) == (3 * 10**9, 4 * 10**9)
     assert (by_name["ingest"].status.code, by_name["GET"].status.code) == (2, 2)
-    attributes = {one.key: one.value.string_value for one in by_name["ingest"].attributes}
+    attributes = {attribute.key: attribute.value.string_value for attribute in by_name["ingest"].attributes}
     assert attributes == {
         "dsf.cluster": "worker01",
         "dsf.scorer": "sample-scorer",

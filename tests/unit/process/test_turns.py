@@ -1,4 +1,4 @@
-"""Turns at a server, shared by clients."""
+"""Turns at a server, which clients share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What viewers share is made once, and as new as it must be."""
+"""Values that readers share are made once and are as new as required."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.support.wait import wait_for
 
 def test_value_is_made_once_for_concurrent_readers() -> None:
     shared: Shared[str, int] = Shared(60.0, 2)
-    numbers, asked = count(), threading.Barrier(5)
+    numbers, barrier = count(), threading.Barrier(5)
 
     def get() -> int:
-        asked.wait(30)
+        barrier.wait(30)
         return shared.get("a", lambda: next(numbers))
 
     with ThreadPoolExecutor(5) as pool:
-        assert [one.result() for one in [pool.submit(get) for _ in range(5)]] == [0] * 5
+        assert [future.result() for future in [pool.submit(get) for _ in range(5)]] == [0] * 5
     assert shared.get("a", lambda: next(numbers), is_new=True) == 1
     assert shared.get("a", lambda: next(numbers)) == 1
 
 
 def test_new_value_is_made_by_one_thread_at_a_time() -> None:
-    """And those who want one while another is being made share the next."""
+    """Readers that need a new value while an older one is being made share the next one."""
     shared: Shared[str, int] = Shared(60.0, 2, turns=5)
     turns = shared._turns
     numbers, inside, go_on, busy = count(), threading.Event(), threading.Event(), threading.Lock()
@@ -43,20 +43,20 @@ def test_new_value_is_made_by_one_thread_at_a_time() -> None:
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(shared.get, "a", make, is_new=True)
         assert inside.wait(30)
-        others = [pool.submit(shared.get, "a", make, is_new=True) for _ in range(4)]
+        other_futures = [pool.submit(shared.get, "a", make, is_new=True) for _ in range(4)]
         wait_for(lambda: turns._value == 0, 30)
         go_on.set()
-        assert [one.result(30) for one in (first, *others)] == [0, 1, 1, 1, 1]
+        assert [future.result(30) for future in (first, *other_futures)] == [0, 1, 1, 1, 1]
 
 
 def test_waiting_readers_share_the_error_and_leave_threads_free() -> None:
-    """Nobody asks a server again that has just let all of them wait."""
+    """A server that has just failed for all waiting readers is not queried again by each of them."""
     shared: Shared[str, int] = Shared(60.0, 2, turns=5)
     turns = shared._turns
-    inside, go_on, asked = threading.Event(), threading.Event(), count()
+    inside, go_on, calls = threading.Event(), threading.Event(), count()
 
     def fail() -> int:
-        next(asked)
+        next(calls)
         inside.set()
         assert go_on.wait(30)
         raise ValueError("no")
@@ -64,17 +64,17 @@ def test_waiting_readers_share_the_error_and_leave_threads_free() -> None:
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(shared.get, "a", fail)
         assert inside.wait(30)
-        others = [pool.submit(shared.get, "a", fail) for _ in range(4)]
+        other_futures = [pool.submit(shared.get, "a", fail) for _ in range(4)]
         wait_for(lambda: turns._value == 0, 30)
         with pytest.raises(BackendError, match="too much at a time"):
             shared.get("b", lambda: 1)
         go_on.set()
-        assert {one.exception(30) for one in others} == {first.exception(30)}
-    assert next(asked) == 1
+        assert {future.exception(30) for future in other_futures} == {first.exception(30)}
+    assert next(calls) == 1
     assert shared.get("a", lambda: 3) == 3
 
 
-def test_an_error_is_not_kept() -> None:
+def test_error_is_not_cached() -> None:
     shared: Shared[str, int] = Shared(60.0, 2)
 
     def fail() -> int:
@@ -85,11 +85,11 @@ def test_an_error_is_not_kept() -> None:
     assert shared.get("a", lambda: 3) == 3
 
 
-def test_the_keys_that_were_asked_for_last_are_kept() -> None:
+def test_cache_keeps_the_most_recently_requested_keys() -> None:
     shared: Shared[str, int] = Shared(60.0, 2)
     numbers = count()
-    made = [shared.get(key, lambda: next(numbers)) for key in "abacab"]
-    assert made == [0, 1, 0, 2, 0, 3]
+    values = [shared.get(key, lambda: next(numbers)) for key in "abacab"]
+    assert values == [0, 1, 0, 2, 0, 3]
 
 
 def test_failed_value_evicts_no_other() -> None:

@@ -15,7 +15,7 @@ NEEDED = ("hub", "beat", "results")
 
 @pytest.fixture
 def passwords(tmp_path: Path) -> Path:
-    """A mounted Secret."""
+    """Create a folder like a mounted Secret."""
     folder = tmp_path / "passwords"
     folder.mkdir()
     for role in (*NEEDED, "flower"):
@@ -27,8 +27,10 @@ def passwords(tmp_path: Path) -> Path:
 
 def test_command_prints_the_acl_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--passwords", str(passwords)]) == 0
-    text, said = capsys.readouterr()
-    assert "no user for controller, web, flower-tasks, operator, sentinel, replica, optimizer: no such file in" in said
+    text, stderr = capsys.readouterr()
+    assert (
+        "no user for controller, web, flower-tasks, operator, sentinel, replica, optimizer: no such file in" in stderr
+    )
     names = [line.split()[1] for line in text.splitlines()]
     assert names == ["default", "dsf-beat", "dsf-results", "dsf-flower", "dsf-probe", "dsf-hub"]
     assert "a-long-password" not in text
@@ -69,9 +71,9 @@ def test_unusable_passwords_are_named(
         for role in NEEDED:
             (passwords / role).unlink()
     assert main(["--passwords", str(passwords)]) == 2
-    said = capsys.readouterr()
-    assert words in said.err
-    assert "short-secret" not in said.err + said.out
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert "short-secret" not in captured.err + captured.out
 
 
 def test_unwritable_acl_file_is_an_error(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:

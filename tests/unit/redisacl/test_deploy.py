@@ -1,4 +1,4 @@
-"""The files under deploy/redis: made from the code, valid, and agreeing with each other."""
+"""The files under deploy/redis are generated, valid and consistent."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def _documents(name: str) -> list[dict[str, Any]]:
 
 def _passwords() -> dict[str, str]:
     (users, _) = _documents("secrets.example.yaml")
-    found: dict[str, str] = users["stringData"]
-    return found
+    passwords_by_role: dict[str, str] = users["stringData"]
+    return passwords_by_role
 
 
-def test_the_example_is_what_the_code_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """To write it anew: python -m dsf.redisacl --passwords FOLDER > deploy/redis/users.acl.example"""
+def test_example_acl_file_equals_the_generated_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Regenerate with: python -m dsf.redisacl --passwords FOLDER > deploy/redis/users.acl.example"""
     for role, password in _passwords().items():
         (tmp_path / role).write_text(password)
     assert main(["--passwords", str(tmp_path)]) == 0
     assert (FOLDER / "users.acl.example").read_text() == capsys.readouterr().out
 
 
-def test_the_rules_of_the_chart_are_those_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
-    """To write them anew: python -m dsf.redisacl --rules > deploy/helm/files/users.acl"""
+def test_chart_rules_equal_the_generated_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regenerate with: python -m dsf.redisacl --rules > deploy/helm/files/users.acl"""
     assert main(["--rules"]) == 0
     assert (FOLDER.parent / "helm" / "files" / "users.acl").read_text() == capsys.readouterr().out
 
 
 @pytest.mark.parametrize("without", ["", "web", "flower", "optimizer", "flower-tasks"])
-def test_the_chart_writes_what_the_code_writes(tmp_path: Path, without: str) -> None:
+def test_chart_script_writes_the_same_file_as_the_command(tmp_path: Path, without: str) -> None:
     passwords = {role: password for role, password in _passwords().items() if role != without}
     folder = tmp_path / "passwords"
     folder.mkdir()
@@ -62,7 +62,7 @@ def test_the_chart_writes_what_the_code_writes(tmp_path: Path, without: str) -> 
         ("short", "beat: a password of at least 16"),
     ],
 )
-def test_the_chart_does_not_start_with_wrong_passwords(tmp_path: Path, change: str, words: str) -> None:
+def test_chart_script_refuses_wrong_passwords(tmp_path: Path, change: str, words: str) -> None:
     folder = tmp_path / "passwords"
     folder.mkdir()
     for role, password in _passwords().items():
@@ -73,10 +73,10 @@ def test_the_chart_does_not_start_with_wrong_passwords(tmp_path: Path, change: s
     else:
         (folder / "beat").write_text("short-secret")
     (tmp_path / "users.acl").write_text("as before\n")
-    done = _write_users(folder, tmp_path / "users.acl")
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "short-secret" not in done.stderr
+    process = _write_users(folder, tmp_path / "users.acl")
+    assert process.returncode == 2
+    assert words in process.stderr
+    assert "short-secret" not in process.stderr
     assert (tmp_path / "users.acl").read_text() == "as before\n"
 
 
@@ -114,11 +114,11 @@ def test_mounted_secrets_and_paths_exist() -> None:
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl on PATH")
 def test_kubectl_can_apply_the_folder() -> None:
     answer = subprocess.run(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=True)
-    made = [document for document in yaml.safe_load_all(answer.stdout) if document]
-    kinds = sorted(document["kind"] for document in made)
+    manifests = [document for document in yaml.safe_load_all(answer.stdout) if document]
+    kinds = sorted(document["kind"] for document in manifests)
     assert kinds == ["ConfigMap", "NetworkPolicy", "Service", "StatefulSet"]
-    (config_map,) = (document for document in made if document["kind"] == "ConfigMap")
+    (config_map,) = (document for document in manifests if document["kind"] == "ConfigMap")
     assert config_map["data"]["redis.conf"] == (FOLDER / "redis.conf").read_text()
-    (stateful_set,) = (document for document in made if document["kind"] == "StatefulSet")
+    (stateful_set,) = (document for document in manifests if document["kind"] == "StatefulSet")
     volumes = stateful_set["spec"]["template"]["spec"]["volumes"]
     assert config_map["metadata"]["name"] in {volume.get("configMap", {}).get("name") for volume in volumes}

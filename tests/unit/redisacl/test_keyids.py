@@ -1,4 +1,4 @@
-"""Which credentials are valid when."""
+"""Validity of credentials over time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_rotation_lasts_at_least_the_delay_of_a_mounted_secret() -> None:
     assert both.settled(279.0, 2, least=180.0) == both
     assert both.settled(280.0, 2, least=180.0).valid == (2,)
     assert both.settled(280.0, 1, least=180.0) == both
-    # Nobody waits for less than that, whatever the grace time is.
+    # The wait has this minimum, whatever the grace time is.
     assert both.settled(150.0, None, least=180.0, grace=10.0) == both
 
 
@@ -62,9 +62,11 @@ def test_at_most_two_are_valid_and_a_revoked_one_never_is() -> None:
 
 
 def test_passwords_differ_by_cluster_id_and_from_signing_keys() -> None:
-    made = {derive_password(SECRET, cluster, number) for cluster in ("c1", "c10", "1/c1") for number in (1, 10)}
-    assert len(made) == 6
-    assert all(len(password) == 64 for password in made)
-    assert derive_key(SECRET, "c1", 1).secret.hex() not in made
+    derived_passwords = {
+        derive_password(SECRET, cluster, number) for cluster in ("c1", "c10", "1/c1") for number in (1, 10)
+    }
+    assert len(derived_passwords) == 6
+    assert all(len(password) == 64 for password in derived_passwords)
+    assert derive_key(SECRET, "c1", 1).secret.hex() not in derived_passwords
     assert derive_password(SECRET, "c1", 1) == derive_password(SECRET, "c1", 1)
-    assert derive_password(b"x" * 32, "c1", 1) not in made
+    assert derive_password(b"x" * 32, "c1", 1) not in derived_passwords

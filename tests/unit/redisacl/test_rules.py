@@ -1,4 +1,4 @@
-"""The rules as text: exact names, no dangerous command, nothing that is not in the table of keys."""
+"""The rules as text: exact names, no dangerous command, only keys of the key table."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_keys_are_named_one_by_one(role: str) -> None:
 def test_rows_are_written_only_by_results_workers(role: str) -> None:
     rules = [rule for rule in hub_rules(role) if re.search(rf"%(RW|W)~{keys.ROWS}\b(?!:)", rule)]
     commands = {command for rule in rules for command in re.findall(r"\+(\S+)", rule)}
-    # The controller removes the rows of pairs that are gone.
-    wanted = {"results": {"hget", "hmget", "hset", "hdel", "hkeys"}, "controller": {"hmget", "hget", "hdel"}}
-    assert commands == wanted.get(role, set())
+    # The controller deletes rows of removed pairs.
+    expected_commands = {"results": {"hget", "hmget", "hset", "hdel", "hkeys"}, "controller": {"hmget", "hget", "hdel"}}
+    assert commands == expected_commands.get(role, set())
 
 
 def test_ticks_are_written_only_by_beat_and_roles_acting_for_people() -> None:
@@ -89,14 +89,14 @@ def test_ticks_are_written_only_by_beat_and_roles_acting_for_people() -> None:
 
     for_people = ["web", "flower-tasks", "operator", "optimizer"]
     assert [role for role in hub_roles() if writes_ticks(role)] == ["beat", *for_people]
-    # The rules of all services are no selectors.
+    # The hub's rules are at the top level, not in a selector.
     assert {"+lpush", "%RW~spoke.*"} <= set(hub_rules("hub"))
     assert not any("spoke" in rule for rule in hub_rules("results"))
 
 
-def test_an_optimiser_sends_ticks_and_sees_nothing_of_scores() -> None:
+def test_optimizer_may_send_ticks_but_not_read_scores() -> None:
     optimizer, operator = hub_rules("optimizer"), hub_rules("operator")
-    # It sends as a person does.
+    # Its ticks use the same rules as those of the operator.
     assert {rule for rule in optimizer if "spoke." in rule} <= set(operator)
     text = " ".join(optimizer)
     assert "dsf:history" not in text

@@ -1,4 +1,4 @@
-"""What a result does to the books: the rules without Redis."""
+"""The effect of a result on the records of a pair, without Redis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def result(**values: object) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("said", "results", "refused", "outcome"),
+    ("reported_outcome", "results", "refused_results", "outcome"),
     [
         ("ok", [({"node": "a"}, 1.0)], {}, "ok"),
         ("ok", [], {}, "empty"),
@@ -47,8 +47,8 @@ def result(**values: object) -> Result:
         ("ok", [({"node": "a"}, 1.0), ({"node": "a", "pod": "b"}, 2.0)], {}, "ok"),
     ],
 )
-def test_outcome(said: str, results: list, refused: dict, outcome: str) -> None:
-    ending = ending_of(result(outcome=said, results=results, refused=refused), record(), now=NOW)
+def test_outcome(reported_outcome: str, results: list, refused_results: dict, outcome: str) -> None:
+    ending = ending_of(result(outcome=reported_outcome, results=results, refused=refused_results), record(), now=NOW)
     assert ending.outcome == outcome
     assert ending.counters["n:" + outcome] == 1
 
@@ -67,7 +67,7 @@ def test_twins_may_name_their_labels_in_any_order() -> None:
     assert ending.score.results == [({"node": "a", "pod": "p"}, 3.0), ({"node": "p", "pod": "a"}, 2.0)]
 
 
-def test_an_error_without_words() -> None:
+def test_failure_without_reason_is_unknown() -> None:
     ending = ending_of(result(outcome="error"), record(), now=NOW)
     assert ending.failure is not None
     assert (ending.failure.reason, ending.failure.at) == ("unknown", NOW)
@@ -82,7 +82,7 @@ def test_run_of_the_future_is_stale_and_blamed_on_clocks() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.integers(-100, 100)), unique_by=lambda item: item[0]))
-def test_the_digest_knows_no_order(items: list[tuple[str, int]]) -> None:
+def test_digest_ignores_the_order_of_items(items: list[tuple[str, int]]) -> None:
     assert digest_of("s", items) == digest_of("s", reversed(items))
     assert digest_of("s", items) != digest_of("t", items)
     assert digest_of("s", [*items, ("more than five", 1)]) != digest_of("s", items)
@@ -93,8 +93,8 @@ _RESULTS = st.lists(st.tuples(_LABELS, st.floats(allow_nan=False, allow_infinity
 
 
 @given(_RESULTS, st.sampled_from(["ok", "empty", "partial"]), st.dictionaries(st.text(max_size=5), st.integers(0, 9)))
-def test_any_result_has_one_outcome_and_only_valid_items(results: list, outcome: str, refused: dict) -> None:
-    ending = ending_of(result(outcome=outcome, results=results, refused=refused), record(), now=NOW)
+def test_any_result_has_one_outcome_and_only_valid_items(results: list, outcome: str, refused_results: dict) -> None:
+    ending = ending_of(result(outcome=outcome, results=results, refused=refused_results), record(), now=NOW)
     assert sum(n for name, n in ending.counters.items() if name in ("n:ok", "n:empty", "n:partial", "n:error")) == 1
     assert ending.score is not None
     names = [name for name, _ in ending.score.items]
@@ -107,15 +107,15 @@ def test_each_format_of_the_scorer_makes_items() -> None:
     ending = ending_of(result(results=[({"node": "n", "pod": "p"}, 7.0)]), scorer, now=NOW)
     assert ending.score is not None
     assert ending.score.items == [("n", 7), ("n;p", 7)]
-    found = score_items(ending.score, scorer, "c")
-    assert [(one.name, one.scored, one.labels["pod"]) for one in found] == [("n", 7.0, "p"), ("n;p", 7.0, "p")]
+    items = score_items(ending.score, scorer, "c")
+    assert [(item.name, item.scored, item.labels["pod"]) for item in items] == [("n", 7.0, "p"), ("n;p", 7.0, "p")]
 
 
 def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -> None:
-    # The last two differ in a label that means nothing: both count.
-    given = [({"node": "n", "pod": "p"}, 7.0), ({"node": "n", "rack": "1"}, 1.0), ({"node": "n", "rack": "2"}, 2.0)]
+    # The last two differ only in an unknown label: both count.
+    results = [({"node": "n", "pod": "p"}, 7.0), ({"node": "n", "rack": "1"}, 1.0), ({"node": "n", "rack": "2"}, 2.0)]
     scorer = record(aggregate=Aggregate(how="sum", by=("node",)))
-    ending = ending_of(result(results=given), scorer, now=NOW)
+    ending = ending_of(result(results=results), scorer, now=NOW)
     assert ending.score is not None
     assert ending.score.items == [("n", 10)]
     assert ending.score.results == [({"node": "n", "pod": "p"}, 7.0), ({"node": "n"}, 2.0)]

@@ -1,4 +1,4 @@
-"""Cycles that wait in a cluster's queue until they are too old: no failed ones, but a reason why there is no score."""
+"""Cycles that expire in a cluster's queue: not failures, but a reason for a missing score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_cycles_that_only_expire_are_a_reason_after_three(bed: Bed) -> None:
     trouble = bed.state().trouble
     assert trouble is not None
     assert (trouble.reason, trouble.run, trouble.at) == ("expired", bed.history()[0].run, bed.now)
-    # Other skips neither count nor end it, and none of them is a failed cycle.
+    # Other skips neither count nor end the series, and no skip is a failed cycle.
     bed.cycle(outcome="skipped", reason="overlap")
     assert (bed.state().expired, bed.state().failing) == (5, 0)
     assert bed.cycle() == "ok"
@@ -46,6 +46,6 @@ def test_lost_run_overrides_expired_ones(bed: Bed) -> None:
     trouble = bed.state().trouble
     assert trouble is not None
     assert (trouble.reason, trouble.run) == ("lost", run)
-    # Its agent takes it after all, much too late: that adds nothing.
+    # The agent runs the cycle much too late, which adds no record.
     assert bed.send(run, outcome="skipped", reason="expired") == "late"
     assert bed.state().expired == 0

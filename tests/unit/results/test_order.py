@@ -1,4 +1,4 @@
-"""Results that come twice, late, in another order, or unasked."""
+"""Results that arrive twice, late, out of order or unrequested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_run_that_outlives_the_skip_of_the_next_still_counts(bed: Bed) -> None:
     assert score.run == slow
 
 
-def test_the_same_result_twice_changes_nothing(bed: Bed) -> None:
+def test_repeated_result_changes_no_record(bed: Bed) -> None:
     for outcome in ("ok", "error", "skipped", "empty"):
         run = bed.open()
         bed.now += 1
@@ -30,7 +30,7 @@ def test_the_same_result_twice_changes_nothing(bed: Bed) -> None:
     assert bed.rejected() == {"replayed": 4}
 
 
-def test_an_older_run_closes_its_books_and_nothing_else(bed: Bed) -> None:
+def test_late_result_of_an_older_run_only_counts(bed: Bed) -> None:
     old, bed.now = bed.open(), bed.now + 5
     new = bed.open()
     bed.now += 1
@@ -42,7 +42,7 @@ def test_an_older_run_closes_its_books_and_nothing_else(bed: Bed) -> None:
     assert (state.score.run, state.last_run) == (new, new)
 
 
-def test_the_older_of_two_brings_the_score_when_the_newer_failed(bed: Bed) -> None:
+def test_older_run_sets_the_score_if_the_newer_failed(bed: Bed) -> None:
     old, bed.now = bed.open(), bed.now + 5
     new = bed.open()
     bed.now += 1

@@ -1,4 +1,4 @@
-"""Why a score has no items, or not all of them, is the same text for every reader."""
+"""The reason for missing items of a score has the same text in every reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHARED = [({"node": "a"}, 1.0), ({"node": "a", "pod": "p"}, 2.0), ({"node": "a",
         ({"refused": {"nan": 2, "bad_labels": 1}}, "nan", ["3 of 3 results refused: 2 nan, 1 bad_labels"]),
         ({"refused": {"of-tomorrow": 1}}, "other", ["1 of 1 results refused: other"]),
         ({"results": SHARED}, "duplicate_dimension", ["2 of 3 results replaced by a later one", "such as 'a'"]),
-        # The labels that differ are none that count, so the results are the same already before they have names.
+        # The results differ only in labels that are ignored, so they are duplicates before they get names.
         ({"results": [ONE, ONE, ONE]}, "duplicate_dimension", ["2 of 3 results replaced", "such as 'a'"]),
         ({"results": SHARED, "refused": {"nan": 4}}, "nan", ["4 of 7 results refused: nan", "2 of 7 results replaced"]),
         ({"counts": {"series": 0}}, "no_results", ["without results", "0 series"]),
@@ -63,7 +63,9 @@ def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
         ({"results": SHARED}, "ok", "duplicate_dimension", "ItemsReplaced"),
     ],
 )
-def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str) -> None:
+def test_every_reader_shows_the_remark(
+    bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str
+) -> None:
     bed.now = time.time() - 1
     bed.cycle(**values)
     reader, reading = FleetQueries(bed.client), Reading(bed.client)
@@ -77,7 +79,7 @@ def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reaso
     assert remark is not None
     assert (remark.reason, remark.message) == (reason, text)
     [scorer] = reader.scorers().scorers
-    assert [(one.reason, one.message, one.clusters) for one in scorer.reasons] == [(reason, text, 1)]
+    assert [(entry.reason, entry.message, entry.clusters) for entry in scorer.reasons] == [(reason, text, 1)]
     [cycle] = reader.history("c1", "s1").cycles
     assert (cycle.reason, cycle.message) == (reason, text)
     # `dsf rescore --wait`.
@@ -91,8 +93,8 @@ def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reaso
     assert (row.state.name, row.why.reason, row.why.message) == (state, reason, text)
     assert detail.cycles[0].message == text
     # The DynamicScorer's status.
-    said = CycleOutcomes.of([pair], bed.now)
-    assert (said.remark_reason, said.remark) == (condition, f"c1: {text}")
+    outcomes = CycleOutcomes.of([pair], bed.now)
+    assert (outcomes.remark_reason, outcomes.remark) == (condition, f"c1: {text}")
 
 
 def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: Bed) -> None:
@@ -103,7 +105,7 @@ def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: Bed) -> No
     assert model.scorer("s1").reasons == []
     bed.now = time.time()
     bed.cycle(results=SHARED)
-    assert [one.reason for one in model.scorer("s1").reasons] == ["duplicate_dimension"]
+    assert [entry.reason for entry in model.scorer("s1").reasons] == ["duplicate_dimension"]
     bed.cycle()
     assert bed.pairs.state("c1", "s1").remark is None
     assert model.scorer("s1").reasons == []

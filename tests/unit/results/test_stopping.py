@@ -1,4 +1,4 @@
-"""How the results worker's threads learn that it ends."""
+"""Threads of the results worker stop with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsf.results.worker import ResultsStep
 def test_threads_are_told_to_stop_before_any_step_of_celery_does() -> None:
     service = Mock()
     step = ResultsStep(Mock(), results=service)
-    # What Blueprint.stop does first.
+    # Blueprint.stop begins with this call.
     bootsteps.Blueprint().close(Mock(steps=[step]))
     service.begin_stop.assert_called_once_with()
     service.stop.assert_not_called()

@@ -1,4 +1,4 @@
-"""Results that still wait: in a mailbox, and for a Redis that takes them."""
+"""Results that wait in a mailbox or for an available Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsf.results.intake import Batch, Waiting
 
 
 class Refusing:
-    """An Ingest in whose place Redis answers."""
+    """Return an Ingest whose calls Redis answers."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""The samples as modules, so that each function of theirs can be called."""
+"""The samples as modules."""
 
 from __future__ import annotations
 

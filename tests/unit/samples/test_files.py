@@ -1,4 +1,4 @@
-"""What is around the programs: manifests, scripts, the recording and what the READMEs say of it."""
+"""Manifests, scripts and the recording of the samples, and their READMEs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PREDICTION = FOLDER / "simple-prediction-scorer"
 
 
 def objects(file: Path) -> dict[str, dict[str, Any]]:
-    """The manifests of a file by kind."""
-    return {found["kind"]: found for found in yaml.safe_load_all(file.read_text())}
+    """Return the manifests of a file by kind."""
+    return {manifest["kind"]: manifest for manifest in yaml.safe_load_all(file.read_text())}
 
 
 def test_samples_are_listed_and_documented() -> None:
@@ -58,11 +58,11 @@ def test_each_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_scorers_are_good_ones_and_lead_to_the_service(name: str, load_sample: Load) -> None:
+def test_dynamicscorer_manifests_are_valid_and_use_the_service(name: str, load_sample: Load) -> None:
     file = FOLDER / name / "manifests" / "dynamicscorer.yaml"
-    found = parse_documents(file.read_text(), file.name)
-    assert found
-    for document in found:
+    documents = parse_documents(file.read_text(), file.name)
+    assert documents
+    for document in documents:
         assert isinstance(document, ParsedDocument), document
         assert isinstance(document.object, DynamicScorer)
         host, path = f"http://{name}.dynamic-scoring.svc:8000", document.object.spec.config_url
@@ -72,20 +72,20 @@ def test_the_scorers_are_good_ones_and_lead_to_the_service(name: str, load_sampl
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_deployments_are_valid_and_without_rights(name: str) -> None:
-    found = objects(FOLDER / name / "manifests" / "deployment.yaml")
-    for one in found.values():
-        kubernetes_validate.validate(one, "1.36", strict=True)
-        assert (one["metadata"]["name"], one["metadata"]["namespace"]) == (name, "dynamic-scoring")
-    pod = found["Deployment"]["spec"]["template"]
+def test_deployments_are_valid_and_unprivileged(name: str) -> None:
+    manifests = objects(FOLDER / name / "manifests" / "deployment.yaml")
+    for manifest in manifests.values():
+        kubernetes_validate.validate(manifest, "1.36", strict=True)
+        assert (manifest["metadata"]["name"], manifest["metadata"]["namespace"]) == (name, "dynamic-scoring")
+    pod = manifests["Deployment"]["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     assert container["image"] == f"{name}:0.1.0"
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert found["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
-    assert found["Service"]["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 8000
+    assert manifests["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert manifests["Service"]["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 8000
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -109,56 +109,58 @@ def test_scripts_can_be_read_by_their_shell(script: Path) -> None:
     subprocess.run([*shell, "-n", script], check=True, timeout=300)
 
 
-def test_the_back_test_says_what_the_readme_says() -> None:
-    done = subprocess.run(
+def test_backtest_prints_the_figures_of_the_readme() -> None:
+    process = subprocess.run(
         [sys.executable, PREDICTION / "backtest.py"], capture_output=True, text=True, check=True, timeout=300
     )
     readme = (PREDICTION / "README.md").read_text()
-    shown = re.search(r"backtest\.py\n(.*?)```", readme, re.DOTALL)
-    assert shown is not None
-    ours, theirs = (re.findall(r"[\w.]+", text) for text in (done.stdout, shown[1]))
+    readme_output = re.search(r"backtest\.py\n(.*?)```", readme, re.DOTALL)
+    assert readme_output is not None
+    ours, theirs = (re.findall(r"[\w.]+", text) for text in (process.stdout, readme_output[1]))
     assert [word for word in ours if not word[0].isdigit()] == [word for word in theirs if not word[0].isdigit()]
-    # Another processor may round the last digit in another way.
+    # Processors may round the last digit differently.
     numbers = [[float(word) for word in words if word[0].isdigit()] for words in (ours, theirs)]
     assert numbers[0] == pytest.approx(numbers[1], abs=0.11)
-    *_, together = done.stdout.splitlines()
+    *_, together = process.stdout.splitlines()
     assert float(together.split()[-1]) < 0.9, "of the highest value, which is what the score is made of"
 
 
-def test_the_back_test_takes_other_recordings(tmp_path: Path) -> None:
+def test_backtest_accepts_other_recordings(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     values = [[at, str(at % 7)] for at in range(60)]
     series = [{"metric": {"pod": "web"}, "values": values}, {"metric": {}, "values": [[at, "1"] for at, _ in values]}]
     file.write_text(
         f'{{"status": "success", "data": {{"resultType": "matrix", "result": {series}}}}}'.replace("'", '"')
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, PREDICTION / "backtest.py", file], capture_output=True, text=True, check=True, timeout=300
     )
-    # What repeats itself is known to the last digit; the constant series has no spread to measure errors in.
-    row = done.stdout.splitlines()[-1].split()
+    # A periodic series is predicted exactly; the constant series has no spread to scale errors with.
+    row = process.stdout.splitlines()[-1].split()
     assert row[:3] == ["all", "31", "0.0%"]
 
 
-def test_the_load_of_the_prediction_sample_rises_and_falls() -> None:
+def test_load_of_the_prediction_sample_rises_and_falls() -> None:
     (deployment,) = objects(PREDICTION / "manifests" / "load.yaml").values()
     kubernetes_validate.validate(deployment, "1.36", strict=True)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    own = objects(PREDICTION / "manifests" / "deployment.yaml")["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == own[0]["image"]
+    sample_containers = objects(PREDICTION / "manifests" / "deployment.yaml")["Deployment"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert container["image"] == sample_containers[0]["image"]
     share = _shares(container["args"][0], period=600)
     assert share == pytest.approx([0.0, 0.5, 1.0, 0.5], abs=0.02)
 
 
 def _shares(program: str, period: int) -> list[float]:
-    """How busy the program of a pod is at each quarter of a period, in shares of a second's tenth."""
-    now, used, rested = [0.0], [0.0], list[float]()
+    """Return the CPU share of a pod's program at each quarter of a period, in tenths of a second."""
+    now, cpu_seconds, rested = [0.0], [0.0], list[float]()
 
     def thread_time() -> float:
-        """Each look takes half a millisecond of work."""
-        used[0] += 0.0005
+        """Each reading of the clock takes half a millisecond of work."""
+        cpu_seconds[0] += 0.0005
         now[0] += 0.0005
-        return used[0]
+        return cpu_seconds[0]
 
     def sleep(seconds: float) -> None:
         rested.append(seconds)
@@ -167,7 +169,7 @@ def _shares(program: str, period: int) -> list[float]:
         now[0] = len(rested) * period / 4
 
     clock = SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0], thread_time=thread_time, sleep=sleep)
-    given = {"math": math, "os": SimpleNamespace(environ={"PERIOD": str(period)}), "time": clock}
+    program_globals = {"math": math, "os": SimpleNamespace(environ={"PERIOD": str(period)}), "time": clock}
     with pytest.raises(KeyboardInterrupt):
-        exec(program.replace("import math, os, time\n", ""), given)
+        exec(program.replace("import math, os, time\n", ""), program_globals)
     return [1 - seconds / 0.1 for seconds in rested]

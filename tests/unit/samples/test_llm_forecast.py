@@ -1,4 +1,4 @@
-"""llm-forecast-scorer: settings, prompt, and the number in an answer. Asking a server is tested with a real one."""
+"""llm-forecast-scorer: settings, prompt, and parsing of a response. Integration tests query a real server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE = "llm-forecast-scorer"
 
 
 @pytest.mark.parametrize(
-    ("said", "value"),
+    ("answer", "value"),
     [
         ("12.5", 12.5),
         (" -3\n", -3.0),
@@ -77,8 +77,8 @@ SAMPLE = "llm-forecast-scorer"
         ("Qwen2 does not know", None),
     ],
 )
-def test_the_number_in_an_answer(sample: Load, said: str, value: float | None) -> None:
-    assert sample().next_value(said) == value
+def test_number_is_parsed_from_a_response(sample: Load, answer: str, value: float | None) -> None:
+    assert sample().next_value(answer) == value
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_value_far_from_all_samples_is_rejected(
     sample: Load, samples: list[float], near: list[float], far: list[float]
 ) -> None:
     module = sample()
-    known = Series.of({}, samples)
-    assert [value for value in [*near, *far] if module.is_near(value, known)] == near
+    known_series = Series.of({}, samples)
+    assert [value for value in [*near, *far] if module.is_near(value, known_series)] == near
 
 
 def test_nearness_uses_only_samples_seen_by_the_model(sample: Load) -> None:
@@ -113,7 +113,7 @@ def test_nearness_uses_only_samples_seen_by_the_model(sample: Load) -> None:
         ({"VLLM_ENDPOINT": "http://a/v1", "INFERENCE_ENDPOINT": "http://b/v1"}, "http://a/v1/completions"),
     ],
 )
-def test_the_endpoint(sample: Load, environment: dict[str, str], url: str) -> None:
+def test_endpoint_is_built_from_the_environment(sample: Load, environment: dict[str, str], url: str) -> None:
     module = sample(**environment)
     assert url == module.ENDPOINT
 
@@ -136,7 +136,7 @@ def test_invalid_setting_is_refused(sample: Load, variable: str, value: str) -> 
     assert value in str(raised.value)
 
 
-def test_the_prompt_has_the_newest_samples_and_the_labels_in_one_line(sample: Load, tmp_path: Path) -> None:
+def test_prompt_has_the_newest_samples_and_labels_in_one_line(sample: Load, tmp_path: Path) -> None:
     context = tmp_path / "context.txt"
     context.write_text("Sales double on Fridays.\n")
     module = sample(MAX_SAMPLES="2", CONTEXT_FILE=str(context))
@@ -155,7 +155,7 @@ def test_prompt_without_placeholder_is_refused(sample: Load, tmp_path: Path, tex
         sample(PROMPT_FILE=str(file))
 
 
-def test_the_token_is_read_each_time(sample: Load, tmp_path: Path) -> None:
+def test_token_is_read_for_each_request(sample: Load, tmp_path: Path) -> None:
     assert sample().authorization() == {}
     file = tmp_path / "token"
     module = sample(INFERENCE_TOKEN_FILE=str(file))

@@ -36,13 +36,13 @@ def test_invalid_setting_is_refused(sample: Load, variable: str, value: str) -> 
         sample(**{variable: value})
 
 
-def test_the_score_is_the_logistic_function_of_the_highest_value(sample: Load) -> None:
+def test_score_is_the_logistic_function_of_the_highest_forecast(sample: Load) -> None:
     module = sample(THRESHOLD="2", ALPHA="0.5")
     assert module.likelihood(2.0) == 50.0
     assert module.likelihood(5.0) == pytest.approx(100 / (1 + math.exp(-1.5)))
     assert module.likelihood(-5.0) == pytest.approx(100 / (1 + math.exp(3.5)))
     (score,) = module.predict([series("web", 0.1 * np.arange(60))])
-    # It ends at 5.9, and the tenth value to come is 6.9.
+    # The series ends at 5.9, and its tenth forecast value is 6.9.
     assert score.value == pytest.approx(100 / (1 + math.exp(-0.5 * (6.9 - 2))), rel=1e-3)
 
 
@@ -50,8 +50,8 @@ def test_the_score_is_the_logistic_function_of_the_highest_value(sample: Load) -
 def test_likelihood_never_overflows(sample: Load, value: float, score: float) -> None:
     assert sample().likelihood(value) == score
     with np.errstate(all="ignore"):
-        (found,) = sample().predict([series("web", [value / 2] * 30)]) if math.isfinite(value) else [Score(score)]
-    assert found.value == score
+        (result,) = sample().predict([series("web", [value / 2] * 30)]) if math.isfinite(value) else [Score(score)]
+    assert result.value == score
 
 
 def test_negative_alpha_reverses_the_likelihood(sample: Load) -> None:
@@ -72,30 +72,35 @@ def test_meta(sample: Load) -> None:
 def test_unpredictable_series_is_skipped_with_its_reason(sample: Load) -> None:
     module = sample()
     start, nan = 1_718_600_000, float("nan")
-    given = [
+    series_list = [
         series("web", [0.5] * 60),
         series("new", [0.5] * 19, start + 41 * 30),
         series("lost", [nan] * 60),
         series("none", []),
-        # Its last sample is so old that all of the forecast has passed.
+        # The last sample is so old that the whole forecast lies in the past.
         series("ended", [0.5] * 40, start),
     ]
-    found = list(module.predict(given))
-    assert [one.reason for one in found if isinstance(one, Skipped)] == ["too_short", "too_short", "too_short", "ended"]
-    assert [one.labels["pod"] for one in found if isinstance(one, Score)] == ["web"]
-    # Fewer steps than the horizon: it may be a scrape that failed.
+    results = list(module.predict(series_list))
+    assert [result.reason for result in results if isinstance(result, Skipped)] == [
+        "too_short",
+        "too_short",
+        "too_short",
+        "ended",
+    ]
+    assert [result.labels["pod"] for result in results if isinstance(result, Score)] == ["web"]
+    # With fewer missing steps than the horizon, a scrape may have failed.
     late = series("late", [0.5] * 52, start)
-    assert len([one for one in module.predict([*given[:1], late]) if isinstance(one, Score)]) == 2
+    assert len([result for result in module.predict([*series_list[:1], late]) if isinstance(result, Score)]) == 2
     assert list(module.predict([])) == []
 
 
-def test_the_shortest_series_can_be_set(sample: Load) -> None:
+def test_minimum_length_of_a_series_is_configurable(sample: Load) -> None:
     short = series("new", 0.1 * np.arange(15))
     assert isinstance(next(iter(sample().predict([short]))), Skipped)
     assert isinstance(next(iter(sample(MIN_LENGTH="12").predict([short]))), Score)
 
 
-def test_the_horizon_can_be_set(sample: Load) -> None:
+def test_forecast_horizon_is_configurable(sample: Load) -> None:
     rising = series("web", 0.01 * np.arange(60))
     near, far = (next(iter(sample(HORIZON_LENGTH=steps, ALPHA="1").predict([rising]))).value for steps in ("1", "60"))
     assert near == pytest.approx(100 / (1 + math.exp(0.4)), rel=1e-3)

@@ -1,4 +1,4 @@
-"""resource-usage-scorer: the addon's scale, and what it makes of series."""
+"""resource-usage-scorer: the addon's scale, and items from series."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 
 @pytest.fixture
 def client(sample: Load) -> TestClient:
-    """The sample as a service."""
+    """Return a client of the sample."""
     return TestClient(sample(MAX_CPU="64").app)
 
 
@@ -32,8 +32,8 @@ def items(client: TestClient, *data: dict[str, Any]) -> dict[str, float]:
     answer = client.post("/scoring", json={"data": data})
     assert answer.status_code == 200, answer.text
     results = answer.json()["results"]
-    assert all(list(one["metric"]) == ["meta"] for one in results)
-    return {one["metric"]["meta"]: one["score"] for one in results}
+    assert all(list(result["metric"]) == ["meta"] for result in results)
+    return {result["metric"]["meta"]: result["score"] for result in results}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def items(client: TestClient, *data: dict[str, Any]) -> dict[str, float]:
         (512 * GIB, 2**40, 0),
     ],
 )
-def test_the_scale_is_the_addons(sample: Load, value: float, maximum: float, expected: int) -> None:
+def test_scale_equals_that_of_the_addon(sample: Load, value: float, maximum: float, expected: int) -> None:
     assert sample().normalised(value, maximum) == expected
 
 
@@ -59,11 +59,11 @@ def test_memory_is_not_always_100(sample: Load) -> None:
     module = sample()
     memory = module.LIMITS["mem"]
     assert module.normalised(2147483648, memory) == -99
-    # The addon's comparison of bytes with a maximum that is meant in MiB.
+    # The addon compares bytes with a maximum that is meant in MiB.
     assert module.normalised(2147483648, 1024 * 1024) == 100
 
 
-def test_the_limits_are_the_addons_and_can_be_set(sample: Load) -> None:
+def test_limits_default_to_those_of_the_addon(sample: Load) -> None:
     module = sample()
     assert module.maxima({}) == {"cpu": 100, "mem": 2**40, "gpu": 20, "tpu": 20}
     assert module.maxima({"MAX_GPU": "8", "MAX_MEMORY": " 1e9 "})["mem"] == 1e9
@@ -73,7 +73,7 @@ def test_the_limits_are_the_addons_and_can_be_set(sample: Load) -> None:
 
 
 def test_all_items_with_their_older_names(client: TestClient) -> None:
-    found = items(
+    item_values = items(
         client,
         series("cpu", 99, 48),
         series("cpu", 30, node="n1"),
@@ -86,18 +86,18 @@ def test_all_items_with_their_older_names(client: TestClient) -> None:
         series("google.com/tpu", 25, node="n1"),
         series("pods", 110),
     )
-    assert found.keys() == ALL | {"cpuAvailable", "memAvailable"}
-    # MAX_CPU is 64 here; the newest value counts.
-    assert (found["cpuNodeAvailable"], found["cpuClusterAvailable"]) == (-6, 50)
-    assert (found["memNodeAvailable"], found["memClusterAvailable"]) == (-87, -50)
-    assert (found["gpuNodeAvailable"], found["gpuClusterAvailable"]) == (-100, -100)
-    assert (found["tpuNodeAvailable"], found["tpuClusterAvailable"]) == (100, 100)
-    assert (found["cpuAvailable"], found["memAvailable"]) == (50, -50)
+    assert item_values.keys() == ALL | {"cpuAvailable", "memAvailable"}
+    # MAX_CPU is 64 here; the newest value is used.
+    assert (item_values["cpuNodeAvailable"], item_values["cpuClusterAvailable"]) == (-6, 50)
+    assert (item_values["memNodeAvailable"], item_values["memClusterAvailable"]) == (-87, -50)
+    assert (item_values["gpuNodeAvailable"], item_values["gpuClusterAvailable"]) == (-100, -100)
+    assert (item_values["tpuNodeAvailable"], item_values["tpuClusterAvailable"]) == (100, 100)
+    assert (item_values["cpuAvailable"], item_values["memAvailable"]) == (50, -50)
 
 
 def test_without_the_clusters_series_nodes_are_added_up(client: TestClient) -> None:
-    found = items(client, series("cpu", 16, node="n1"), series("cpu", 32, node="n2"))
-    assert found == {"cpuNodeAvailable": 0, "cpuClusterAvailable": 50, "cpuAvailable": 50}
+    item_values = items(client, series("cpu", 16, node="n1"), series("cpu", 32, node="n2"))
+    assert item_values == {"cpuNodeAvailable": 0, "cpuClusterAvailable": 50, "cpuAvailable": 50}
 
 
 def test_cluster_without_nodes_has_no_room(client: TestClient) -> None:

@@ -1,4 +1,4 @@
-"""The samples whose scores are simple: the mean, and the tables; and how each one answers HTTP."""
+"""Samples with simple scores: the mean and the tables; and HTTP responses of every sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def series(values: list[str], **labels: str) -> dict[str, Any]:
 
 
 def scored(module: Any, *data: dict[str, Any], path: str = "") -> Any:
-    """What is answered to these series."""
+    """Return the response to these series."""
     with TestClient(module.app) as client:
         answer = client.post(f"{path}/scoring", json={"data": data})
     assert answer.status_code == 200, answer.text
@@ -33,10 +33,12 @@ def config(module: Any, path: str = "") -> Any:
         return client.get(f"{path}/config").json()
 
 
-def test_the_score_is_the_mean_and_labels_are_kept(load_sample: Load) -> None:
+def test_score_is_the_mean_and_labels_are_kept(load_sample: Load) -> None:
     name = "my_metric_query_name"
-    given = [series(["5", "10", "15"], __name__=name, instance=instance) for instance in ("localhost:9090", "other")]
-    assert scored(load_sample("sample-scorer"), *given, series([], a="b")) == {
+    input_series = [
+        series(["5", "10", "15"], __name__=name, instance=instance) for instance in ("localhost:9090", "other")
+    ]
+    assert scored(load_sample("sample-scorer"), *input_series, series([], a="b")) == {
         "results": [
             {"metric": {"__name__": name, "instance": "localhost:9090", "meta": META}, "score": 10.0},
             {"metric": {"__name__": name, "instance": "other", "meta": META}, "score": 10.0},
@@ -90,7 +92,7 @@ def test_their_config_names_the_prometheus_of_a_cluster(
         ("static-scorer", "/powerconsumption"),
     ],
 )
-def test_the_environment_changes_what_config_says(load_sample: Load, sample: str, path: str) -> None:
+def test_environment_changes_the_config_document(load_sample: Load, sample: str, path: str) -> None:
     assert config(load_sample(sample, SCORE_INTERVAL="7"), path)["scoring"]["params"]["interval"] == 7
 
 
@@ -98,7 +100,7 @@ def test_both_tables(load_sample: Load) -> None:
     module = load_sample("static-scorer")
 
     def table(name: str) -> list[tuple[dict[str, str], float]]:
-        return [(found["metric"], found["score"]) for found in scored(module, path=f"/{name}")["results"]]
+        return [(result["metric"], result["score"]) for result in scored(module, path=f"/{name}")["results"]]
 
     assert table("performance") == [
         ({"app": "app01", "device": "all"}, 80.0),
@@ -113,7 +115,7 @@ def test_both_tables(load_sample: Load) -> None:
     assert [labels for labels, _ in power] == [labels for labels, _ in table("performance")]
 
 
-def test_the_configs_of_the_tables(load_sample: Load) -> None:
+def test_config_documents_of_the_static_scorer(load_sample: Load) -> None:
     module = load_sample("static-scorer")
     assert config(module, "/powerconsumption") == {
         "name": "example-powerconsumption-scorer",
@@ -129,15 +131,15 @@ def test_the_configs_of_the_tables(load_sample: Load) -> None:
     assert performance["scoring"]["params"]["name"] == "example_performance_score"
 
 
-def test_the_configs_of_accelerators(load_sample: Load) -> None:
+def test_config_documents_of_the_ai_workload_scorer(load_sample: Load) -> None:
     module = load_sample("ai-workload-scorer")
     for path, score_name, metric in (
         ("power", "ai_workload_power_score", "DCGM_FI_DEV_POWER_USAGE"),
         ("performance", "ai_workload_perf_score", "vllm:generation_tokens_total"),
     ):
-        found = config(module, f"/{path}")
-        assert found["scoring"] == {"path": f"/{path}/scoring", "params": {"name": score_name, "interval": 30}}
-        assert metric in found["source"]["params"]["query"]
+        document = config(module, f"/{path}")
+        assert document["scoring"] == {"path": f"/{path}/scoring", "params": {"name": score_name, "interval": 30}}
+        assert metric in document["source"]["params"]["query"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which object should be there."""
+"""The desired object of a pair."""
 
 from __future__ import annotations
 
@@ -21,63 +21,69 @@ def record(**values: object) -> ScorerRecord:
     return ScorerRecord(**{"name": "s", "score_name": "score", "interval": 30, "validity": 300, **values})
 
 
-def wanted(
+def desired_score(
     score: PairScore | None = SCORE, failing: int = 0, factor: float = 1.0, shown_until: float = 0.0, **values: object
 ) -> DesiredScore | Unknown | None:
     return desired(score, failing, record(**values), CLUSTER, now=NOW, factor=factor, shown_until=shown_until)
 
 
-def test_the_score_until_it_expires() -> None:
-    found = wanted()
-    assert isinstance(found, DesiredScore)
-    assert (found.items, found.valid_until, found.name) == ((("a", 1), ("b", 2)), NOW + 290, "score")
-    assert wanted(SCORE.model_copy(update={"valid_until": NOW})) is None
-    assert wanted(None) is UNKNOWN
-    assert wanted(destination="None") is None
+def test_score_is_desired_until_it_expires() -> None:
+    score_object = desired_score()
+    assert isinstance(score_object, DesiredScore)
+    assert (score_object.items, score_object.valid_until, score_object.name) == (
+        (("a", 1), ("b", 2)),
+        NOW + 290,
+        "score",
+    )
+    assert desired_score(SCORE.model_copy(update={"valid_until": NOW})) is None
+    assert desired_score(None) is UNKNOWN
+    assert desired_score(destination="None") is None
 
 
 def test_failing() -> None:
-    keep = wanted(failing=99)
+    keep = desired_score(failing=99)
     assert isinstance(keep, DesiredScore)
     assert keep.items == (("a", 1), ("b", 2))
-    assert wanted(failing=2, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is None
-    assert wanted(failing=1, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is not None
-    value = wanted(failing=2, when_failing=VALUE)
+    assert desired_score(failing=2, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is None
+    assert desired_score(failing=1, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is not None
+    value = desired_score(failing=2, when_failing=VALUE)
     assert isinstance(value, DesiredScore)
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 300)
-    never = wanted(None, failing=2, when_failing=VALUE, dimension_formats=("${node}",))
+    never = desired_score(None, failing=2, when_failing=VALUE, dimension_formats=("${node}",))
     assert isinstance(never, DesiredScore)
     assert never.items == (("score", -7),)
 
 
-def test_an_inactive_scoring_api_counts_as_failing() -> None:
-    value = wanted(failing=0, when_failing=VALUE, health="Inactive")
+def test_inactive_scoring_api_counts_as_failing() -> None:
+    value = desired_score(failing=0, when_failing=VALUE, health="Inactive")
     assert isinstance(value, DesiredScore)
     assert value.items == (("a", -7), ("b", -7))
-    keep = wanted(failing=0, health="Inactive")
+    keep = desired_score(failing=0, health="Inactive")
     assert isinstance(keep, DesiredScore)
     assert keep.items == (("a", 1), ("b", 2))
 
 
 def test_score_of_a_suspended_scorer_expires() -> None:
-    value = wanted(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW + 100)
+    value = desired_score(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW + 100)
     assert isinstance(value, DesiredScore)
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 100)
-    assert wanted(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW) is None
-    assert wanted(None, failing=2, when_failing=VALUE, suspended=True) is None
-    # Nobody needs its scoring API meanwhile.
-    off = wanted(when_failing=VALUE, suspended=True, health="Inactive")
+    assert desired_score(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW) is None
+    assert desired_score(None, failing=2, when_failing=VALUE, suspended=True) is None
+    # A suspended scorer does not need its scoring API.
+    off = desired_score(when_failing=VALUE, suspended=True, health="Inactive")
     assert isinstance(off, DesiredScore)
     assert (off.items, off.valid_until) == ((("a", 1), ("b", 2)), NOW + 290)
-    assert wanted(None, when_failing=VALUE, suspended=True, health="Inactive") is UNKNOWN
+    assert desired_score(None, when_failing=VALUE, suspended=True, health="Inactive") is UNKNOWN
 
 
 def test_empty() -> None:
     empty = SCORE.model_copy(update={"items": []})
-    plain = wanted(empty)
+    plain = desired_score(empty)
     assert isinstance(plain, DesiredScore)
     assert plain.items == ()
-    value = wanted(empty, when_empty=EmptyRule(behavior="Value", value=5), dimension_formats=("of ${cluster}${node}",))
+    value = desired_score(
+        empty, when_empty=EmptyRule(behavior="Value", value=5), dimension_formats=("of ${cluster}${node}",)
+    )
     assert isinstance(value, DesiredScore)
     assert value.items == (("of c", 5),)
 
@@ -94,34 +100,36 @@ NAMED = EmptyRule(
 
 def test_empty_with_named_items() -> None:
     empty = SCORE.model_copy(update={"items": []})
-    found = wanted(empty, when_empty=NAMED, dimension_formats=("${node};${pod}",))
-    assert isinstance(found, DesiredScore)
-    # OCM refuses an object with two items of one name.
-    assert found.items == (("c;pod-a", -90), ("score", 3))
-    results = wanted(when_empty=NAMED)
+    score_object = desired_score(empty, when_empty=NAMED, dimension_formats=("${node};${pod}",))
+    assert isinstance(score_object, DesiredScore)
+    # OCM rejects an object with two items of one name.
+    assert score_object.items == (("c;pod-a", -90), ("score", 3))
+    results = desired_score(when_empty=NAMED)
     assert isinstance(results, DesiredScore)
     assert results.items == (("a", 1), ("b", 2))
 
 
 @pytest.mark.parametrize("score", [None, SCORE.model_copy(update={"items": []})], ids=["never", "empty"])
 def test_failing_without_results_shows_its_value_under_the_names_of_the_empty_answer(score: PairScore | None) -> None:
-    found = wanted(score, failing=2, when_failing=VALUE, when_empty=NAMED, dimension_formats=("${node};${pod}",))
-    assert isinstance(found, DesiredScore)
-    assert found.items == (("c;pod-a", -7), ("score", -7))
+    score_object = desired_score(
+        score, failing=2, when_failing=VALUE, when_empty=NAMED, dimension_formats=("${node};${pod}",)
+    )
+    assert isinstance(score_object, DesiredScore)
+    assert score_object.items == (("c;pod-a", -7), ("score", -7))
 
 
-def test_the_fleets_factor_stretches_what_is_shown_while_failing_and_no_score_a_second_time() -> None:
-    found = wanted(factor=3.0)
-    assert isinstance(found, DesiredScore)
-    assert found.valid_until == NOW + 290
-    failing = wanted(factor=3.0, failing=2, when_failing=VALUE)
+def test_factor_extends_failing_values_but_not_scores() -> None:
+    score_object = desired_score(factor=3.0)
+    assert isinstance(score_object, DesiredScore)
+    assert score_object.valid_until == NOW + 290
+    failing = desired_score(factor=3.0, failing=2, when_failing=VALUE)
     assert isinstance(failing, DesiredScore)
     assert failing.valid_until == NOW + 900
 
 
 def test_digest_is_of_the_items_alone() -> None:
-    first, later = wanted(), wanted(SCORE.model_copy(update={"valid_until": NOW + 900}))
-    changed = wanted(SCORE.model_copy(update={"items": [("a", 1), ("b", 3)]}))
+    first, later = desired_score(), desired_score(SCORE.model_copy(update={"valid_until": NOW + 900}))
+    changed = desired_score(SCORE.model_copy(update={"items": [("a", 1), ("b", 3)]}))
     assert isinstance(first, DesiredScore)
     assert isinstance(later, DesiredScore)
     assert isinstance(changed, DesiredScore)
@@ -133,7 +141,7 @@ def test_digest_is_of_the_items_alone() -> None:
     [
         ([], 50.0, 1.0),
         ([(100, 300)], 50.0, 1.0),
-        # 35,000 objects renewed every 150 s are 233 writes a second; half of 50 are for renewals.
+        # Renewing 35,000 objects every 150 s needs 233 writes a second; half of 50 are for renewals.
         ([(35_000, 300)], 50.0, 35_000 / 150 / 25),
         ([(3500, 300), (3500, 600)], 50.0, (3500 / 150 + 3500 / 300) / 25),
     ],

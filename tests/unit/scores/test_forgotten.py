@@ -1,4 +1,4 @@
-"""Objects whose record or scorer is gone."""
+"""Objects whose record or scorer was removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_edited_object_of_an_expired_score_is_deleted(bed: Bed) -> None:
     bed.cycle()
     bed.write(writer)
     assert bed.backend.scores("c1", "score-of-s1") == {"a": 1, "b": 2}
-    # Somebody edits it, and before the writer comes to it the score expires.
+    # The object is edited, and its score expires before the writer checks it.
     writer.object_changed("c1", "score-of-s1")
     bed.now += 1000
     bed.write(writer)
@@ -51,7 +51,7 @@ def test_removed_scorer_leaves_the_object_of_its_successor(bed: Bed) -> None:
     bed.add("c1", "old", score_name="cpu")
     bed.cycle("c1", "old")
     bed.write(writer)
-    # The new one is quicker than the end of the old one.
+    # The new scorer starts before the old one is removed.
     bed.registry.remove_scorer("old")
     bed.add("c1", "new", score_name="cpu")
     bed.cycle("c1", "new", results=[({"node": "a"}, 7.0)])

@@ -10,14 +10,14 @@ NOW = 1_800_000_000.0
 
 
 def queue() -> PairQueue:
-    """Scorers `greedy0`, `own0` and so on are of the namespaces `greedy`, `hub` and so on."""
+    """Return a queue in which `greedy0` belongs to the namespace `greedy`, `own0` to `hub`, and so on."""
     names = {"own": "hub"}
     return PairQueue(lambda scorer: names.get(scorer.rstrip("0123456789"), scorer.rstrip("0123456789")), "hub")
 
 
 def test_scores_that_change_all_the_time_leave_turns_for_others() -> None:
     pairs = queue()
-    taken: Counter[str] = Counter()
+    turns_by_scorer: Counter[str] = Counter()
     pairs.add(("z", "own0"), NOW)
     pairs.add(("z", "other0"), 0.0)
     for turn in range(20):
@@ -25,11 +25,11 @@ def test_scores_that_change_all_the_time_leave_turns_for_others() -> None:
             pairs.add(("c", f"greedy{number}"), 0.0)
         batch = pairs.take(NOW, 8)
         assert len(batch) == 8
-        taken.update(scorer for _, scorer in batch)
+        turns_by_scorer.update(scorer for _, scorer in batch)
         if turn == 0:
             assert {("z", "own0"), ("z", "other0")} <= set(batch)
-    # Of the greedy namespace itself the longest waiting come first.
-    assert max(number for number in taken.values()) == 1
+    # Within the greedy namespace, the longest waiting pairs are first.
+    assert max(turns_by_scorer.values()) == 1
 
 
 def test_every_second_turn_is_the_hubs_own() -> None:

@@ -1,4 +1,4 @@
-"""Which objects the score writer leaves in the backend, and when it writes them."""
+"""Objects that the score writer keeps in the backend, and the times of its writes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_unchanged_score_is_renewed_after_six_tenths_of_its_validity(bed: Bed, i
     writer = bed.writer() if is_same_leader else None
     bed.cycle()
     assert bed.write(writer) == [APPLY]
-    written = bed.now
-    while bed.now < written + 120:
+    written_at = bed.now
+    while bed.now < written_at + 120:
         bed.now += 29
         bed.cycle()
         assert bed.write(writer) == []
-    bed.now = written + 181
+    bed.now = written_at + 181
     assert bed.write(writer) == [APPLY]
     assert bed.backend.objects["c1", NAME]["status"]["validUntil"] == "2100-01-01T00:07:01Z"
     since = bed.backend.objects["c1", NAME]["status"]["conditions"][0]["lastTransitionTime"]
@@ -186,7 +186,7 @@ def test_edited_scorer_takes_effect_in_a_running_writer(bed: Bed) -> None:
 
 
 def edit(bed: Bed, **items: int) -> None:
-    """Change the items as another program would."""
+    """Change the items like another program."""
     status = bed.backend.objects["c1", NAME]["status"]
     scores = [{"name": name, "value": value} for name, value in items.items()]
     bed.backend.objects["c1", NAME] = {**bed.backend.objects["c1", NAME], "status": {**status, "scores": scores}}
@@ -220,16 +220,16 @@ def test_edit_during_a_write_is_repaired(bed: Bed, monkeypatch: pytest.MonkeyPat
     apply = bed.backend.apply_score
 
     def edited_at_once(manifest: dict[str, Any], status: dict[str, Any]) -> ScoreState:
-        written = apply(manifest, status)
+        applied_digest = apply(manifest, status)
         monkeypatch.undo()
         edit(bed, a=99)
-        return written
+        return applied_digest
 
     monkeypatch.setattr(bed.backend, "apply_score", edited_at_once)
-    written = bed.write(writer)
+    operations = bed.write(writer)
     writer.object_changed("c1", NAME)
     bed.now += 1
-    assert [*written, *bed.write(writer)] == [APPLY, APPLY]
+    assert [*operations, *bed.write(writer)] == [APPLY, APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
 
 
@@ -262,7 +262,7 @@ def test_change_while_no_hub_leads_is_written_by_the_next_leader(bed: Bed) -> No
     bed.cycle()
     bed.write(old)
     bed.cycle(results=[({"node": "a"}, 7.0)])
-    # The old leader takes the notification and ends before it writes.
+    # The old leader receives the notification and stops before it writes.
     assert old._writes.take_changes() == {("c1", "s1"): 1}
     assert bed.write() == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 7}
@@ -324,7 +324,7 @@ def test_upstreams_score_of_a_scorer_without_a_score_expires(bed: Bed) -> None:
     assert bed.backend.scores("c1", NAME) == {"old": 7}
     assert adopted["status"]["validUntil"] == "2100-01-01T00:05:00Z"
     assert adopted["status"]["conditions"][0]["reason"] == "WrittenByUpstream"
-    # Cycles that fail keep it no longer than any other score.
+    # Failing cycles do not extend its validity.
     bed.now = START + 200
     bed.cycle(outcome="error")
     assert bed.write(writer) == []
@@ -357,10 +357,10 @@ def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed:
         bed.now += 0.06
         unwritten = bed.state().unwritten
         reports.add(unwritten.message[:47] if unwritten is not None else "")
-    # Alternating writes at 17 a second for a minute.
+    # Another program edits the object 17 times a second for a minute.
     assert len(bed.backend.log) <= 10
     assert "another program changes AddOnPlacementScore sco" in reports
-    # After its end the object is as it should be.
+    # After the conflict, the object has the desired items.
     for _ in range(100):
         bed.now += 1
         writer.step()

@@ -1,4 +1,4 @@
-"""What an agent does not load unless it is asked for: the extra may be missing, and the Kubernetes client is large."""
+"""Modules that an agent loads only on demand: the extra may be missing, and the Kubernetes client is large."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dsf.sources import base, registry
 
 
 def _printed(code: str) -> str:
-    """What a process of its own prints; a traceback is at its end."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    return done.stdout + done.stderr
+    """Return the output of a separate process, with a traceback at its end if it fails."""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    return process.stdout + process.stderr
 
 
 def test_source_types_load_lazily_with_their_dependencies() -> None:
-    """Pushed metrics are a plug-in: it is found without being loaded."""
+    """Pushed metrics are a plug-in, which is found without being loaded."""
     code = (
         "import sys, dsf.agent.main, dsf.sources\n"
         "from dsf.sources.base import OTLP\nfrom dsf.sources.registry import plugins, source_of\n"
@@ -44,9 +44,9 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
         "try: source_of(OTLP)\n"
         "except HttpError as error: print(error.reason, error)"
     )
-    said = _printed(code)
-    assert said.startswith("plugin_failed ")
-    assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in said
+    printed = _printed(code)
+    assert printed.startswith("plugin_failed ")
+    assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in printed
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_without_the_distribution_a_scorer_names_the_extra(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "plugins", dict)
-    # Not what a test before this one got from the cache, and nothing of this one for those after it.
+    # Isolates the cache of plug-ins from other tests.
     monkeypatch.setattr(registry, "source_of", registry.source_of.__wrapped__)
     with pytest.raises(HttpError, match=rf"needs the extra `{extra}`: pip install '[\w-]+\[{extra}\]'") as caught:
         registry.source_of(name)

@@ -1,4 +1,4 @@
-"""Cutting the series out of an answer: equal to parsing it, for every shape that JSON can have."""
+"""Cutting the series out of a response equals parsing it, for every shape of JSON."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_any_valid_answer_is_cut_like_it_would_be_parsed(
 
 
 @given(series, extras, st.integers(1, 200))
-def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], missing: int) -> None:
+def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], missing_bytes: int) -> None:
     body = json.dumps(whole(result, **extra), separators=(",", ":")).encode()
     with pytest.raises(MatrixError):
-        cut(body[: -min(missing, len(body))])
+        cut(body[: -min(missing_bytes, len(body))])
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ COMPACT = b'{"metric":{},"values":[]}'
 )
 def test_series_that_look_otherwise_between_others_are_counted(between: bytes, series: int) -> None:
     inside = COMPACT + b"," + between + b"," + COMPACT
-    found = cut(b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}")
-    assert found.series == series
-    assert bytes(found.inside) == inside
+    cut_series = cut(b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}")
+    assert cut_series.series == series
+    assert bytes(cut_series.inside) == inside
 
 
 def test_bytes_besides_the_series_are_bounded() -> None:
@@ -162,10 +162,10 @@ def test_memory_stays_small() -> None:
         assert peak < 200_000
 
 
-def test_an_array_that_was_never_made_is_empty() -> None:
-    """Go writes null for it."""
-    found = cut(b'{"status":"success","data":{"resultType":"matrix","result":null}}')
-    assert (bytes(found.inside), found.series) == (b"", 0)
+def test_null_instead_of_the_array_is_empty() -> None:
+    """Go writes null for an array without elements."""
+    cut_series = cut(b'{"status":"success","data":{"resultType":"matrix","result":null}}')
+    assert (bytes(cut_series.inside), cut_series.series) == (b"", 0)
     for body in (b'{"status":"error","data":{"result":null}}', b'{"status":"success","data":{"result":nul}}'):
         with pytest.raises(MatrixError):
             cut(body)

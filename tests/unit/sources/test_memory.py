@@ -1,4 +1,4 @@
-"""What an agent keeps between cycles is shared by its scorers, and none of them takes all of it."""
+"""The series that an agent keeps between cycles: scorers share the limit, and none may use all of it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from dsf.sources.window import Window, WindowBudget
 
 
 def scorer(name: str, **fields: object) -> ScorerSummary:
-    """One that asks for a range of what a server of its name has."""
-    said = {"source_type": "OpenTelemetry", "source_endpoint": f"http://{name}", "source_query": "m", **fields}
+    """Return a scorer that queries a range from a server with its name."""
+    values = {"source_type": "OpenTelemetry", "source_endpoint": f"http://{name}", "source_query": "m", **fields}
     return ScorerSummary.model_validate(
-        {"name": name, "score_name": name, "source_range": 60, "source_step": 10, "scoring_interval": 10, **said},
+        {"name": name, "score_name": name, "source_range": 60, "source_step": 10, "scoring_interval": 10, **values},
         by_name=True,
     )
 
 
 @pytest.fixture
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who had to give way."""
+    """Return the names of scorers whose series were evicted."""
     names: list[str] = []
     monkeypatch.setattr("dsf.sources.memory.log.warning", lambda _, scorer, **__: names.append(scorer))
     return names
 
 
-@pytest.mark.parametrize("taken", [10, 11, 30])
-def test_scorer_holding_most_series_gives_way(monkeypatch: pytest.MonkeyPatch, lost: list[str], taken: int) -> None:
-    series = {"greedy": taken, "modest": 2}
+@pytest.mark.parametrize("greedy_series", [10, 11, 30])
+def test_scorer_holding_most_series_gives_way(
+    monkeypatch: pytest.MonkeyPatch, lost: list[str], greedy_series: int
+) -> None:
+    series = {"greedy": greedy_series, "modest": 2}
     scorers = {name: scorer(name) for name in series}
     memory = SourceMemory(WindowBudget(10, 1000), lambda: scorers)
 
@@ -51,17 +53,17 @@ def test_scorer_holding_most_series_gives_way(monkeypatch: pytest.MonkeyPatch, l
 
     for _ in range(3):
         for _ in range(2):
-            # Whether it fits is not of interest here.
+            # The update may or may not fit.
             with contextlib.suppress(HttpError):
                 fetched("greedy")
         assert fetched("modest") == 2
-    # Whoever lost its past is told of, for its scores are of less than it asked for.
+    # The scorer that lost its history is reported, since its scores use a shorter range.
     assert lost == ["greedy"] * len(lost)
     assert lost
 
 
 def samples(series: int, now: float) -> dict[Hashable, tuple[Mapping[str, str], float, float]]:
-    """One of each series."""
+    """Return one sample of each series."""
     return {number: ({"__name__": "m", "x": str(number)}, now, 1.0) for number in range(series)}
 
 
@@ -71,7 +73,7 @@ def test_scorer_holding_most_samples_gives_way(lost: list[str]) -> None:
     long = memory.window(scorers["long"])
     for now in range(95):
         History(scorers["long"], memory, now).keep(samples(1, now))
-    # It has more series than the other one, and that is not what ran out.
+    # The scorer `wide` has more series, but the limit of samples is the exhausted one.
     wide = memory.window(scorers["wide"])
     History(scorers["wide"], memory, 100).keep(samples(8, 100))
     assert (lost, len(long), wide.samples) == (["long"], 0, 8)
@@ -84,7 +86,7 @@ def test_pushed_series_give_way_beyond_the_share_of_their_scorers(
     scorers = {"one": scorer("one")}
     memory = SourceMemory(WindowBudget(9, 1000), lambda: scorers)
     received = Window(memory.budget)
-    # For two scorers, so they have two thirds.
+    # Two scorers may use two thirds.
     memory.share(received, lambda: 2)
     received.update(samples(pushed, 100), 100)
     with contextlib.nullcontext() if gives_way else pytest.raises(HttpError, match="holds 9 series already"):
@@ -93,27 +95,27 @@ def test_pushed_series_give_way_beyond_the_share_of_their_scorers(
 
 
 def test_series_with_oversized_labels_is_dropped_and_reported_once(lost: list[str]) -> None:
-    one = scorer("one")
-    memory = SourceMemory(WindowBudget(10, 100), lambda: {"one": one})
+    oversized_scorer = scorer("one")
+    memory = SourceMemory(WindowBudget(10, 100), lambda: {"one": oversized_scorer})
     for now in (100, 110, 120):
-        found = samples(2, now) | {"long": ({"__name__": "m", "x": "y" * 5000}, now, 1.0)}
-        assert History(one, memory, now).keep(found) == 1
-    assert (len(memory.window(one)), lost) == (2, ["one"])
-    # Those that come again are said again.
-    History(one, memory, 130).keep(samples(2, 130))
-    History(one, memory, 140).keep(found)
+        samples_by_series = samples(2, now) | {"long": ({"__name__": "m", "x": "y" * 5000}, now, 1.0)}
+        assert History(oversized_scorer, memory, now).keep(samples_by_series) == 1
+    assert (len(memory.window(oversized_scorer)), lost) == (2, ["one"])
+    # Series that return are reported again.
+    History(oversized_scorer, memory, 130).keep(samples(2, 130))
+    History(oversized_scorer, memory, 140).keep(samples_by_series)
     assert lost == ["one", "one"]
 
 
 @pytest.mark.parametrize(("interval", "step"), [(30, 60), (20, 60), (45, 60), (60, 60), (60, 15)])
 def test_cycles_within_a_step_have_the_same_points(interval: int, step: int) -> None:
-    one = scorer("one", source_range=600, source_step=step, scoring_interval=interval)
-    memory = SourceMemory(WindowBudget(10, 1000), lambda: {"one": one})
+    range_scorer = scorer("one", source_range=600, source_step=step, scoring_interval=interval)
+    memory = SourceMemory(WindowBudget(10, 1000), lambda: {"one": range_scorer})
     points: list[list[tuple[float, float]]] = []
     for cycle in range(60):
         now = 1007 + cycle * interval
-        # One cycle in two begins late within its second.
-        history = History(one, memory, now + 0.9 * (cycle % 2))
+        # Every second cycle starts late within its second.
+        history = History(range_scorer, memory, now + 0.9 * (cycle % 2))
         history.keep({"a": ({"__name__": "m"}, now, float(cycle))})
         (series,) = history.series(lambda _: True, lambda: None)
         points.append(list(series.samples))
@@ -121,7 +123,7 @@ def test_cycles_within_a_step_have_the_same_points(interval: int, step: int) -> 
         assert now - step < newest <= now
         assert (newest - 1007) % (step if step > interval else interval) == 0
     assert points[0] == [(1007, 0.0)], "the first cycle has its sample"
-    # Those of one step are equal, as long as the range is full.
+    # Cycles within one step have equal points once the range is full.
     newest_points = {values[-1][0]: values for values in points[40:]}
     assert all(values == newest_points[values[-1][0]] for values in points[40:])
 

@@ -1,4 +1,4 @@
-"""Source types of third parties: what is loaded, what a plug-in is given, and what is said of bad ones."""
+"""Source types of third parties: loading, the context of a plug-in, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Install = Callable[..., str]
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """`package(module, entry="csv.example.com")`: installs a module with the plug-in `it`, and says its name."""
+    """`package(module, entry="csv.example.com")` installs a module with the plug-in `it` and returns its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
     forget()
     names = []
@@ -54,7 +54,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 @pytest.fixture
 def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package in samples/csv-source is installed."""
+    """Install the package in samples/csv-source."""
     monkeypatch.syspath_prepend(str(tmp_path))
     install_sample(tmp_path)
     forget()
@@ -76,29 +76,29 @@ def summary(kind: str = CSV, options: dict[str, Any] | None = None, span: int = 
     )
 
 
-def context(access: Access = PLAIN, *, most: int = 10_000, seen: list[Question] | None = None) -> Context:
-    observe = (lambda _: None) if seen is None else seen.append
-    return Context(time.monotonic() + 60, most, 1140.7, access, observe=observe)
+def context(access: Access = PLAIN, *, max_bytes: int = 10_000, questions: list[Question] | None = None) -> Context:
+    observe = (lambda _: None) if questions is None else questions.append
+    return Context(time.monotonic() + 60, max_bytes, 1140.7, access, observe=observe)
 
 
-def data(one: ScorerSummary, with_: Context) -> Any:
-    payload = source_of(one.source_type)(one, with_)
+def data(source_summary: ScorerSummary, with_: Context) -> Any:
+    payload = source_of(source_summary.source_type)(source_summary, with_)
     document = json.loads(b"".join(payload.pieces))
     assert len(document["data"]) == payload.series
     return document["data"]
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, body: bytes) -> list[dict[str, Any]]:
-    """Every request is answered with this; what was asked is noted."""
-    asked: list[dict[str, Any]] = []
+    """Answer every request with `body` and return the list of requests."""
+    requests: list[dict[str, Any]] = []
 
     def get(url: str, **way: Any) -> bytes:
         way.pop("sink")(body)
-        asked.append({"url": url, **way})
+        requests.append({"url": url, **way})
         return b""
 
     monkeypatch.setattr(http, "get", get)
-    return asked
+    return requests
 
 
 def refusal(kind: str = CSV) -> tuple[str, str]:
@@ -108,22 +108,22 @@ def refusal(kind: str = CSV) -> tuple[str, str]:
 
 
 @pytest.mark.usefixtures("sample")
-def test_the_sample_reads_csv(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = serve(monkeypatch, BODY)
-    seen: list[Question] = []
-    assert data(summary(span=60), context(seen=seen)) == [
+def test_sample_plugin_reads_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = serve(monkeypatch, BODY)
+    questions: list[Question] = []
+    assert data(summary(span=60), context(questions=questions)) == [
         {"metric": {"node": "n1"}, "values": [[1080, "2.5"], [1140, "3"]]},
         {"metric": {"node": "n2"}, "values": [[1080, "NaN"]]},
     ]
     assert data(summary(), context())[0] == {"metric": {"node": "n1"}, "values": [[1140, "3"]]}
-    assert [one["url"] for one in asked] == ["http://files.example:8080/power.csv"] * 2
-    (question,) = seen
+    assert [request["url"] for request in requests] == ["http://files.example:8080/power.csv"] * 2
+    (question,) = questions
     assert (question.query, question.received, question.series) == ("q", len(BODY), 2)
     assert b"".join(question.pieces).startswith(b'{"metric":{"node":"n1"}')
 
 
 @pytest.mark.usefixtures("sample")
-def test_the_sample_takes_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_plugin_uses_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, b"at;watts\n1000;7\n")
     options = {"timeColumn": "at", "valueColumn": "watts", "delimiter": ";"}
     assert data(summary(options=options), context()) == [{"metric": {}, "values": [[1000, "7"]]}]
@@ -131,7 +131,7 @@ def test_the_sample_takes_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "problem"),
     [
         (b"at,value\n", "the first line has no column time"),
         (b"", "the first line has no column time and no column value"),
@@ -141,16 +141,16 @@ def test_the_sample_takes_options(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"time,value\n\xff,1\n", "the answer is no CSV in UTF-8: UnicodeDecodeError"),
     ],
 )
-def test_sample_plugin_reports_a_bad_answer(monkeypatch: pytest.MonkeyPatch, body: bytes, said: str) -> None:
+def test_sample_plugin_reports_a_bad_answer(monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str) -> None:
     serve(monkeypatch, body)
     with pytest.raises(HttpError) as caught:
         data(summary(), context())
-    assert (caught.value.reason, str(caught.value)) == ("bad_answer", said)
+    assert (caught.value.reason, str(caught.value)) == ("bad_answer", problem)
 
 
 @pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "problem"),
     [
         (
             {"delimeter": ";"},
@@ -162,19 +162,19 @@ def test_sample_plugin_reports_a_bad_answer(monkeypatch: pytest.MonkeyPatch, bod
         ({"time_column": "t"}, "options.time_column: is not a known field"),
     ],
 )
-def test_options_that_a_plug_in_does_not_have_are_refused(options: dict[str, Any], said: str) -> None:
+def test_unknown_options_of_a_plugin_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(HttpError) as caught:
         data(summary(options=options), context())
     assert caught.value.reason == "bad_options"
     assert str(caught.value).startswith(f"source type {CSV!r} (dsf_csv_source 1.0, dsf_csv_source:CSV): options.")
-    assert said in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_unknown_source_type_is_refused_with_the_known_ones(package: Install) -> None:
     package(GOOD, "other.example.com")
-    reason, said = refusal("nobody.example.com")
+    reason, message = refusal("nobody.example.com")
     assert reason == "unsupported_source"
-    assert said == (
+    assert message == (
         "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, None, "
         "other.example.com; install the package that has it in the agent's image (an entry point 'dsf.sources')"
     )
@@ -182,7 +182,7 @@ def test_unknown_source_type_is_refused_with_the_known_ones(package: Install) ->
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "problem"),
     [
         (
             "import nothing_of_this_name",
@@ -195,22 +195,22 @@ def test_unknown_source_type_is_refused_with_the_known_ones(package: Install) ->
         (GOOD.replace("1, Options", "2, Options"), "is for version 2 of the plug-ins' protocol and this agent has 1"),
     ],
 )
-def test_broken_plugin_reports_its_cause_each_time(package: Install, module: str, said: str) -> None:
+def test_broken_plugin_reports_its_cause_each_time(package: Install, module: str, problem: str) -> None:
     name = package(module)
     for _ in range(2):
         reason, message = refusal()
         assert reason == "plugin_failed"
         assert message.startswith(f"source type {CSV!r}: {name} 1.0, {name}:it ")
-        assert said in message
-    # Others are as they were.
+        assert problem in message
+    # Other plug-ins still load.
     assert callable(source_of(SourceType.Prometheus))
 
 
 def test_two_packages_of_one_type_are_both_refused(package: Install) -> None:
     first, second = package(GOOD), package(GOOD)
-    reason, said = refusal()
+    reason, message = refusal()
     assert reason == "plugin_failed"
-    assert said.endswith(
+    assert message.endswith(
         f"several packages have it: {first} 1.0, {first}:it, {second} 1.0, {second}:it; uninstall all but one"
     )
     assert first not in sys.modules
@@ -228,12 +228,12 @@ def test_two_packages_of_one_type_are_both_refused(package: Install) -> None:
 def test_invalid_plugin_name_is_never_used(
     package: Install, monkeypatch: pytest.MonkeyPatch, name: str, why: str
 ) -> None:
-    said: list[dict[str, Any]] = []
-    monkeypatch.setattr(registry.log, "error", lambda _, **values: said.append(values))
+    errors: list[dict[str, Any]] = []
+    monkeypatch.setattr(registry.log, "error", lambda _, **values: errors.append(values))
     module = package("raise SystemExit", name)
     assert set(registry.plugins()) == {OTLP, *BEHIND.values()}
-    assert (said[0]["name"], said[0]["package"]) == (name, f"{module} 1.0, {module}:it")
-    assert why in said[0]["why"]
+    assert (errors[0]["name"], errors[0]["package"]) == (name, f"{module} 1.0, {module}:it")
+    assert why in errors[0]["why"]
     if name in set(SourceType):
         assert source_of(name).__module__.startswith("dsf.sources.")
     else:
@@ -255,8 +255,8 @@ def test_plugin_receives_the_request_of_the_scorer(monkeypatch: pytest.MonkeyPat
         return b""
 
     monkeypatch.setattr(http, "post", post)
-    access, seen = Access(secrets=("canary",)), list[Question]()
-    with_ = context(access, seen=seen)
+    access, questions = Access(secrets=("canary",)), list[Question]()
+    with_ = context(access, questions=questions)
 
     def fetch(request: Request[Options]) -> Iterator[Series]:
         assert (request.query, request.start, request.end, request.step) == ("q", 1080, 1140, 60)
@@ -265,7 +265,7 @@ def test_plugin_receives_the_request_of_the_scorer(monkeypatch: pytest.MonkeyPat
         yield Series({"a": "é\n"}, [(request.start + 0.5, 1), (request.end, float("-inf"))])
         yield Series({"empty": "yes"}, [])
 
-    asked = serve(monkeypatch, b"123")
+    requests = serve(monkeypatch, b"123")
     expected = [{"metric": {"a": "é\n"}, "values": [[1080.5, "1"], [1140, "-Inf"]]}]
     assert asking(fetch, with_, span=60) == expected
     way = {"access": access, "deadline": with_.deadline}
@@ -279,26 +279,29 @@ def test_plugin_receives_the_request_of_the_scorer(monkeypatch: pytest.MonkeyPat
             "max_bytes": 10_000,
         }
     ]
-    # The limit is for all answers together.
-    assert asked == [
+    # The limit applies to the sum of all responses.
+    assert requests == [
         {"url": "http://files.example:8080/power.csv", "params": None, "accept": None, **way, "max_bytes": 9_995}
     ]
-    assert [(one.method, one.received, one.series) for one in seen] == [("POST", 5, 0), ("GET", 3, 1)]
+    assert [(question.method, question.received, question.series) for question in questions] == [
+        ("POST", 5, 0),
+        ("GET", 3, 1),
+    ]
 
 
 @pytest.mark.parametrize("path", ["//evil.example/x", "/@evil.example/", "/\\evil.example", "/..//evil.example"])
 def test_no_path_leads_to_another_server(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    asked = serve(monkeypatch, b"")
+    requests = serve(monkeypatch, b"")
     asking(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
-    assert asked[0]["url"].startswith("http://files.example:8080/")
+    assert requests[0]["url"].startswith("http://files.example:8080/")
 
 
 @pytest.mark.parametrize("path", ["http://evil.example/x", "@evil.example", ".evil.example", ":1/", ""])
 def test_invalid_request_path_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    asked = serve(monkeypatch, b"")
+    requests = serve(monkeypatch, b"")
     with pytest.raises(HttpError, match="does not begin with /"):
         asking(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
-    assert asked == []
+    assert requests == []
 
 
 def wrong(error: BaseException) -> Callable[[Request[Options]], Any]:
@@ -309,7 +312,7 @@ def wrong(error: BaseException) -> Callable[[Request[Options]], Any]:
 
 
 @pytest.mark.parametrize(
-    ("fetch", "reason", "said"),
+    ("fetch", "reason", "problem"),
     [
         (wrong(SourceError("no such index")), "bad_answer", "no such index"),
         (wrong(SourceError("no such field", is_query=True)), "bad_query", "no such field"),
@@ -329,11 +332,11 @@ def wrong(error: BaseException) -> Callable[[Request[Options]], Any]:
         (lambda _: (Series({"a": str(n)}, [(1, 1)]) for n in itertools.count()), "too_large", "10000 bytes"),
     ],
 )
-def test_whatever_goes_wrong_is_a_reason(fetch: Any, reason: str, said: str) -> None:
+def test_every_failure_of_a_plugin_has_a_reason(fetch: Any, reason: str, problem: str) -> None:
     with pytest.raises(HttpError) as caught:
         asking(fetch, context(Access(secrets=("canary-1",))))
     assert caught.value.reason == reason
-    assert said in str(caught.value)
+    assert problem in str(caught.value)
     assert caught.value.retryable is (reason == "timeout")
 
 
@@ -370,6 +373,10 @@ def test_work_without_end_ends_with_the_deadline() -> None:
 
 
 def test_plugin_may_answer_without_a_request() -> None:
-    seen: list[Question] = []
-    assert asking(lambda _: [Series({}, [(1, 2)])], context(seen=seen)) == [{"metric": {}, "values": [[1, "2"]]}]
-    assert [(one.url, one.series) for one in seen] == [("what the plug-in knows without a request", 1)]
+    questions: list[Question] = []
+    assert asking(lambda _: [Series({}, [(1, 2)])], context(questions=questions)) == [
+        {"metric": {}, "values": [[1, "2"]]}
+    ]
+    assert [(question.url, question.series) for question in questions] == [
+        ("what the plug-in knows without a request", 1)
+    ]

@@ -1,4 +1,4 @@
-"""Memory and disk for the answers of cycles."""
+"""Memory and disk for the responses of cycles."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_matrix_is_cut_out_of_a_file_as_out_of_memory(tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_written_fails_the_cycle(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HttpError, match="cannot write 600000 bytes into") as failed:
+    with pytest.raises(HttpError, match="cannot write 600000 bytes into") as raised:
         Spool(tmp_path / "file").write(b"x" * 600_000)
-    assert failed.value.reason == "spool_failed"
+    assert raised.value.reason == "spool_failed"
 
 
 def test_cycles_share_one_budget_of_memory() -> None:
@@ -46,9 +46,9 @@ def test_cycles_share_one_budget_of_memory() -> None:
     with Room(budget) as first, Room(budget) as second:
         first.take(60)
         second.take(40)
-        with pytest.raises(HttpError, match="more than the 100 bytes that an agent holds") as refused:
+        with pytest.raises(HttpError, match="more than the 100 bytes that an agent holds") as raised:
             second.take(1)
-        assert (refused.value.reason, refused.value.retryable) == ("too_large", True)
+        assert (raised.value.reason, raised.value.retryable) == ("too_large", True)
         first.free()
         second.take(60)
     assert budget.taken == 0

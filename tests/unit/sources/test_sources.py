@@ -1,4 +1,4 @@
-"""What each source type asks, with the transport replaced."""
+"""The requests of each source type, with the transport replaced."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ ACCESS = Access(secrets=("canary-1",))
 
 
 class Prometheus:
-    """Stands for `dsf.http.get`: notes what is asked and answers in turn."""
+    """Replaces `dsf.http.get`: records requests and returns responses in turn."""
 
     def __init__(self, *answers: bytes) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.answers = list(answers)
 
     def __call__(self, url: str, **options: Any) -> bytes:
         options.pop("sink")(self.answers.pop(0))
-        self.asked.append({"url": url, **options})
+        self.requests.append({"url": url, **options})
         return b""
 
 
@@ -72,9 +72,9 @@ def test_each_query_makes_one_request(
     context = Context(time.monotonic() + 60, 1000, now, ACCESS)
     body = fetch(prometheus, monkeypatch, context, source_query=query, source_range=span, source_step=step)
     names = ("query", "start", "end", "step")
-    assert [tuple(asked["params"][name] for name in names) for asked in prometheus.asked] == expected
-    assert {asked["url"] for asked in prometheus.asked} == {"http://p:9090/api/v1/query_range"}
-    assert all(asked["access"] is ACCESS for asked in prometheus.asked)
+    assert [tuple(request["params"][name] for name in names) for request in prometheus.requests] == expected
+    assert {request["url"] for request in prometheus.requests} == {"http://p:9090/api/v1/query_range"}
+    assert all(request["access"] is ACCESS for request in prometheus.requests)
     assert body == b'{"data":[]}'
 
 
@@ -87,7 +87,7 @@ def test_cycles_within_a_step_request_the_same_points(
     for now in moments:
         context = Context(time.monotonic() + 60, 1000, now, ACCESS)
         fetch(prometheus, monkeypatch, context, source_query="up", source_range=span, source_step=step)
-    for now, question in zip(moments, prometheus.asked, strict=True):
+    for now, question in zip(moments, prometheus.requests, strict=True):
         start, end = question["params"]["start"], question["params"]["end"]
         assert (start % step, end % step) == (0, 0)
         assert now - step < end <= now
@@ -124,7 +124,7 @@ def test_series_stay_in_the_order_of_the_queries_and_share_one_limit(monkeypatch
     body = fetch(prometheus, monkeypatch, Context(time.monotonic() + 60, 1000, 1000.0), source_query="x;y;z")
     assert json.loads(body) == {"data": [a, b, c]}
     sizes = [len(answer(a, b)), len(answer())]
-    assert [asked["max_bytes"] for asked in prometheus.asked] == [1000, 1000 - sizes[0], 1000 - sum(sizes)]
+    assert [request["max_bytes"] for request in prometheus.requests] == [1000, 1000 - sizes[0], 1000 - sum(sizes)]
 
 
 @pytest.mark.parametrize("query", ["", " ; ", "# nothing"])
@@ -168,7 +168,7 @@ def test_prometheus_own_words(status: int, body: bytes, expected: tuple[str, str
             ("bad_query", "set `method: POST` for the source"),
         ),
         ("GET", 431, b"", 70_000, ("bad_query", "a query of 70000 characters")),
-        # HAProxy's and gunicorn's words for the same.
+        # HAProxy and gunicorn use other texts for the same refusal.
         ("GET", 400, b"<html><h1>400 Bad request</h1>", 9000, ("bad_query", "set `method: POST` for the source")),
         ("GET", 400, b'{"status":"error","error":"parse error"}', 9000, ("bad_query", "parse error")),
         ("GET", 405, b"", 10, None),
@@ -177,7 +177,7 @@ def test_prometheus_own_words(status: int, body: bytes, expected: tuple[str, str
         ("POST", 405, b"", 10, ("http_error", "remove `method: POST`")),
     ],
 )
-def test_the_method_that_a_refusal_asks_for(
+def test_refusal_of_a_method_explains_the_setting(
     method: str, status: int, body: bytes, length: int, expected: tuple[str, str] | None
 ) -> None:
     explained = _explain(status, body, method, length)
@@ -194,12 +194,12 @@ def test_source_type_none_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> N
     assert (payload.series, payload.received) == (0, 0)
 
 
-def test_the_table_names_types_of_the_api() -> None:
+def test_source_table_contains_only_types_of_the_api() -> None:
     assert set(SOURCES) <= set(SourceType)
 
 
 @pytest.mark.parametrize("kind", ["Prometheus", "OpenTelemetry"])
-def test_an_address_that_cannot_be_one_is_the_mistake_of_its_scorer(kind: str) -> None:
+def test_invalid_address_affects_only_its_scorer(kind: str) -> None:
     bad = summary(source_type=kind, source_endpoint="http://[fd00:1:2]:9090/api/v1/query_range")
     assert type_of(bad) != OTLP
     begin({"s": bad}, SourceMemory(WindowBudget(1, 1), dict))

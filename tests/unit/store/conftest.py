@@ -11,7 +11,7 @@ from tests.support.memorystore import memory_client
 
 @pytest.fixture
 def bed(settings_factory: SettingsFactory) -> Bed:
-    """A hub with the pair c1/s1, whose Redis is in memory."""
+    """Return a hub with the pair c1/s1, whose Redis is in memory."""
     bed = Bed(memory_client(), settings_factory(signing_secret=SECRET))
     bed.add()
     return bed

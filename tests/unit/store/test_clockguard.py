@@ -1,4 +1,4 @@
-"""The hub's clock was ahead and is set right: what is remembered of that time outranks and outlives nothing."""
+"""The hub's clock was ahead and is corrected: records of that time do not outrank or outlive newer ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEW = {"results": [({"node": "new"}, 9.0)]}
 
 @pytest.fixture
 def back(bed: Bed) -> Bed:
-    """A pair with a score of a clock that was two hours ahead, which is set right."""
+    """Return a pair with a score of a clock that was two hours ahead and is now correct."""
     bed.now = START + AHEAD
     assert bed.cycle() == "ok"
     bed.write()
@@ -24,7 +24,7 @@ def back(bed: Bed) -> Bed:
     return bed
 
 
-def test_the_next_result_is_the_newest(back: Bed) -> None:
+def test_next_result_replaces_one_from_the_future(back: Bed) -> None:
     assert back.cycle(**NEW) == "ok"
     state = back.state()
     assert state.score is not None
@@ -54,7 +54,7 @@ def test_so_is_the_next_run_that_expires_in_the_queue(back: Bed) -> None:
     assert back.state().expired == 1
 
 
-def test_the_same_result_still_counts_once(back: Bed) -> None:
+def test_repeated_result_counts_once_after_the_correction(back: Bed) -> None:
     run = back.open()
     back.now += 1
     frame = back.frame(run)
@@ -70,7 +70,7 @@ def test_open_runs_of_that_time_are_lost_at_once_and_their_results_refused(bed: 
     ResultsGuard(bed.client).repair(bed.now)
     assert bed.client.zrange(keys.OPEN_RUNS, 0, -1) == [keys.run_member("c1", "s1", recent)]
     assert bed.state().count("lost") == 1
-    # Its agent ends it now: the books have it already.
+    # The agent ends the run now, which is already recorded.
     assert bed.send(run) == "stale"
     assert bed.state().last_run != run
     assert bed.state().scheduled == bed.state().count("lost") + 1
@@ -101,7 +101,7 @@ def test_guard_repairs_only_after_the_clock_was_set_back(bed: Bed, monkeypatch: 
     monkeypatch.setattr(guard, "repair", repaired.append)
     monkeypatch.setattr(clockguard, "REPAIR_TIME", 0.0)
     assert not guard.check(START)
-    # Within the tolerance, as two measurements differ.
+    # Two measurements may differ within the tolerance.
     assert not guard.check(START - 5)
     assert not guard.check(START + AHEAD)
     assert repaired == []
@@ -115,42 +115,42 @@ def test_guard_goes_on_until_the_others_have_measured_the_clock(bed: Bed) -> Non
     guard = ScheduleGuard(bed.client)
     guard.check(START + AHEAD)
     assert guard.check(START)
-    # Beat measured the clock later.
+    # Beat measured the clock after the correction.
     bed.add()
     bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD})
-    # Another hub takes over meanwhile.
+    # A second hub takes over before that.
     assert ScheduleGuard(bed.client).check(START + 5)
     assert bed.schedule.due_times(["c1/s1"])["c1/s1"] < START + 60
 
 
-def test_the_score_lasts_as_long_as_one_measured_now(back: Bed) -> None:
+def test_repair_limits_the_validity_of_a_score_from_the_future(back: Bed) -> None:
     ResultsGuard(back.client).repair(back.now)
     state = back.state()
     assert state.score is not None
     assert (state.last_success, state.valid_until) == (START, START + 300)
     assert (state.score.at, state.score.valid_until) == (START, START + 300)
     assert state.score.items == [("a", 1), ("b", 2)]
-    # Once: it gets older from now on.
+    # The repair happens once: the score ages from now on.
     back.now += 10
     ResultsGuard(back.client).repair(back.now)
     assert back.state().last_success == START
 
 
-def test_the_object_says_so_and_goes_when_nothing_new_comes(back: Bed) -> None:
+def test_score_object_is_updated_and_deleted_after_its_repaired_validity(back: Bed) -> None:
     ResultsGuard(back.client).repair(back.now)
     assert back.write() == [("apply", "c1", "score-of-s1")]
     back.now += 301
     assert back.write() == [("delete", "c1", "score-of-s1")]
 
 
-def test_the_object_says_so_after_an_equal_score(back: Bed) -> None:
-    """It came before anybody looked at the old one."""
+def test_score_object_is_updated_after_an_equal_score(back: Bed) -> None:
+    """The score arrives before any process repaired the old one."""
     assert back.cycle() == "ok"
     assert back.write() == [("apply", "c1", "score-of-s1")]
 
 
 def test_slightly_fast_clock_leaves_scores_unchanged(bed: Bed) -> None:
-    """Clocks of two hosts differ."""
+    """The clocks of two hosts differ slightly."""
     bed.now = START + 20
     bed.cycle()
     before = bed.state().score

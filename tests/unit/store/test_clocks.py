@@ -1,4 +1,4 @@
-"""Whose clock is wrong."""
+"""Detection of the host whose clock is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = 1_800_000_000.0
 
 
 def reports(**offsets: float) -> list[ClockReport]:
-    """Reports of processes that differ by so many seconds from Redis; it is ahead of those with a positive number."""
+    """Return reports of processes whose clocks are behind Redis by these seconds."""
     return [ClockReport(name=name, offset=offset, at=NOW) for name, offset in offsets.items()]
 
 
@@ -42,7 +42,7 @@ ALL = f"it gives all times of the hub: {NTP}"
             {"hub": 60.0},
             f"the clock of hub is 60 s behind that of the machine of Redis; one of them is wrong: {BOTH}",
         ),
-        # An agent decides.
+        # The agent's report decides.
         ({"hub": 60.0, "the agent of c1": 60.0}, f"{REDIS} ahead of the clocks of hub, the agent of c1; {ALL}"),
         ({"hub": 60.0, "the agent of c1": 0.0}, f"the clock of hub is 60 s behind the hub's; {NTP}"),
         (

@@ -1,4 +1,4 @@
-"""What an entry and its overrides mean together."""
+"""The effective values of an entry and its overrides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUSPENDED = ENTRY.model_copy(update={"suspended": True})
             {"*/s": ScheduleOverride(interval=5), "c1/s": ScheduleOverride(interval=7)},
             Effective(7, "c1/s", False, None, "entry"),
         ),
-        # Field by field: the pair says nothing of the interval.
+        # Fields are merged one by one: the pair's override has no interval.
         (
             ENTRY,
             {"*/s": ScheduleOverride(interval=5), "c1/s": ScheduleOverride(paused=True)},
@@ -40,7 +40,7 @@ SUSPENDED = ENTRY.model_copy(update={"suspended": True})
             Effective(30, "entry", False, None, "c1/s"),
         ),
         (ENTRY, {"*/s": ScheduleOverride(paused=True, paused_until=NOW)}, Effective(30, "entry", False, None, "entry")),
-        # The pair's own pause is over, the scorer's is not.
+        # The pause of the pair has ended, that of the scorer has not.
         (
             ENTRY,
             {"*/s": ScheduleOverride(paused=True), "c1/s": ScheduleOverride(paused=True, paused_until=NOW - 1)},

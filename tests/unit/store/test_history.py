@@ -1,4 +1,4 @@
-"""Rows of the history: what is written is read again."""
+"""Rows of the history are read as they were written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_history_row_is_read_back_unchanged(values: dict[str, Any]) -> None:
 def test_history_row_is_short_and_as_documented() -> None:
     row = HistoryEntry(run=RUN, at=AT, outcome="ok", **OK).row()
     assert row == "q83HSw.0aq8FW 1X,3G,c 1A,RZ8,RZ8,a 4.5"
-    # Fifty of them, with two bytes more each while one is shorter than 64, fit into 2 KiB, a size that jemalloc has.
+    # Fifty rows, each with two more bytes while shorter than 64, fit into 2 KiB, a size class of jemalloc.
     assert 50 * (len(row) + 2) + 7 <= 2048
 
 

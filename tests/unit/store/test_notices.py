@@ -1,4 +1,4 @@
-"""Which notices are kept, which are missing, and which are written again."""
+"""Notices that are kept, missing or written again."""
 
 from __future__ import annotations
 
@@ -32,55 +32,55 @@ def test_unlisted_notices_are_deleted_and_lost_ones_returned() -> None:
 
 def test_notice_is_rewritten_only_after_a_change_or_a_reset() -> None:
     client = memory_client()
-    told = Notices(client)
-    told.tell_cluster(NOTICE)
+    notice_store = Notices(client)
+    notice_store.tell_cluster(NOTICE)
     client.delete(keys.CLUSTER_NOTICES)
-    told.tell_cluster(NOTICE)
-    assert told.clusters() == {}
-    told.tell_cluster(CHANGED)
-    assert told.clusters() == {"c": CHANGED}
+    notice_store.tell_cluster(NOTICE)
+    assert notice_store.clusters() == {}
+    notice_store.tell_cluster(CHANGED)
+    assert notice_store.clusters() == {"c": CHANGED}
     client.delete(keys.CLUSTER_NOTICES)
-    told.forget_told()
-    told.tell_cluster(CHANGED)
-    assert told.clusters() == {"c": CHANGED}
+    notice_store.forget_told()
+    notice_store.tell_cluster(CHANGED)
+    assert notice_store.clusters() == {"c": CHANGED}
 
 
 def test_removed_notice_is_written_again() -> None:
-    told = Notices(memory_client())
-    told.tell_cluster(NOTICE)
-    told.tell_scorer(ScorerNotice(name="c"))
-    told.forget_cluster("c")
-    assert told.clusters() == {}
-    told.tell_cluster(NOTICE)
-    assert told.clusters() == {"c": NOTICE}
+    notice_store = Notices(memory_client())
+    notice_store.tell_cluster(NOTICE)
+    notice_store.tell_scorer(ScorerNotice(name="c"))
+    notice_store.forget_cluster("c")
+    assert notice_store.clusters() == {}
+    notice_store.tell_cluster(NOTICE)
+    assert notice_store.clusters() == {"c": NOTICE}
 
 
 def test_notice_lost_by_redis_is_written_again() -> None:
     client = memory_client()
-    told = Notices(client)
-    told.tell_cluster(NOTICE)
+    notice_store = Notices(client)
+    notice_store.tell_cluster(NOTICE)
     client.delete(keys.CLUSTER_NOTICES)
-    assert told.keep([], ["c"]) == {"c"}
-    told.tell_cluster(NOTICE)
-    assert told.clusters() == {"c": NOTICE}
-    told.keep([], [])
-    told.tell_cluster(NOTICE)
-    assert told.clusters() == {"c": NOTICE}
+    assert notice_store.keep([], ["c"]) == {"c"}
+    notice_store.tell_cluster(NOTICE)
+    assert notice_store.clusters() == {"c": NOTICE}
+    notice_store.keep([], [])
+    notice_store.tell_cluster(NOTICE)
+    assert notice_store.clusters() == {"c": NOTICE}
 
 
 def test_failed_write_is_not_assumed_done(monkeypatch: pytest.MonkeyPatch) -> None:
     client = memory_client()
-    told = Notices(client)
-    told.tell_cluster(NOTICE)
-    written = notices.at_once
+    notice_store = Notices(client)
+    notice_store.tell_cluster(NOTICE)
+    write_at_once = notices.at_once
 
     def without_answer(*arguments: object) -> None:
-        written(*arguments)  # type: ignore[arg-type]
+        write_at_once(*arguments)  # type: ignore[arg-type]
         raise redis.TimeoutError
 
     with monkeypatch.context() as slow:
         slow.setattr(notices, "at_once", without_answer)
         with pytest.raises(redis.TimeoutError):
-            told.tell_cluster(CHANGED)
-    told.tell_cluster(NOTICE)
-    assert told.clusters() == {"c": NOTICE}
+            notice_store.tell_cluster(CHANGED)
+    notice_store.tell_cluster(NOTICE)
+    assert notice_store.clusters() == {"c": NOTICE}

@@ -1,4 +1,4 @@
-"""Records of the registry survive being written and read, whatever their rules."""
+"""Records of the registry are read as they were written, whatever their rules."""
 
 from __future__ import annotations
 

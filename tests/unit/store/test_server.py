@@ -1,4 +1,4 @@
-"""Whether a Redis can be a hub's."""
+"""Checks of a Redis for the hub."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_server_problems_are_found(info: dict[str, object], kinds: list[str]) ->
 def test_problems_replace_those_before_and_reach_readers(redis_client: redis.Redis) -> None:
     server.write_problems(redis_client, {"eviction": "set it to noeviction", "clock": "synchronise it"})
     problems = FleetQueries(redis_client).summary().problems
-    assert [(one.stage, one.message) for one in problems] == [
+    assert [(problem.stage, problem.message) for problem in problems] == [
         ("clock", "synchronise it"),
         ("eviction", "set it to noeviction"),
     ]
@@ -69,7 +69,7 @@ def test_database_has_one_owner(redis_client: redis.Redis) -> None:
     server.claim(redis_client, FIRST, WHERE)
     with pytest.raises(SettingsError, match=r"redis://redis:6379/0 is in use by the hub of /a on x"):
         server.claim(redis_client, SECOND, WHERE)
-    # Another one's stop does not release it.
+    # The stop of another hub does not release the lock.
     server.release(redis_client, SECOND)
     assert 0 < redis_client.pttl(keys.OWNER) <= server.OWNER_LIFE
     server.release(redis_client, FIRST)

@@ -13,7 +13,7 @@ TIMES = st.floats(1_000_000_000, 4_000_000_000)
 
 
 @given(PAIRS, INTERVALS, TIMES)
-def test_the_next_slot_is_after_and_at_most_one_interval_away(pair: str, interval: int, at: float) -> None:
+def test_next_slot_is_at_most_one_interval_away(pair: str, interval: int, at: float) -> None:
     slot = next_slot(pair, interval, at)
     assert at < slot <= at + interval + 2 * TOLERANCE
     assert is_slot(pair, interval, slot)
@@ -43,8 +43,8 @@ def test_due_time_moved_by_under_a_millisecond_keeps_its_slot(
 def test_missed_slots_are_skipped(pair: str, interval: int, at: float, late: float) -> None:
     due = next_slot(pair, interval, at)
     now = due + late
-    following = next_due(pair, interval, due, now)
-    assert now < following <= now + interval + 2 * TOLERANCE
+    next_time = next_due(pair, interval, due, now)
+    assert now < next_time <= now + interval + 2 * TOLERANCE
     scheduled = scheduled_time(pair, interval, due, now)
     assert now - interval - TOLERANCE <= scheduled <= now + TOLERANCE
 
@@ -52,15 +52,15 @@ def test_missed_slots_are_skipped(pair: str, interval: int, at: float, late: flo
 @given(PAIRS, INTERVALS, TIMES, st.floats(0, 10))
 def test_unscheduled_run_keeps_half_an_interval_to_the_next(pair: str, interval: int, due: float, late: float) -> None:
     now = due + late
-    following = next_due(pair, interval, due, now)
-    assert is_slot(pair, interval, following)
+    next_time = next_due(pair, interval, due, now)
+    assert is_slot(pair, interval, next_time)
     if not is_slot(pair, interval, due):
-        assert now + interval / 2 - 2 * TOLERANCE <= following <= now + 1.5 * interval + TOLERANCE
+        assert now + interval / 2 - 2 * TOLERANCE <= next_time <= now + 1.5 * interval + TOLERANCE
 
 
 def test_many_pairs_are_spread_evenly() -> None:
     tenths = [0] * 10
     for number in range(10_000):
         tenths[int(next_slot(f"cluster-{number:05d}/sample-scorer", 30, 0.0) % 30 / 3)] += 1
-    # 1000 expected in each; 150 is five standard deviations.
+    # Each bucket expects 1000; 150 is five standard deviations.
     assert all(850 < count < 1150 for count in tenths), tenths

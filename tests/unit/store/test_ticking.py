@@ -1,4 +1,4 @@
-"""Ticks that are not sent: the oldest due time says so."""
+"""Ticks that are not sent are visible in the oldest due time."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_tick_carries_only_names() -> None:
     assert not any(embedded.values())
     headers = message["headers"]
     assert headers["task"] == "dsf.cycle"
-    # The agent looks at the third argument, by the hub's clock; Celery would use the agent's.
+    # The agent compares the third argument with the hub's clock; Celery would use the agent's clock.
     assert headers["expires"] is None
     assert headers["argsrepr"] == f"('sample-scorer', '{RUN}', {EXPIRES:.3f})"
     assert headers["id"] == headers["root_id"] == message["properties"]["correlation_id"]
@@ -62,7 +62,7 @@ def test_names_that_are_none_are_refused(cluster: str, scorer: str) -> None:
 
 
 def test_stage_starting_at_the_last_moment_still_counts() -> None:
-    # Two time-outs of 30 s, the default of spec.execution.timeoutSeconds.
+    # The limit is two time-outs of 30 s, the default of spec.execution.timeoutSeconds.
     assert run_deadline(EXPIRES) == EXPIRES + RUN_SLACK
     assert RUN_SLACK >= 60
 

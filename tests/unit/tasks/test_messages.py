@@ -1,4 +1,4 @@
-"""What a message may start."""
+"""The tasks that a message may start."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_client_is_read_from_the_line_that_the_proxy_added(first: str, second: s
         ("x-forwarded-host", "localhost:1"),
         ("x-forwarded-host", "localhost:2"),
     )
-    _, _, scope = request_through_guard(peer="10.0.0.1", proxies=("10.0.0.0/8",), more=forwarded_lines)
+    _, _, scope = request_through_guard(peer="10.0.0.1", proxies=("10.0.0.0/8",), extra_lines=forwarded_lines)
     assert scope["client"] == [client, 0]
     assert (scope["scheme"], scope["dsf.host"]) == ("https", "localhost:2")
 

@@ -1,4 +1,4 @@
-"""Celery's own commands do what their `dsf` twins do."""
+"""Celery's own commands behave like their `dsf` equivalents."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ CELERY = ("celery", "-A", "dsf.celery")
 
 
 @pytest.mark.parametrize(
-    ("words", "given", "role"),
+    ("words", "initial_environment", "role"),
     [
         ((*CELERY, "beat"), {}, "beat"),
         (("/site-packages/celery/__main__.py", "-A", "dsf.celery", "flower", "--port=1"), {}, "flower"),
         ((*CELERY, "inspect", "active"), {}, "cli"),
         ((*CELERY, "call", "dsf.cycle", "--queue", "spoke.c1"), {}, "cli"),
-        # The results worker is the default; a role that is set stays, but for that of the container's own process.
+        # The default is the results worker; a configured role is kept, except that of the container's own process.
         ((*CELERY, "worker", "-Q", "hub.results"), {}, None),
         ((*CELERY, "beat"), {"DSF_ROLE": "hub"}, "beat"),
         ((*CELERY, "beat"), {"DSF_ROLE": "results"}, "results"),
@@ -24,8 +24,10 @@ CELERY = ("celery", "-A", "dsf.celery")
         (("pytest",), {}, None),
     ],
 )
-def test_the_command_says_the_role(words: tuple[str, ...], given: dict[str, str], role: str | None) -> None:
-    environment = dict(given)
+def test_celery_command_sets_the_role(
+    words: tuple[str, ...], initial_environment: dict[str, str], role: str | None
+) -> None:
+    environment = dict(initial_environment)
     prepare(words, environment)
     assert environment.get("DSF_ROLE") == role
 

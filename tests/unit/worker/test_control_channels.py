@@ -1,4 +1,4 @@
-"""Remote control of several installations on one server of Redis."""
+"""Remote control of several installations on one Redis server."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.support.fixtures import SettingsFactory
 
 def test_channels_of_databases_differ() -> None:
     channels = [keys.ControlChannels.of(db) for db in range(3)]
-    names = [name for one in channels for name in (*one, one.reply("spoke@c1"))]
+    names = [name for channel in channels for name in (*channel, channel.reply("spoke@c1"))]
     assert len(set(names)) == len(names)
-    # No pattern of one matches those of another.
-    assert not any(name.startswith("dsf:control") for one in channels[1:] for name in one)
+    # Patterns of one installation do not match channels of another.
+    assert not any(name.startswith("dsf:control") for channel in channels[1:] for name in channel)
 
 
 @pytest.mark.parametrize("command", ["rate_limit", "ping"])

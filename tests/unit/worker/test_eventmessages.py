@@ -1,4 +1,4 @@
-"""Events for Flower are sent in messages that it takes, and nothing waits for them."""
+"""Events for Flower are sent in messages that it accepts, without blocking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.fixtures import SettingsFactory
 
 
 class Wire:
-    """Takes messages of events, or fails with `error` while that is set."""
+    """Records messages of events, or fails with `error` while that is set."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -35,9 +35,9 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    made = Wire()
-    monkeypatch.setattr(kombu.Producer, "publish", lambda _, *args, **options: made.publish(*args, **options))
-    return made
+    event_wire = Wire()
+    monkeypatch.setattr(kombu.Producer, "publish", lambda _, *args, **options: event_wire.publish(*args, **options))
+    return event_wire
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def some_tasks(dispatcher: Any, numbers: range) -> None:
 def test_events_that_cannot_be_sent_are_tried_once_and_dropped(
     dispatcher: Any, wire: Wire, error: Exception, warnings: int
 ) -> None:
-    """However many messages they are: at a silent Redis each would wait out the time-outs."""
+    """Otherwise each of many messages would wait for the time-outs of a silent Redis."""
     wire.error = error
     some_tasks(dispatcher, range(1000))
     with capture_logs() as logs:
         for tries in (1, 2):
-            # As Celery's heartbeats are sent.
+            # Celery sends heartbeats this way.
             dispatcher.send("worker-heartbeat", retry=True)
             assert wire.tries == 2 * tries - 1
             dispatcher.flush()
@@ -91,7 +91,7 @@ def test_events_are_sent_in_messages_that_flower_takes(dispatcher: Any, wire: Wi
     assert max(wire.sizes) < MOST_EVENT_BYTES
 
 
-def test_an_event_that_is_no_json_stops_no_later_ones(dispatcher: Any, wire: Wire) -> None:
+def test_event_that_is_not_json_does_not_block_later_events(dispatcher: Any, wire: Wire) -> None:
     for value in (object(), {(1, 2): 3}):
         dispatcher.send("task-received", uuid=0, value=value)
         dispatcher.send("worker-heartbeat", value=value)
@@ -102,9 +102,9 @@ def test_an_event_that_is_no_json_stops_no_later_ones(dispatcher: Any, wire: Wir
 
 
 def test_no_event_is_tried_again_whatever_celery_asks_for(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(kombu.Producer, "publish", lambda *_, **options: asked.append(options["retry"]))
+    retry_options: list[object] = []
+    monkeypatch.setattr(kombu.Producer, "publish", lambda *_, **options: retry_options.append(options["retry"]))
     dispatcher.send("worker-heartbeat", retry=True)
     some_tasks(dispatcher, range(3))
     dispatcher.flush()
-    assert asked == [False, False]
+    assert retry_options == [False, False]

@@ -1,4 +1,4 @@
-"""Which events Flower keeps: only what one of our workers can have sent."""
+"""Flower accepts only events that a worker of this project can have sent."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def test_fields_of_another_type_are_left_out(workers: Workers, name: str, value:
 
 
 def test_long_texts_are_cut(workers: Workers) -> None:
-    found = taken(_event(result="x" * 50_000, traceback="y" * 50_000, made_up="z"), workers)
-    assert found is not None
-    assert (len(found["result"]), len(found["traceback"])) == (1024, 4096)
-    assert "made_up" not in found
+    accepted_event = taken(_event(result="x" * 50_000, traceback="y" * 50_000, made_up="z"), workers)
+    assert accepted_event is not None
+    assert (len(accepted_event["result"]), len(accepted_event["traceback"])) == (1024, 4096)
+    assert "made_up" not in accepted_event
 
 
 def test_made_up_results_workers_make_room_when_they_are_silent(
@@ -175,6 +175,6 @@ def test_flowers_own_connections_are_checked(
     module.install(app)
     for name in ("connection_class", "connection_class_ssl"):
         assert name in broker.Channel.from_transport_options
-        used = app.conf.broker_transport_options[name]
-        assert issubclass(used, module._Checked)
-        assert issubclass(used, kind)
+        connection_class = app.conf.broker_transport_options[name]
+        assert issubclass(connection_class, module._Checked)
+        assert issubclass(connection_class, kind)

@@ -1,4 +1,4 @@
-"""The liveness file where it cannot be written: the probe says so, the worker goes on."""
+"""An unwritable liveness file fails the probe but not the worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.wait import wait_for
 
 
 class Timer:
-    """Calls at once what is to be called again and again."""
+    """A timer that calls its repeated function once, immediately."""
 
     timer: Timer
 
@@ -46,15 +46,13 @@ def test_untouchable_file_stops_no_worker(tmp_path: Path, monkeypatch: pytest.Mo
     assert liveness._touching(connect)(callback=lambda: waited.append(1)) == "connected"
     assert waited == [1]
     step.stop(worker)
-    # As soon as it can be, it is.
+    # The file is written as soon as that is possible.
     monkeypatch.setattr(liveness, "liveness_file", lambda: tmp_path / "alive")
     liveness.keep_alive()
     assert (tmp_path / "alive").exists()
 
 
-def test_the_file_says_which_threads_fail_and_is_empty_while_none_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_liveness_file_names_failing_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "alive"
     monkeypatch.setattr(liveness, "liveness_file", lambda: file)
     broken = SupervisedThread(lambda: 1 / 0, "run-sweeper")

@@ -1,4 +1,4 @@
-"""Replies of workers, which any holder of an agent's credential may send."""
+"""Replies of workers, which any holder of an agent's credentials may send."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dsf.worker import remotecontrol
 _CHANNEL = b"dsf:control:reply:agent@c1"
 
 
-def _answer(reply: Any, **more: Any) -> Any:
-    data = json.dumps({"ticket": "t", "reply": reply, **more}).encode()
+def _answer(reply: Any, **fields: Any) -> Any:
+    data = json.dumps({"ticket": "t", "reply": reply, **fields}).encode()
     return remotecontrol._answer({"channel": _CHANNEL, "data": data}, "t")
 
 

@@ -1,4 +1,4 @@
-"""Calls of tasks by people: each goes to the cluster that it names, or is an error at the call."""
+"""Tasks called by people are routed to the named cluster or refused at the call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.fixtures import SettingsFactory
 
 
 @pytest.mark.parametrize(
-    ("task", "options", "told"),
+    ("task", "options", "problem"),
     [
         ("dsf.cycle", {}, r"queue='spoke\.<cluster>'"),
         ("dsf.fetch", {}, r"runs within dsf\.cycle"),
@@ -19,11 +19,11 @@ from tests.support.fixtures import SettingsFactory
     ],
 )
 def test_invalid_cycle_call_is_refused(
-    settings_factory: SettingsFactory, task: str, options: dict[str, str], told: str
+    settings_factory: SettingsFactory, task: str, options: dict[str, str], problem: str
 ) -> None:
     with (
         make_app(settings_factory(role="cli", redis_url="redis://127.0.0.1:1/0")) as app,
-        pytest.raises(RoutingError, match=told),
+        pytest.raises(RoutingError, match=problem),
     ):
         app.send_task(task, ["sample"], **options)
 
