@@ -52,6 +52,12 @@ SEND_SECONDS = Metric("dynamic_scoring_send_seconds", "counter", "Time spent sen
 
 # --- ours ---------------------------------------------------------------------------------------------------------
 
+BUILD_INFO = Metric(
+    "dynamic_scoring_build_info",
+    "gauge",
+    "1, with the versions of the framework, of Celery and of Python.",
+    ("version", "celery_version", "python_version"),
+)
 STAGE_SECONDS = Metric(
     "dynamic_scoring_stage_seconds", "histogram", "Time of one stage of a cycle.", ("score_name", "stage")
 )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -26,6 +26,7 @@ from dsf.api.scoringresponse import ScoringResult, gauge_labels
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, Observer
 from dsf.process import threads
+from dsf.process.runtimemetrics import add_runtime_metrics
 
 log = dsf.log.get(__name__)
 
@@ -69,7 +70,7 @@ class AgentMetrics(Observer, Collector):
             buckets=names.STAGE_BUCKETS,
             registry=self.registry,
         )
-        ProcessCollector(registry=self.registry)
+        add_runtime_metrics(self.registry)
         self._cluster = cluster
         self._config = config
         self._clock = clock

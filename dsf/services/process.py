@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 import dsf.log
 from dsf.errors import DsfError, SettingsError
 from dsf.process import gctuning, threads, tracing
 from dsf.process.launch import FAILED, USAGE
+from dsf.process.runtimemetrics import add_runtime_metrics
 from dsf.process.service import Ending, Service
 from dsf.settings import Settings
 
@@ -69,7 +70,7 @@ class HubProcess:
         self._app: Celery | None = None
         backend = _make_backend(settings) if "controller" in targets else None
         self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+        add_runtime_metrics(self._registry)
         self._services: list[Service] = []
         self._beat: Service | None = None
         self._results: ResultsService | None = None

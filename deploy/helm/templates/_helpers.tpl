@@ -219,3 +219,9 @@ Base64, ready for `data`.
 {{- $kept := get ((($found).data) | default dict) .key -}}
 {{- $kept | default (b64enc .new) -}}
 {{- end }}
+
+{{- /* URL of the row of docs/troubleshooting.md for an alert: (list root anchor). */}}
+{{- define "dsf.runbook" }}
+{{- $root := index . 0 }}
+{{- printf "%s/blob/v%s/docs/troubleshooting.md#%s" (first $root.Chart.Sources) $root.Chart.AppVersion (index . 1) }}
+{{- end }}

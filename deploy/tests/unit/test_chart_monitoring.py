@@ -15,7 +15,7 @@ from tests.support import chart, programs
 from tests.support.child import ran
 
 DEPLOY = chart.ROOT / "deploy"
-DASHBOARD = json.loads((DEPLOY / "grafana" / "fleet-dashboard.json").read_text())
+DASHBOARD = json.loads((chart.CHART / "files" / "fleet-dashboard.json").read_text())
 #: What kube-state-metrics has.
 KUBE = {
     "kube_node_status_allocatable",
@@ -185,9 +185,25 @@ def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
     for rule in rules:
         assert rule["labels"]["team"] == "platform"
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
-        assert set(rule["annotations"]) == {"summary", "description"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     assert {rule["labels"]["severity"] for rule in rules} == {"info", "warning", "critical"}
     _promtool("check", {"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
+
+
+def test_each_alert_has_a_runbook_in_the_documentation() -> None:
+    page = (chart.ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    for rule in _rules():
+        url, anchor = rule["annotations"]["runbook_url"].split("#")
+        assert url.endswith("/docs/troubleshooting.md"), url
+        assert f'<a id="{anchor}"></a>`{rule["alert"]}`' in page
+
+
+def test_dashboard_is_installed_for_the_sidecar_of_grafana() -> None:
+    values = {"dashboards": {"enabled": True, "annotations": {"grafana_folder": "OCM"}}}
+    dashboard = chart.one(chart.render(values), "ConfigMap", "dynamic-scoring-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert dashboard["metadata"]["annotations"] == {"grafana_folder": "OCM"}
+    assert json.loads(dashboard["data"]["dynamic-scoring-fleet.json"]) == DASHBOARD
 
 
 @pytest.mark.parametrize("mode", chart.MODES)
