@@ -24,7 +24,7 @@ GOOD = matrix(SERIES)
 
 
 class Bed:
-    """One agent's Secrets, and what it is told of a source. Any Secret may go to 127.0.0.1 and localhost."""
+    """An agent's Secrets, and its access to a source. Any Secret may go to 127.0.0.1 and localhost."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Bed:
         self.put(name, tls_crt=certificate.cert.read_bytes(), tls_key=certificate.key.read_bytes())
 
     def summary(self, url: str, methods: dict[str, Any] | None, tls: dict[str, Any] | None = None) -> ScorerSummary:
-        """What the hub delivers of a scorer with this source."""
+        """Return the summary that the hub delivers for a scorer with this source."""
         access = {"methods": methods or {}, **({"tls": tls} if tls else {})}
         return ScorerSummary.model_validate(
             {

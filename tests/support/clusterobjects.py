@@ -13,7 +13,7 @@ from dsf.kube.session import Session
 ROOT = Path(__file__).resolve().parents[2]
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod")
-#: What the optional ClusterRole of the agent allows.
+#: Rules that the optional ClusterRole grants to the agent.
 RULES: list[dict[str, Any]] = next(
     document["rules"]
     for document in yaml.safe_load_all((ROOT / "deploy" / "sources" / "kubernetes.yaml").read_text())

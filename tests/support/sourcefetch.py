@@ -1,4 +1,4 @@
-"""What the tests of sources share."""
+"""Helpers that the tests of sources share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def summary(kind: str, query: str = "", *, name: str = "s", **values: Any) -> Sc
 
 
 def memory(*summaries: ScorerSummary, series: int = 1000, samples: int = 10_000) -> SourceMemory:
-    """What an agent with these scorers keeps."""
+    """Return the source memory of an agent with these scorers."""
     summaries_by_name = {summary.name: summary for summary in summaries}
     return SourceMemory(WindowBudget(series, samples), lambda: summaries_by_name)
 

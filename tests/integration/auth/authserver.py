@@ -94,7 +94,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         self.issued_tokens.append(token["access_token"])
 
     def send_signal(self, name: str, *_: object, **__: object) -> None:
-        """Nobody listens."""
+        """The test has no listeners for signals."""
 
     def create_oauth2_request(self, request: Exchange) -> OAuth2Request:
         """As Authlib sees it."""
@@ -105,7 +105,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         return oauth2_request
 
     def handle_response(self, status: int, body: Any, headers: Any) -> tuple[int, Any, Any]:
-        """What the server sends."""
+        """Return the response as it is; the caller sends it."""
         return status, body, headers
 
     # --- over HTTP ---------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class World(NamedTuple):
         return error.reason, error.message
 
     def revoke(self, token: str) -> None:
-        """Somebody ends a token, as RFC 7009 has it. A client of another make, too."""
+        """Revoke a token as described in RFC 7009, with a different client library. A client of another make, too."""
         answer = requests.post(
             f"{self.server.http.url}/revoke", {"token": token}, auth=(CLIENT, SECRET.replace("%", "%25")),
             verify=str(self.ca.cert), timeout=300,
@@ -115,7 +115,7 @@ def test_scope_refused_by_the_source_fails_as_unauthorized(world: World) -> None
     assert reason == "unauthorized"
     assert "HTTP 403" in message
     assert "insufficient_scope" in message
-    # Another token would have the same scope.
+    # A new token would have the same scope, so the agent requests none.
     assert (len(world.server.issued_tokens), world.server.answers) == (1, [403])
 
 

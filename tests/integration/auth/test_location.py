@@ -35,7 +35,7 @@ def access(bed: Bed, stage: str, **summary_fields: object) -> Access:
 def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) -> None:
     assert access(bed, "score", location="Internal").is_direct
     assert not access(bed, "score", location="External").is_direct
-    # It is about the scoring API: a source has NO_PROXY.
+    # The location concerns the scoring API: for sources there is NO_PROXY.
     assert not access(bed, "fetch", location="Internal").is_direct
     external_access = access(bed, "score", location="External", scoringAccess=BOUND)
     assert (external_access.proxy, external_access.is_direct) == ("http://proxy.example:3128", False)
@@ -46,7 +46,7 @@ def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) ->
 @pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("location", ["Internal", "External"])
 def test_the_server_of_tokens(bed: Bed, monkeypatch: pytest.MonkeyPatch, location: str, is_named: bool) -> None:
-    """It is asked as what its token is for."""
+    """The token server is accessed like the server for which the token is."""
     bed.put("client", usable_for="sso.test, 127.0.0.1", secret="s3cret")
     with Proxy(refuse=502) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
@@ -64,7 +64,7 @@ def test_the_server_of_tokens(bed: Bed, monkeypatch: pytest.MonkeyPatch, locatio
         if is_named:
             scoring_access["proxyURL"] = f"http://{proxy.address}"
             monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-        # Nobody knows that name: it is either the proxy that says so or the machine.
+        # The host does not resolve, so either the proxy or the machine reports it.
         with pytest.raises(HttpError, match="no token from the OAuth2 server"):
             access(bed, "score", location=location, scoringAccess=scoring_access)
         assert bool(proxy.asked) == (location == "External")

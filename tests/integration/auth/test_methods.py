@@ -1,4 +1,4 @@
-"""What a server is sent with each method, what is said when it cannot be, and that no secret is in what is said."""
+"""Requests of each method, the messages if a method cannot be used, and the absence of secrets in messages."""
 
 from __future__ import annotations
 

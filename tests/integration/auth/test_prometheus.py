@@ -81,7 +81,7 @@ def filled(bed: Bed, ca: TestCa) -> Bed:
 
 
 def test_password_and_certificate(filled: Bed, prometheus: str) -> None:
-    # Nothing is scraped, so that there are no series; a refusal would be an error.
+    # Prometheus scrapes nothing, so that there are no series; a refusal would be an error.
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
 

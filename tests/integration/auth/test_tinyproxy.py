@@ -107,7 +107,7 @@ def test_by_the_variables(bed: Bed, server: ScriptedServer, start: Start, monkey
     monkeypatch.setenv("HTTP_PROXY", f"http://agent:{PASSWORD}@{proxy.address}")
     cycle(bed, url, "External")
     assert ways(server) == [True, True]
-    # It is about the scoring API: the source is still asked through the proxy.
+    # The location concerns the scoring API: the source is still queried through the proxy.
     with pytest.raises(CycleError, match=r"score failed.*cannot be resolved"):
         cycle(bed, url, "Internal")
     assert ways(server) == [True] * 3

@@ -77,7 +77,7 @@ def test_server_name_overrides_the_host_in_the_certificate_check(bed: Bed, ca: T
 def test_without_verification(bed: Bed, private: ScriptedServer) -> None:
     assert bed.fetch(private.url, tls={"insecureSkipVerify": True}) == 1
     assert "the server's certificate is not verified" in bed.shown
-    # Whoever verifies does not get that connection.
+    # A client that verifies certificates does not reuse that connection.
     assert "TLS failed" in bed.failure(private.url).message
 
 
@@ -98,7 +98,7 @@ def test_client_certificate_is_sent_and_its_rotation_opens_a_new_connection(
     bed.put_certificate("client", clients.issue("agent-one"))
     for _ in range(5):
         assert bed.fetch(mutual.url, CERTIFICATE, CA) == 1
-    # One connection for all of them.
+    # All five fetches share one connection.
     assert mutual.connections == 1
     assert any(line.startswith("client certificate of Secret client, valid until 2") for line in bed.shown)
     bed.put_certificate("client", clients.issue("agent-two"))

@@ -16,7 +16,7 @@ from tests.support.child import Child
 
 
 class Process:
-    """One running command."""
+    """A running command."""
 
     def __init__(self, child: Child) -> None:
         self.child = child

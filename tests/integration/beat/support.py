@@ -59,7 +59,7 @@ class Bench:
         self.restart()
 
     def restart(self) -> None:
-        """Another beat takes over: what was in memory is gone."""
+        """Replace the dispatcher as a beat that takes over would: its memory is lost."""
         self.dispatcher = Dispatcher(
             self.client,
             batch=self.batch,

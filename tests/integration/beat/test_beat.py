@@ -113,7 +113,7 @@ def test_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) -> N
             wait_for(lambda: "stands by" in second.output, START_TIME, "the second beat to stand by")
             assert holder(redis_client) == token
             first.kill()
-            # Nobody makes it longer: it ends by itself. Not all of its time is waited for.
+            # The lock of the killed beat is not extended, and expires by itself. The test shortens its remaining time.
             assert holder(redis_client) == token
             assert 0 < redis_client.pttl(keys.BEAT_LOCK) <= timeout * 1000
             redis_client.pexpire(keys.BEAT_LOCK, 2000)
@@ -194,7 +194,7 @@ def test_probe_file_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path
         cpu_before, began = psutil.Process(process.child.pid).cpu_times(), time.monotonic()
         wait_for(lambda: alive.stat().st_mtime > touched + 2, 5, "the liveness file to be touched")
         still, took = psutil.Process(process.child.pid).cpu_times(), time.monotonic() - began
-        # Nothing is due: two looks a second, for as long as this process looked at it.
+        # While idle, beat polls twice a second.
         assert still.user + still.system - cpu_before.user - cpu_before.system < max(0.1, took / 25)
         assert process.terminate() == 0
 
@@ -202,7 +202,7 @@ def test_probe_file_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path
 def test_beat_ends_even_if_the_signal_was_swallowed(
     redis_url: str, redis_client: redis.Redis, settings_factory: SettingsFactory
 ) -> None:
-    """What a signal's handler raises while an object is being deleted goes no further, and the tick goes on."""
+    """An exception raised by a signal handler during an object's deletion is swallowed, and the tick goes on."""
     settings = settings_factory(role="beat", redis_url=redis_url)
     app = make_app(settings)
     scheduler = BeatScheduler(app, config=settings)

@@ -92,7 +92,7 @@ def test_pairs_do_not_wait_for_the_time_of_a_clock_that_was_set_back(redis_clien
     before = {name: len(pushed(redis_client, name)) for name in often}
     bench.run(100)
     assert {name for name in often if len(pushed(redis_client, name)) < before[name] + 2} == set()
-    # What is far away and may be stays.
+    # Due times far in the future are valid and stay.
     assert {name: redis_client.zscore(keys.DUE, f"{name}/s") for name in daily} == due
 
 

@@ -1,4 +1,4 @@
-"""What holds a due tick back: a full queue, a rate limit, a pause."""
+"""Gates that keep back a due tick: a full queue, a rate limit, a pause."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_rate_limit_is_kept_and_shared_fairly(bench: Bench) -> None:
     for cluster in clusters:
         state = books(bench.client, cluster)
         assert state.scheduled == ticks_per_cluster[cluster] + state.skipped()["rate_limit"]
-        # One outcome per slot, give or take the first run.
+        # Each slot has one outcome, give or take the first run.
         assert 60 <= state.scheduled <= 62
 
 

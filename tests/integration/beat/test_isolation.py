@@ -1,4 +1,4 @@
-"""One pair that cannot be scheduled does not stop the others."""
+"""A pair that cannot be scheduled does not stop the others."""
 
 from __future__ import annotations
 

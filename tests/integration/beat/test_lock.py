@@ -29,7 +29,7 @@ def full(redis_client: redis.Redis) -> Iterator[redis.Redis]:
 def test_full_redis_grants_the_lock_to_a_starting_beat(full: redis.Redis) -> None:
     lock, other = BeatLock(full, 60), BeatLock(full, 60)
     assert (lock.ensure(), other.ensure()) == (True, False)
-    # It is not the other one's to give back.
+    # The other beat must not release a lock that it does not hold.
     other.release()
     assert not other.ensure()
     lock.release()

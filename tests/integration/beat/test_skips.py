@@ -47,7 +47,7 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     begun.store.set_override("c1/s", paused=False, now=begun.now)
     begun.run(0.1)
     assert books(begun.client, "c1").skips is None
-    # What was counted stays, and the next time begins anew.
+    # The counts stay, and the next pause starts a new period.
     assert books(begun.client, "c1").skipped() == {"paused": 6}
     begun.store.set_override("c1/s", paused=True, now=begun.now)
     again = begun.now

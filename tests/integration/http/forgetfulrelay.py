@@ -14,7 +14,8 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class ForgetfulRelay:
-    """Passes connections on to a port. What comes on one that was idle too long is dropped, or answered by a reset.
+    """Passes connections on to a port. Requests on a connection that was idle too long are dropped, or answered by a
+    reset.
 
     `seconds` is how long it remembers an idle one. Use as a context manager.
     """

@@ -31,7 +31,9 @@ Bytes = Callable[[], Iterator[bytes]]
 
 @dataclass(frozen=True)
 class Hostile:
-    """One answer: what the server sends, then it closes. Endless ones end when the client has gone."""
+    """A response: bytes that the server sends before it closes the connection. Endless ones end when the client has
+    gone.
+    """
 
     name: str
     payload: Bytes

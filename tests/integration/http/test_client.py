@@ -300,7 +300,7 @@ def test_an_endless_redirect_is_not_read() -> None:
         started = time.monotonic()
         assert failure(server.url).reason == "redirect"
         assert time.monotonic() - started < PATIENCE
-    # What fits into the buffers of a connection.
+    # The server can send only as much as fits into the buffers of a connection.
     assert len(chunks_sent) < 100
 
 

@@ -176,7 +176,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         yield f"https://localhost:{listener.getsockname()[1]}/"
-        # Whoever was never connected to waits no more.
+        # Clients that never got a connection stop waiting.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         thread.join()

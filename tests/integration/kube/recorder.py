@@ -52,7 +52,9 @@ def reflecting(
     started: list[Reflector] | None = None,
     **options: Any,
 ) -> Iterator[Reflector]:
-    """A running reflector, by default one that has listed once. It is in `started` before it asks for anything."""
+    """A running reflector, by default one that has listed once. The reflector is in `started` before its first
+    request.
+    """
     reflector = Reflector(session, resource, recorder, **options)
     if started is not None:
         started.append(reflector)
@@ -69,6 +71,6 @@ def reflecting(
 
 
 def on_server(session: Session, resource: Resource, namespace: str = "") -> dict[Key, str]:
-    """What the server has, in the form of `Recorder.copy`."""
+    """Return the server's objects in the form of `Recorder.copy`."""
     items = session.get(resource.path(namespace))["items"]
     return {key_of(item): item["metadata"]["resourceVersion"] for item in items}

@@ -15,7 +15,7 @@ from dsf.kube.session import Session
 
 
 class Exchange:
-    """One request, and the ways to answer it."""
+    """A request, and the ways to respond to it."""
 
     def __init__(self, handler: BaseHTTPRequestHandler) -> None:
         self._handler = handler
@@ -51,7 +51,7 @@ class Exchange:
         self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def event(self, kind: str, obj: dict[str, Any]) -> None:
-        """One event of a watch."""
+        """Send an event of a watch."""
         self.chunk(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
 
     def end(self) -> None:

@@ -25,9 +25,9 @@ from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
 FAST = Times(lease=3.0, renew_deadline=2.0, retry=0.3)
-#: Of those that lose no lease because this process stands still for a moment.
+#: Times for candidates that must not lose a lease because this process pauses for a moment.
 CALM = Times(lease=60.0, renew_deadline=40.0, retry=0.3)
-#: What a candidate says; "still-leading" it never should.
+#: Messages that a candidate logs; "still-leading" must never occur.
 _SAID = {"campaigning", "leading", "lost", "handing", "still-leading", "ended"}
 _ROOT = Path(__file__).parents[3]
 
@@ -106,7 +106,7 @@ def test_leader_election_takes_over_despite_clock_differences(
         assert ahead.process.wait() == 0
         assert _lease(session, namespace)["holderIdentity"] == "", "it hands the lease back"
     behind.when("leading")
-    # It led no more before it asked to hand the lease over, so never beside the other one.
+    # The candidate stopped leading before it handed the lease over, so the two never led together.
     assert ahead.when("handing") < behind.when("leading")
     assert not ahead.has_logged("still-leading")
     assert ahead.has_logged("ended")
@@ -221,7 +221,7 @@ def test_lease_renewal_is_one_request(
         request_methods.clear()
         wait_for(lambda: len(request_methods) >= 3, 5)
         assert set(request_methods) == {"PUT"}, "two that take seconds each would not fit into the deadline"
-        # One that somebody else changed is read first.
+        # A lease that somebody else changed is read first.
         control_plane.kubectl("annotate", "lease", LEASE_NAME, "-n", namespace, "note=mine")
         wait_for(lambda: "GET" in request_methods, 5)
         assert first.leading

@@ -1,4 +1,6 @@
-"""What a real API server does not do on demand: 410 in mid-stream, silence, half a line, 429 with Retry-After."""
+"""Faults that a real API server does not produce on demand: 410 in mid-stream, silence, half a line, 429 with
+Retry-After.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def test_status_410_in_mid_stream_lists_again_and_reports_vanished_objects() -> 
 
 def test_silent_watch_is_reopened_at_its_last_version() -> None:
     class Silent(Script):
-        #: What the reflector said when the second watch began.
+        #: Errors that the reflector had reported when the second watch began.
         error: tuple[str | None, ...] = ()
 
         def watch(self, number: int, exchange: Exchange) -> None:

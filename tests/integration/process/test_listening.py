@@ -1,4 +1,4 @@
-"""What listens everywhere is reached by IPv4 and by IPv6, and by IPv4 where there is nothing else."""
+"""Servers that listen everywhere accept IPv4 and IPv6, and IPv4 alone on hosts without IPv6."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def receiver(host: str) -> Iterator[int]:
 @contextlib.contextmanager
 def listener(host: str) -> Iterator[int]:
     """The socket of hub and optimiser."""
-    # Not any free port, as in the others: what is free at ::1 may be another process's at 127.0.0.1.
+    # The port is chosen for all addresses: a port that is free at ::1 may be in use at 127.0.0.1.
     with Listener(host, free_port()) as listening:
         yield listening.getsockname()[1]
 

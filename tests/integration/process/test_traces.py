@@ -80,6 +80,6 @@ def test_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path,
         source_request = fleet.source.requests[-1]
         assert any(name.lower() == "traceparent" for name in source_request.headers)
         assert b"query=up" not in receiver.raw
-        # Nothing that belongs to no cycle.
+        # No span exists outside of a cycle.
         roots = {span.name for _, span in receiver.spans if span.parent_span_id == b""}
         assert roots == {"tick"}

@@ -45,7 +45,7 @@ def honest() -> Iterator[ScriptedServer]:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -> Iterator[Agent]:
-    """One for all of them, without scorers."""
+    """All tests share one agent without scorers."""
     started = Agent(tmp_path_factory.mktemp("agent"), redis_server.url)
     started.configure()
     with started:

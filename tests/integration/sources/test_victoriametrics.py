@@ -29,7 +29,7 @@ TENANTS = {"team-a": 1, "team-b": 2}
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One server with two series that end now, and some of tenants."""
+    """A server with two series that end now, and some of tenants."""
     folder = tmp_path_factory.mktemp("victoriametrics")
     port = free_port()
     command = [
@@ -48,7 +48,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for name, base in series:
             samples = (f"{name} {base + at} {(end - at * STEP) * 1000}\n" for at in range(COUNT))
             requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=300).raise_for_status()
-        # What was imported is seen after a flush.
+        # Imported samples are visible after a flush.
         requests.get(f"{url}/internal/force_flush", timeout=300).raise_for_status()
         yield url
     finally:

@@ -52,7 +52,7 @@ class Mix:
         self.dispatcher.run()
 
     def result(self) -> None:
-        """Send the result of a random open run, once or again."""
+        """Ingest results of up to four open runs."""
         members = sorted(str(member) for member in self.client.zrange(keys.OPEN_RUNS, 0, -1))
         for member in self.dice.sample(members, min(len(members), 4)):
             pair, _, run = member.rpartition("/")

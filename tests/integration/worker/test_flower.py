@@ -1,4 +1,4 @@
-"""What a made-up event does to a real Flower: nothing. Everybody with a cluster's credential can publish some."""
+"""A made-up event has no effect on a real Flower. Everybody with a cluster's credential can publish some."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def flower(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """One for all tests: none of them does anything to it. Each publishes tasks with ids of its own."""
+    """All tests share one Flower, which they leave unchanged. Each publishes tasks with ids of its own."""
     client, port = server.client(), free_port()
     Registry(client).put_cluster(ClusterRecord(name="c1"))
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": server.url, "FLOWER_UNAUTHENTICATED_API": "true"}
@@ -208,7 +208,7 @@ def test_flower_listens_again_after_redis_has_cut_it_off(flower: Flower) -> None
 
 
 def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str, tmp_path: Path) -> None:
-    """They have the names of clusters and tasks, and an Ingress leads to them."""
+    """Flower's metrics have the names of clusters and tasks, and an Ingress leads to them."""
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}
     child = Child(commands.flower(EVERYWHERE, port), tmp_path / "log", environment)

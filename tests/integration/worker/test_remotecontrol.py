@@ -73,7 +73,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 @pytest.fixture
 def bed(world: Bed) -> Iterator[Bed]:
-    """The same agent for all tests. Neither it nor the person is refused anything."""
+    """The same agent for all tests. Redis denies no command, neither to the agent nor to the person."""
     yield world
     assert world.agent.redis.acl_log() == []
 
@@ -95,7 +95,7 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
     gate.opened.set()
     assert bed.agent.result().outcome == "ok"
     source.script(matrix(SERIES))
-    # One an hour: the first has its turn, and the second one waits.
+    # With a limit of one an hour, the first tick runs, and the second one waits.
     process = bed.celery("control", "rate_limit", "dsf.cycle", "1/h", *PATIENT)
     assert "new rate limit set successfully" in process.stdout, process.stdout + process.stderr
     before = len(source.requests)
@@ -104,7 +104,7 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
     assert bed.agent.result().outcome == "ok"
     assert bed.agent.no_result()
     assert len(source.requests) == before + 1
-    # Another limit: what waited is not held for the hour of the old one, nor does it keep others away.
+    # A new limit applies at once: the waiting tick does not stay for the hour of the old one, nor does it delay others.
     bed.celery("control", "rate_limit", "dsf.cycle", "0", *PATIENT)
     waited = bed.agent.result()
     assert (waited.run, waited.outcome) == (runs[1], "ok")
@@ -146,7 +146,7 @@ def test_flower_asks_single_workers_and_changes_nothing(bed: Bed) -> None:
         assert "dsf.cycle" in str(control.inspect(destination=[WORKER], timeout=60).registered())
         # Flower also asks this, which is not answered.
         assert "conf is not possible here" in str(control.inspect(destination=[WORKER], timeout=60).conf())
-        # What listens to events asks for them.
+        # Listeners for events request them.
         assert control.enable_events() is None
         assert control.broadcast("heartbeat") is None
         # At its start it would ask all of a large fleet.

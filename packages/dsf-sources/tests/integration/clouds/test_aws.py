@@ -126,7 +126,7 @@ def test_aws_signature_outside_the_time_window_reports_the_clock_difference(
     assert "Signature expired" in error.message
     assert f"s {direction} that of who asks, so tokens and signatures may not count" in error.message
     assert KEY not in error.message
-    # Another key is another thing.
+    # A wrong key is not reported as a clock difference.
     amazon.script(checks)
     error = bed.failure(amazon.url, {"aws": {**AWS, "secretAccessKey": {"name": "amazon", "key": "other"}}})
     assert "that of who asks" not in error.message

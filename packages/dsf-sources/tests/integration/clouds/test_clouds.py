@@ -156,7 +156,7 @@ def test_valid_token_is_used_while_the_api_server_is_away(
         assert world.bed.fetch(server.url, methods, None if is_account else world.tls) == 1
         assert len(requested_audiences) == 1
         if cloud != "aws":
-            # One that is refused is no good.
+            # A refused token is discarded.
             server.script(answer("no", 401))
             assert world.bed.failure(server.url, methods, None if is_account else world.tls).reason == "auth_failed"
 
@@ -253,7 +253,7 @@ def test_cloud_server_without_a_token_fails_as_auth_failed(
         assert token not in error.message
 
 
-#: What is given just now and is no good to the agent, so that nobody can mask it.
+#: A fresh token that the agent cannot use, so that it is not known for masking.
 NEW = "eyJuZXctdG9rZW4iOiJvZi1jbG91ZCJ9"
 
 
@@ -337,7 +337,7 @@ def test_pod_without_eks_identity_is_reported_and_no_other_url_is_queried(
     world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
-    # Nobody but EKS's agent is asked, whatever is in the environment.
+    # Only EKS's agent is queried, whatever the environment contains.
     for url in ("http://169.254.169.254/latest", "http://192.0.2.1/v1", "file:///etc/passwd", "http://eks.example/"):
         monkeypatch.setenv(name, url)
         error = world.bed.failure("http://127.0.0.1:1", POD)

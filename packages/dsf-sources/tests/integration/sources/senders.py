@@ -1,4 +1,4 @@
-"""Those who push to an agent's OTLP receiver: the OpenTelemetry SDK's exporter, and requests made by hand."""
+"""Clients that push to an agent's OTLP receiver: the OpenTelemetry SDK's exporter, and requests built by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pushed(query: str = QUERY, **values: Any) -> Any:
 
 
 class Agent:
-    """What an agent has of the receiver."""
+    """The agent's part that contains the OTLP receiver."""
 
     def __init__(self, scorer: Any, max_bytes: int = 100_000, token: Path | None = None, **bounds: int) -> None:
         self.scorer = scorer
@@ -53,7 +53,7 @@ class Agent:
         self.url = f"http://127.0.0.1:{self.receiver.port}/v1/metrics"
 
     def series(self, **options: Any) -> list[dict[str, Any]]:
-        """What its scorer gets now."""
+        """Return the series that its scorer would get now."""
         return ask(self.scorer, self.memory, **{"now": time.time() + 1, **options})
 
     def latest(self) -> dict[tuple[str, ...], str]:

@@ -43,7 +43,7 @@ def test_pushed_and_pulled_metrics_reach_the_scoring_api(
             summary("pulled", f"{exporter.url}/metrics", scorer.url, sourceQuery="pulled", **common),
         )
         wait_for(lambda: agent.metrics("dynamic_scoring_config_scorers 2"), 10, "both scorers are known")
-        # It would give up after ten seconds.
+        # By default the exporter gives up after ten seconds.
         sender = OTLPMetricExporter(endpoint=f"http://127.0.0.1:{port}/v1/metrics", timeout=300)
         provider = MeterProvider([PeriodicExportingMetricReader(sender, 60_000)], shutdown_on_exit=False)
         provider.get_meter("test").create_gauge("queue.length").set(42)
@@ -79,7 +79,7 @@ def test_port_in_use_is_named_and_bound_as_soon_as_it_is_free(
 ) -> None:
     common = {"sourceType": "OpenTelemetry", "sourceQuery": "m"}
     with (
-        # None that the kernel may give to a connection in the meantime.
+        # The kernel does not assign this port to a connection in the meantime.
         socket.create_server(("127.0.0.1", free_port())) as other,
         ScriptedServer(answer("m 3\n", Content_Type="text/plain")) as exporter,
         Agent(tmp_path, redis_url, otlp_port=(port := other.getsockname()[1]), listen_host="127.0.0.1") as agent,

@@ -21,7 +21,7 @@ SCORER = summary("Kubernetes")
 
 
 class Cluster:
-    """One API server, an agent's account, and what the agent keeps."""
+    """An API server, an agent's account, and the agent's source memory."""
 
     def __init__(self, plane: ControlPlane, rules: list[dict[str, object]]) -> None:
         self.plane = plane

@@ -28,13 +28,13 @@ FIELDS = [
 
 
 def chart_objects() -> list[chart.Object]:
-    """What the chart makes where agents may read Deployments."""
+    """Return the chart's objects for agents that may read Deployments."""
     objects = [{"apiGroup": "apps", "resource": "deployments"}]
     return chart.agent_objects(chart.render({"spokeSetting": {"agent": {"sources": {"objects": objects}}}}))
 
 
 class Cluster:
-    """One API server, an agent's account, and what the agent keeps."""
+    """An API server, an agent's account, and the agent's source memory."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane

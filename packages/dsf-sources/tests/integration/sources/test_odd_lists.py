@@ -1,4 +1,4 @@
-"""What a real API server does not answer: lists of another shape."""
+"""Responses that a real API server does not send: lists of another shape."""
 
 from __future__ import annotations
 

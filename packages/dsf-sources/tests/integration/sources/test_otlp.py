@@ -131,7 +131,7 @@ def test_scopes_with_the_same_attributes_are_series_of_their_own(make: Make) -> 
     for value, (name, version) in enumerate(scopes):
         scope = resource.scope_metrics.add()
         scope.scope.name, scope.scope.version = name, version
-        # Of its own it says another one, which does not count.
+        # A point may carry a scope version of its own, which is ignored.
         scope.metrics.append(gauge("m", value, at=now + value / 1000, **{"otel.scope.version": "own"} if name else {}))
     assert partial(push(agent, export_request)) == (0, "")
     labels_by_value = {series["values"][-1][1]: series["metric"] for series in agent.series()}
@@ -291,7 +291,8 @@ def test_attributes_of_any_size_take_no_memory(make: Make) -> None:
             before = tracemalloc.get_traced_memory()[0]
     retained_bytes = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    # 48 MB more came. Not the memory of this process, which other tests share and malloc gives back when it likes.
+    # 48 MB more came. tracemalloc is used because the memory of this process is shared with other tests and malloc
+    # returns it late.
     assert retained_bytes < 5_000_000
     assert (agent.received.counts["unwanted"], agent.series()) == (30 * 40, [])
 
