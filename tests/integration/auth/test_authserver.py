@@ -46,7 +46,7 @@ class World(NamedTuple):
         return error.reason, error.message
 
     def revoke(self, token: str) -> None:
-        """Revoke a token as described in RFC 7009, with a different client library. A client of another make, too."""
+        """Revoke a token as described in RFC 7009, with a different client library."""
         answer = requests.post(
             f"{self.server.http.url}/revoke", {"token": token}, auth=(CLIENT, SECRET.replace("%", "%25")),
             verify=str(self.ca.cert), timeout=300,

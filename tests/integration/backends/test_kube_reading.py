@@ -1,4 +1,4 @@
-"""What the hub's backend reads from a real API server, and what it tells of it."""
+"""Objects that the hub's backend reads from a real API server, and its notifications."""
 
 from __future__ import annotations
 

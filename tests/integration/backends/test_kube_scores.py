@@ -244,7 +244,7 @@ def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session:
     assert score_object["status"]["conditions"][0]["reason"] == "WrittenByUpstream"
     assert score_object["metadata"]["labels"] == cluster.manifest()["metadata"]["labels"]
     assert backend.adopt_scores(claim) == 0
-    # Also what both wrote goes.
+    # Items that both programs wrote are replaced too.
     for item in (("a", 1), ("b", 1)):
         backend.apply_score(cluster.manifest(), _status(item))
         assert session.get(cluster.path)["status"] == _status(item)

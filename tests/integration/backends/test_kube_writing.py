@@ -1,4 +1,4 @@
-"""What the hub's backend writes to a real API server."""
+"""Objects that the hub's backend writes to a real API server."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_status_is_replaced_as_a_whole_and_only_if_it_differs(
     assert write(both)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
     write({"healthStatus": "Inactive", "conditions": [condition("Scoring", "False"), condition("Healthy", "True")]})
     write({"healthStatus": "Inactive", "conditions": [condition("Healthy", "False")]})
-    # Another program wrote a status before, as the original project's controller does.
+    # A different program wrote a status before, as the original project's controller does.
     session.merge(path + "/status", {"status": {"lastSyncedConfig": {"name": "old", "description": "d"}}})
     write({"healthStatus": "Inactive", "lastSyncedConfig": {"name": "old"}})
     assert first["spec"] == session.get(path)["spec"]

@@ -1,4 +1,4 @@
-"""What is in the way of a backtest: each says what and where, and keeps what was computed."""
+"""Obstacles to a backtest: each is reported with its place, and computed moments are kept."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class Author:
 
 @pytest.fixture
 def author(tmp_path: Path) -> Iterator[Author]:
-    """Somebody who writes a scorer."""
+    """A person who writes a scorer."""
     with ExitStack() as stack:
         yield Author(tmp_path, stack)
 
 
 def ended_with(result: Any, code: int) -> str:
-    """What it said on standard error."""
+    """Check the exit code and return the standard error on one line."""
     assert result.exit_code == code, result.output
     return " ".join(result.stderr.split())
 

@@ -65,7 +65,7 @@ def test_compare_notes_a_missing_placement(
         result = dsf("compare", "sample-scorer", "sample-scorer", "--placement", "apps/gone")
     assert result.exit_code == 1
     assert "note: there is no Placement 'apps/gone' (any more); `dsf placement` lists them" in result.stdout
-    # What there is was compared all the same.
+    # The existing clusters are compared nevertheless.
     assert "CLUSTER   ITEM" in result.stdout
     assert "worker02" in result.stdout
 

@@ -1,6 +1,6 @@
 """docs/backtest.md works as it is written, with a Prometheus that has a day of the past for each cluster.
 
-What is exchanged: ports, because others may use them. Commands in pods and beside a demo are not typed.
+Only ports are replaced, because others may use them. Commands in pods and beside a demo are not typed.
 """
 
 from __future__ import annotations

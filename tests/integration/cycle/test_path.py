@@ -13,10 +13,10 @@ from tests.faults.fleet import Fleet, scores
 from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
-#: Modules of dsf that a cycle and its result enter in beat, agent and results worker together. They were 35; since then
-#: each cycle needs the hub's clock (`process.hubclock`, and `results.worker`, which hands it to the intake), bounds on
-#: the JSON of others (`boundedjson`), shares of threads and of memory (`agent.turns`, `sources.room`), and the rule of
-#: the items that the hub shares with explain and backtests (`api.scorerule`).
+#: Modules of dsf that a cycle and its result enter in beat, agent and results worker together. The number has grown
+#: from 35 by the hub's clock (`process.hubclock`, and `results.worker`, which passes it to the intake), bounds on
+#: foreign JSON (`boundedjson`), shares of threads and of memory (`agent.turns`, `sources.room`), and the rule of items
+#: that the hub shares with explain and backtests (`api.scorerule`).
 MOST = 42
 #: Windows with cycles, and cycles of each. The median window counts: a new connection or one more poll is in few of
 #: them.
@@ -40,7 +40,7 @@ def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
         fleet.until(lambda: {entry.interval for entry in fleet.schedule.entries()} == {3600}, "the longer interval")
         pass_time(4)
         snapshots = [_calls(files)]
-        # What happens anyway, in as much time.
+        # Count the calls of idle windows of the same length.
         for _ in range(3):
             pass_time(window)
             snapshots.append(_calls(files))

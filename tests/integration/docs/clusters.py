@@ -31,7 +31,7 @@ AGENT_NAMESPACE = "dynamic-scoring"
 CLUSTERS = ("cluster1", "cluster2")
 #: kubectl, when a Deployment is restarted twice within a second.
 _TOO_SOON = "if restart has already been triggered within the past second"
-#: Of each, what a page applies or asks for; the fields are checked elsewhere.
+#: Kinds of each group that pages apply or query; their fields are checked elsewhere.
 _FOREIGN = {
     "monitoring.coreos.com/v1": ("ServiceMonitor", "PrometheusRule"),
     "skupper.io/v2alpha1": ("Site", "AccessGrant", "AccessToken", "Connector", "Listener", "Link"),
@@ -55,7 +55,7 @@ class Clusters:
         self.kubeconfig = folder / "kubeconfig"
         self.hub = ControlPlane()
         self.managed = ControlPlane(crds=False)
-        #: What a page has put into variables; a test puts in what comes from programs that are not here.
+        #: Shell variables of the page; a test adds values that come from programs that are not here.
         self.variables: dict[str, str] = {}
 
     def start(self) -> Self:
@@ -85,7 +85,7 @@ class Clusters:
         self.stop()
 
     def run(self, command: Command, *, render: bool = False) -> str:
-        """What a command prints; variables that it sets are kept. Raises AssertionError with its output.
+        """Run a command and return its output; variables that it sets are kept. Raises AssertionError with its output.
 
         Helm's own are run in this process: a program would load its code each time. With `render` it changes nothing.
         """
@@ -112,7 +112,7 @@ class Clusters:
         return process.stdout
 
     def write_files(self, blocks: Iterable[Block]) -> None:
-        """What a page shows as a file, named in its first line."""
+        """Write the files that a page shows, named in their first line."""
         for block in blocks:
             if name_match := re.match(r"# ([\w-]+\.yaml)\b", block.text):
                 (self.folder / name_match[1]).write_text(block.text)
@@ -165,8 +165,8 @@ class Clusters:
         self.kubeconfig.write_text(json.dumps(config))
 
     def _on_hub(self) -> list[dict[str, Any]]:
-        # Of kind: nodes. Of Kubernetes' controllers: accounts. Of OCM: clusters. Of the charts that are left out here:
-        # a namespace. Of the hub controller: scores.
+        # Programs that do not run here would create these objects: kind the nodes, Kubernetes' controllers the accounts,
+        # OCM the clusters, the omitted charts the namespace, and the hub controller the scores.
         api, accepted = "cluster.open-cluster-management.io", {"hubAcceptsClient": True}
         objects = [_object("v1", "Namespace", name) for name in (NAMESPACE, "monitoring", *CLUSTERS)]
         objects.append(_object("v1", "Node", "hub-control-plane"))

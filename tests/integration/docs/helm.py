@@ -98,7 +98,9 @@ def _releases(config: helm_python.Config) -> list[dict[str, Any]]:
 
 
 def helm(words: Sequence[str], kubeconfig: Path, *, render: bool = False) -> str:
-    """What the program prints with these arguments. Raises HelmError, and AssertionError for what Helm refuses, too."""
+    """Run Helm with these arguments and return its output. Raises HelmError, and AssertionError for what Helm refuses,
+    too.
+    """
     arguments = parser().parse_args(words)
     with helm_python.Config(
         kubeconfig_path=str(kubeconfig),

@@ -19,7 +19,7 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _SHELLS = ("console", "sh", "bash", "shell")
 #: A word that is in the place of a command and is none.
 _KEYWORDS = {"do", "done", "then", "fi", "if", "else", "while"}
-#: What a shell does something with, beside quotes; in single quotes it does nothing.
+#: Characters that a shell interprets, beside quotes; it interprets nothing in single quotes.
 _FOR_A_SHELL = re.compile(r"[|&;<>$`()*?{}~!\[\\]")
 _STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
 _OPERATORS = {"|", "||", "&&", ";", "(", "&", "|&"}
@@ -27,7 +27,7 @@ _OPERATORS = {"|", "||", "&&", ";", "(", "&", "|&"}
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of a page."""
+    """A fenced block of a page."""
 
     page: str
     line: int
@@ -40,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """What a reader types at one prompt: one line, or several that are joined by a backslash."""
+    """A command as typed at a prompt: a line, or several that are joined by a backslash."""
 
     page: str
     line: int
@@ -81,7 +81,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path) -> list[Command]:
-    """What is to be typed: after `$` in console blocks, every line in the others."""
+    """Return the commands of a page: after `$` in console blocks, every line in the others."""
     page_commands: list[Command] = []
     for block in blocks(page):
         if block.language not in _SHELLS:
@@ -112,7 +112,7 @@ def _uncommented(text: str) -> str:
 
 
 def all_commands() -> list[Command]:
-    """Those of all pages."""
+    """Return the commands of all pages."""
     return [command for page in PAGES for command in commands(page)]
 
 
@@ -130,7 +130,7 @@ def _programs(text: str) -> Iterator[str]:
         if token in _OPERATORS or set(token) <= set("|&;("):
             at_start = True
         elif at_start and re.fullmatch(r"\w+=.*", token, re.DOTALL):
-            # Of `A=$(b)` the lexer makes `A=$`, `(` and so on; of `A="$(b)"` one token.
+            # The lexer splits `A=$(b)` into `A=$`, `(` and so on; `A="$(b)"` is one token.
             yield from _inner(token)
         elif at_start and token not in _KEYWORDS:
             at_start = False

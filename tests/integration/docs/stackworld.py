@@ -29,7 +29,7 @@ CLUSTERS = ("worker01", "worker02")
 #: Seconds; a cycle asked for by hand is not to meet one of these, and has as long: in 10 s a busy machine may fail one.
 INTERVAL = 60
 _LOGIN = "admin:a-password"
-#: What kube-state-metrics says of a cluster with two nodes, and of its pods.
+#: Metrics of kube-state-metrics for a cluster with two nodes and their pods.
 _KUBE_STATE = """
 kube_node_status_allocatable{node="n1",resource="cpu"} 4
 kube_node_status_allocatable{node="n2",resource="cpu"} 4
@@ -65,7 +65,7 @@ class StackWorld(Fleet):
         wait_for(http_ready(f"http://127.0.0.1:{self.flower_port}/healthcheck"), 30, "Flower")
 
     def flower_knows(self, task: str) -> dict[str, Any]:
-        """What Flower shows of a task; nothing before its first event."""
+        """Return Flower's view of a task; empty before its first event."""
         user, _, password = _LOGIN.partition(":")
         url = f"http://127.0.0.1:{self.flower_port}/api/task/info/{task}"
         answer = requests.get(url, auth=(user, password), timeout=300)
@@ -116,7 +116,7 @@ class StackWorld(Fleet):
         wait_for(http_ready(f"http://127.0.0.1:{port}/-/ready"), 30, f"{name}; {self.tail(name)}")
 
     def query(self, expression: str, port: int | None = None) -> list[dict[str, Any]]:
-        """What Prometheus answers. Raises AssertionError with its error."""
+        """Run a query on Prometheus and return its result. Raises AssertionError with its error."""
         url = f"http://127.0.0.1:{port or self.prometheus_port}/api/v1/query"
         answered = requests.get(url, params={"query": expression}, timeout=300).json()
         assert answered["status"] == "success", f"{expression}: {answered.get('error')}"
@@ -124,7 +124,7 @@ class StackWorld(Fleet):
         return result
 
     def type(self, command: Command) -> str:
-        """What a command prints. Raises AssertionError with its output."""
+        """Run a command of a page and return its output. Raises AssertionError with its output."""
         variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
         user, _, password = _LOGIN.partition(":")
         config = self.out / "clusters" / CLUSTERS[0] / "dynamic-scoring-config.yaml"

@@ -1,7 +1,7 @@
 """Pages that speak of clusters, followed command by command on real API servers.
 
-There are no nodes and no controllers: that objects are taken as the page shows them is what is seen here. That they do
-their work is seen by the tests of the hub, of the chart and of the whole path.
+Without nodes and controllers, these tests show only that the API server accepts the objects. The tests of the hub, of
+the chart and of the whole path show that they do their work.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.integration.docs.pages import PAGES, Command
 from tests.integration.docs.venues import Venue
 from tests.support.controlplane import ControlPlaneMissingError
 
-# One worker for all of them: they share servers and follow each other.
-#: Followed in this order, on clusters that nobody has used before: the quickstart. Then each of the others.
+# All tests run in one worker, as they share servers and follow each other. Followed in this order, on clusters that
+# nobody has used before: the quickstart. Then each of the others.
 QUICKSTART = "docs/quickstart.md"
 #: Pages on which Helm really changes the release; on the others its values are checked and rendered.
 REAL = {QUICKSTART, "docs/install.md", "docs/upgrade.md", "docs/rotation.md", "docs/migration.md"}

@@ -23,7 +23,7 @@ from tests.support.child import ran
 from tests.support.controlplane import ControlPlaneMissingError, find
 
 COMMANDS = pages.all_commands()
-#: What paths in commands begin with.
+#: Prefixes of paths in commands.
 _FOLDERS = tuple(f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 

@@ -1,4 +1,4 @@
-"""What pages show can be used as it is: links lead somewhere, manifests and JSON are good."""
+"""Links lead somewhere, and manifests and JSON of the pages are valid."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.integration.docs.stackworld import CLUSTERS, INTERVAL, SCORER, StackW
 from tests.integration.docs.venues import Venue
 from tests.support.httpserver import answer
 
-# One worker for all of them: they share servers and follow each other.
+# All tests run in one worker, as they share servers and follow each other.
 _FAILING = "broken"
 
 
@@ -44,7 +44,7 @@ def test_every_command_works(world: StackWorld) -> None:
     assert "n1" in explained
     (rescore_command,) = [text for text in outputs if text.startswith("dsf rescore") and "-o json" in text]
     assert {run["cluster"] for run in json.loads(outputs[rescore_command])["runs"]} == set(CLUSTERS)
-    # What was asked for by hand was done: by the command line, by Celery and through Flower's API.
+    # Manual runs succeeded: by the command line, by Celery and through Flower's API.
     (send_task_command,) = [text for text in outputs if "send-task" in text]
     task = json.loads(outputs[send_task_command])["task-id"]
     world.until(lambda: _has_run(world, task), f"the task {task} that was sent through Flower")

@@ -24,7 +24,7 @@ class Venue(enum.Enum):
     HERE = "here"
     #: By the page's own test.
     OWN = "own"
-    #: Not at all; it is looked at as far as that goes.
+    #: The command is not run, only checked statically.
     NOWHERE = "nowhere"
 
 
@@ -77,9 +77,9 @@ NOWHERE = {
 
 _CLUSTER_PROGRAMS = {"kubectl", "helm"}
 _STACK_PROGRAMS = {"dsf", "celery", "curl"}
-#: What else may stand in a command, beside programs of the tables above.
+#: Programs that a command may use beside those of the tables above.
 TOOLS = {"sed", "base64", "grep", "openssl", "cd", "export", "source", "promtool", "jq"}
-#: Those that need nothing of ours, or only files.
+#: Programs that need nothing of ours, or only files.
 _HERE_FIRST = {"export", "source", "promtool"}
 #: Commands of `dsf` that need only files of the repository.
 _FILES_ONLY = re.compile(r"dsf scorer test\b")

@@ -1,4 +1,4 @@
-"""One exporter per test process."""
+"""All tests of a process share one exporter."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Fleet:
         tell_readers(self.redis, cluster, scorer)
 
     def cycle(self, cluster: str, scorer: str = SAMPLE, **values: object) -> None:
-        """One entry of the history."""
+        """Add an entry to the history."""
         entry = HistoryEntry.model_validate({"run": new_run_id(self.now), "at": self.now, "outcome": "ok", **values})
         self.redis.lpush(keys.history_key(cluster, scorer), entry.row())
 
@@ -115,7 +115,7 @@ def good_fleet(client: redis.Redis, *, due_in: float = 5.0) -> Fleet:
 
 
 def set_row(client: redis.Redis, cluster: str, scorer: str, fields: Mapping[str, object]) -> None:
-    """What the scripts of the results worker do with the row of a pair."""
+    """Update the row of a pair as the scripts of the results worker do."""
     pair = keys.pair(cluster, scorer)
     stored_row: str | None = client.hget(keys.ROWS, pair)  # type: ignore[assignment]
     row = {name: str(value) for name, value in {**json.loads(stored_row or "{}"), **fields}.items()}

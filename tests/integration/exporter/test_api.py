@@ -29,7 +29,7 @@ def fleet(redis_client: redis.Redis) -> Fleet:
     fleet = good_fleet(redis_client, due_in=300)
     for number in range(10):
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
-        # Not overdue while the test lasts.
+        # The entries are not overdue while the test lasts.
         fleet.entry(f"edge{number}", due_in=300)
         if number:
             fleet.score(f"edge{number}")
@@ -111,7 +111,7 @@ def test_past_cycles_come_in_pages_while_others_end(client: Client, exporter: Ap
 
     run_ids, cursor = page()
     assert (run_ids, cursor) == (runs[5:3:-1], runs[4])
-    # One more ends, and the oldest of the first page is kept no more: nothing is given twice, nothing is left out.
+    # A further run ends, and the oldest of the first page is trimmed: no run is listed twice or left out.
     fleet.cycle("edge0", run=runs[6])
     assert page(runs[4]) == (runs[3:1:-1], runs[2])
     fleet.redis.lrem(history, 1, fleet.redis.lindex(history, 4) or "")
@@ -197,7 +197,7 @@ def test_paused_pairs_are_marked_in_every_list(
     store = ScheduleStore(fleet.redis)
     store.set_override(f"worker01/{SAMPLE}", paused=True)
     [score] = client.scores(cluster="worker01").scores
-    # It may be used as long as it is valid.
+    # A score of a paused pair may be used until it expires.
     assert (score.state, score.fresh) == (Verdict.PAUSED, True)
     assert [score.cluster for score in client.scores().scores if score.state is Verdict.PAUSED] == ["worker01"]
     paused_scores = exporter.get("/api/v1/scores?state=paused").json()["scores"]
@@ -209,7 +209,7 @@ def test_paused_pairs_are_marked_in_every_list(
 
 
 def test_status_says_the_same_with_the_api(exporter: ApiProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a DynamicScorer that could not run yet, and of a demo that was named for one command."""
+    """The status includes a DynamicScorer that could not run yet, and a demo that was selected for one command."""
     fleet.registry.remove_scorer(STATIC)
     for cluster in ("edge0", "edge1", "edge2", "edge3"):
         fleet.redis.hdel(keys.ENTRIES, f"{cluster}/{SAMPLE}")

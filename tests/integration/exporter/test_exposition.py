@@ -66,7 +66,7 @@ def test_series_above_the_limit_are_left_out_of_the_exposition(
         SAMPLE: level,
         STATIC: level,
     }
-    # What there would be does not depend on what there is.
+    # The wanted series do not depend on the exposed ones.
     text = TestClient(make_app(fleet.redis, series_limit=limit)).get("/metrics").text
     assert f"dynamic_scoring_series_wanted {float(EVERYTHING)}" in text.splitlines()
     # Sums are always there.

@@ -29,7 +29,7 @@ def test_scores_come_in_pages(exporter: ApiProcess, redis_client: redis.Redis) -
 
     first = page(limit=3)
     assert [score["cluster"] for score in first["scores"]] == ["edge0", "edge1", "edge2"]
-    # What goes or comes meanwhile moves no other one.
+    # Pairs that are removed or added meanwhile do not shift the others.
     redis_client.hdel(keys.ENTRIES, "edge2/sample-scorer")
     fleet.entry("alpha")
     second = page(first["continue"], limit=3)

@@ -20,7 +20,7 @@ __all__ = ["dsf"]
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
-    """One with a good fleet, whose folder is gone."""
+    """A Redis with a good fleet, whose folder has been removed."""
     with RedisServer() as server:
         client = server.client()
         good_fleet(client)

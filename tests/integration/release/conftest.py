@@ -1,6 +1,6 @@
 """All files of a release, made once for the tests of this folder, which run in one process.
 
-They are those of a dry run: of a later version, from the last commit of a repository that has what is in this checkout.
+The files are from a dry run of a later version, from the last commit of a repository with the content of this checkout.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
     folder = tmp_path_factory.mktemp("release") / "repository"
     tracked_files = run(ROOT, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout
     for name in tracked_files.strip("\0").split("\0"):
-        # One that is removed and not committed is listed, too.
+        # git lists a file whose removal is not committed, too.
         if os.path.lexists(ROOT / name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)

@@ -40,7 +40,7 @@ entries:
   dynamic-scoring-framework:
     - {apiVersion: v2, name: dynamic-scoring-framework, version: 0.0.9, digest: abc, urls: [https://example.com/0.0.9.tgz]}
 """
-#: What krew's index refuses a manifest without, or with another form of.
+#: Fields without which, or with a different form of which, krew's index refuses a manifest.
 KREW: dict[str, Any] = {
     "required": ["apiVersion", "kind", "metadata", "spec"],
     "properties": {
@@ -102,7 +102,7 @@ def test_release_files_are_complete_and_match_their_checksums(dist: Path) -> Non
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_an_sdist_makes_the_wheel_that_the_checkout_makes(dist: Path, sources: Path, name: str, tmp_path: Path) -> None:
-    """Those of a release are made through the source distribution."""
+    """The wheels of a release are built from the source distribution."""
     assert contents(wheel(dist, name)) == contents(built(sources / PACKAGES[name], tmp_path, "--wheel"))
 
 
@@ -133,7 +133,7 @@ def test_wheel_has_types_its_version_and_pinned_siblings(dist: Path, name: str) 
     assert wheel_metadata["Version"] == VERSION
     assert wheel_metadata["License-Expression"] == "Apache-2.0"
     assert any(file.endswith("licenses/LICENSE") for file in names)
-    # What an index shows.
+    # Fields that an index displays.
     assert all(
         [
             wheel_metadata["Author"],
@@ -190,7 +190,7 @@ def test_the_index_keeps_earlier_versions(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "index.yaml").write_text(EARLIER)
     script = str(ROOT / "scripts" / "artefacts")
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "dist"), str(tmp_path / "index.yaml")])
-    # What uv makes takes seconds, and is not about the chart.
+    # Building with uv takes seconds and does not concern the chart.
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
     runpy.run_path(script, run_name="__main__")
     index = yaml.safe_load((tmp_path / "dist" / "index.yaml").read_text())

@@ -1,4 +1,4 @@
-"""What a release's files are to somebody who installs them: into empty environments, away from this checkout."""
+"""A user's view of a release: its files are installed into empty environments, away from this checkout."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run(*command: str | Path, folder: Path) -> str:
-    """What a command prints that has to succeed."""
+    """Run a command that has to succeed, and return its output."""
     process = ran(*command, folder=folder)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
@@ -84,7 +84,7 @@ def libraries(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def installed(programs: Path, *modules: str) -> list[str]:
-    """Those of the modules that an environment has."""
+    """Return those of the modules that an environment has."""
     code = "import sys\nfrom importlib.util import find_spec\nprint(*filter(find_spec, sys.argv[1:]))"
     return run(programs / "python", "-I", "-c", code, *modules, folder=programs).split()
 
@@ -123,7 +123,7 @@ def test_the_framework_alone_says_what_a_command_lacks(core: Path) -> None:
         "demo": "demo",
         "up --manifests .": "demo",
     }
-    # One process for all of them.
+    # All commands run in one process.
     results = json.loads(run(core / "python", "-I", "-c", _ALL, *commands_and_extras, folder=core))
     assert results == {
         command: [1, "", f"error: this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'\n"]
@@ -206,7 +206,7 @@ def test_type_checker_reads_the_types_of_installed_libraries(libraries: Path, tm
     for name, program in _PROGRAMS.items():
         text = program.read_text() if isinstance(program, Path) else program
         (tmp_path / f"{name}_program.py").write_text(text)
-        # It is no success of a checker that knows nothing: a wrong use is an error.
+        # Each program also has a wrong use, which must be an error: a checker that reads no types would accept it.
         (tmp_path / f"{name}_wrong.py").write_text(f"{text}\n{_WRONG[name]}\n")
     config = tmp_path / "mypy.ini"
     config.write_text(f"[mypy]\n[mypy-{_NOT_READ}]\nfollow_imports = skip\nfollow_imports_for_stubs = True\n")
@@ -227,7 +227,7 @@ def test_type_checker_reads_the_types_of_installed_libraries(libraries: Path, tm
     assert sorted(wrong) == sorted(f"{name}_wrong" for name in _PROGRAMS), output
 
 
-#: What the libraries load and these programs have nothing of: to read it takes more than half of the time.
+#: Packages that the libraries load and these programs do not use: reading them takes more than half of the time.
 _NOT_READ = ",".join(
     f"{name}.*"
     for name in (

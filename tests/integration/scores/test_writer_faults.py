@@ -181,7 +181,7 @@ def test_failing_pairs_leave_most_of_the_writes_to_others(bed: Bed) -> None:
 
 
 def test_scores_are_written_and_pairs_go_while_redis_is_full(bed: Bed) -> None:
-    """Else scores expire although nothing is wrong with them, and nobody could make room by removing a scorer."""
+    """Otherwise valid scores would expire, and removing a scorer could not free any memory."""
     writer = bed.writer()
     bed.add("c2")
     bed.cycle("c2")

@@ -1,4 +1,4 @@
-"""What the tests of the score writer compare with: the object of c1/s1 and the writer's counters."""
+"""Helpers of the score writer's tests: the object of c1/s1 and the writer's counters."""
 
 from __future__ import annotations
 
