@@ -87,7 +87,7 @@ def _clear(plane: ControlPlane) -> None:
     plane.kubectl("delete", "placements,placementbindings,placementdecisions,managedclusters", "--all", "-A")
 
 
-def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None:
+def test_documented_optimization_commands_work(hub: ControlPlane, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     programs_on_path = (Path(sys.executable).parent, find("kubectl"), os.environ["PATH"], programs.find("curl").parent)

@@ -38,7 +38,7 @@ def eventually(world: World, condition: Callable[[], object], what: str, timeout
     print(f"{what}: {time.monotonic() - began:.2f} s")
 
 
-def test_the_configuration_arrives_on_each_cluster(world: World) -> None:
+def test_configuration_is_delivered_to_each_cluster(world: World) -> None:
     for name, cluster in world.clusters.items():
 
         def delivered(cluster=cluster) -> list[dict[str, object]]:
@@ -100,7 +100,7 @@ def _exported(world: World, cluster: str) -> bool:
     return re.search(rf'^dynamic_score{{[^}}]*ds_cluster="{cluster}"'.encode(), page, re.MULTILINE) is not None
 
 
-def test_the_commands_are_those_of_the_readme(world: World) -> None:
+def test_started_commands_match_the_readme(world: World) -> None:
     text = (ROOT / "README.md").read_text()
     section, _, _ = text[text.index("## On a cluster") :].partition("\n## ")
     documented_commands = set(re.findall(r"^\$ dsf (\w+)", section, re.MULTILINE))
@@ -111,7 +111,7 @@ def test_the_commands_are_those_of_the_readme(world: World) -> None:
     assert names == explained_variables | {"DSF_SIGNING_KEY_FILE"}
 
 
-def test_the_scorer_says_that_it_works(world: World) -> None:
+def test_scorer_status_reports_success(world: World) -> None:
     def conditions() -> dict[str, str]:
         scorer = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "sample-scorer"))
         return {

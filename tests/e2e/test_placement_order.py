@@ -378,7 +378,7 @@ def _asked(cluster: str) -> Question:
     )
 
 
-def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:
+def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -> None:
     """Compare all 200 Placements, including those that balance, with what OCM's scheduler would do now."""
 
     situations: dict[str, Situation] = {}
@@ -457,7 +457,7 @@ def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) ->
     assert next(row for row in view.ranking if row.cluster == "c00").cells[0].standing == "missing"
 
 
-def test_the_command_explains_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_placement_command_prints_the_ranking(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
     from dsf.cli.main import app

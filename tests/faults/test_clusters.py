@@ -55,7 +55,7 @@ def gaps(fleet: Fleet, since: float) -> list[float]:
     return [new - old for new, old in pairwise(times)]
 
 
-def test_away(fleet: Fleet) -> None:
+def test_stopped_agent_is_reported_and_its_queue_stays_bounded(fleet: Fleet) -> None:
     fleet.until(lambda: gauge(fleet, "web", "cpu", "c2") == 10)
     fleet.until(lambda: fleet.items("cpu", "c2") == {"n1": 10})
     since = time.time()
@@ -98,7 +98,7 @@ def test_away(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.redis.llen(queue) <= 1, "the queue to be taken")
 
 
-def test_masked_while_a_cycle_runs(fleet: Fleet) -> None:
+def test_mask_during_a_cycle_removes_the_score_without_a_failure(fleet: Fleet) -> None:
     """The score goes from the hub and from both /metrics, and what the running cycle brings is not taken in."""
     fleet.scorer("masked", scores(10), interval=2)
     for cluster in ("c1", "c2"):

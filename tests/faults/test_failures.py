@@ -97,7 +97,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator
         yield world
 
 
-def test_floods_at_once(fleet: Fleet) -> None:
+def test_floods_of_a_source_do_not_affect_other_scorers(fleet: Fleet) -> None:
     """Other scorers are unaffected, and the agent's memory stays small."""
     memory = fleet.memory("agent c1")
     with fleet.unaffected("steady"):
@@ -160,7 +160,7 @@ def test_invalid_manifests_are_reported_by_dsf_status(fleet: Fleet) -> None:
         (fleet.manifests / f"scorer-{name}.yaml").unlink()
 
 
-def test_all_is_well_without_failures(fleet: Fleet) -> None:
+def test_status_metrics_and_books_are_clean_after_all_failures(fleet: Fleet) -> None:
     """The steady scorer is unaffected by all failures before, and the agent's metrics are well formed."""
     names = {"steady", "asked", *FLOODS}
 

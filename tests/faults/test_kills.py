@@ -79,7 +79,7 @@ def release(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("stage", ["fetch", "score", "publish"])
-def test_an_agent_in_each_stage(fleet: Fleet, stage: str) -> None:
+def test_agent_killed_in_any_stage_scores_at_the_next_tick(fleet: Fleet, stage: str) -> None:
     run = hold(fleet, stage)
     fleet.kill("agent c1")
     release(fleet)
@@ -100,7 +100,7 @@ def test_an_agent_in_each_stage(fleet: Fleet, stage: str) -> None:
     assert fleet.items("held") == {"n1": 50}
 
 
-def test_beat_with_a_standby_and_without(fleet: Fleet) -> None:
+def test_killed_beat_is_replaced_by_a_standby_or_a_new_process(fleet: Fleet) -> None:
     fleet.schedule.set_override("c1/held", interval=3, note="incident 42")
     fleet.run("beat 2")
     # Either of them: one that gets no CPU for two seconds loses its lock.
@@ -123,7 +123,7 @@ def test_beat_with_a_standby_and_without(fleet: Fleet) -> None:
     fleet.schedule.reset("c1/held")
 
 
-def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
+def test_killed_results_worker_loses_no_queued_result(fleet: Fleet) -> None:
     for _ in range(2):
         fleet.kill("results")
         queued_results = Sent(fleet.redis, "c1")
@@ -155,7 +155,7 @@ def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
     assert fleet.items("held") == {"n1": 50}
 
 
-def test_the_hub_while_scoring_goes_on(fleet: Fleet) -> None:
+def test_scoring_goes_on_while_the_hub_is_killed(fleet: Fleet) -> None:
     fleet.schedule.set_override("*/steady", interval=1, note="kept")
     fleet.kill("hub")
     with fleet.unaffected("calm"):
@@ -172,7 +172,7 @@ def test_the_hub_while_scoring_goes_on(fleet: Fleet) -> None:
     fleet.schedule.reset("*/steady")
 
 
-def test_the_exporter_has_its_counters_back(fleet: Fleet) -> None:
+def test_restarted_exporter_restores_its_counters(fleet: Fleet) -> None:
     name = "dynamic_scoring_scheduled_total"
     before = fleet.metric("web", name, ds_score_name="steady-score")
     assert before

@@ -69,9 +69,7 @@ def fleet(tmp_path: Path, clock: MovedClock, case: tuple[str, int, str]) -> Iter
         yield stack
 
 
-def test_scores_go_on_and_the_machine_with_the_wrong_clock_is_named(
-    fleet: WrongFleet, case: tuple[str, int, str]
-) -> None:
+def test_machine_with_a_wrong_clock_is_named_and_scores_go_on(fleet: WrongFleet, case: tuple[str, int, str]) -> None:
     assert "LD_PRELOAD" not in os.environ
     fleet.wait_success("sample", cycles=3)
     fleet.until(lambda: fleet.items("sample") == {"n1": 10}, "the object")

@@ -53,7 +53,7 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
     fleet.until(lambda: fleet.spooled("c1") == [])
 
 
-def test_away_for_a_while(fleet: Fleet) -> None:
+def test_fleet_recovers_from_a_killed_redis(fleet: Fleet) -> None:
     began, before = time.monotonic(), fleet.state("fast")
     fleet.redis_server.kill()
     killed = time.monotonic()
@@ -79,7 +79,7 @@ def test_away_for_a_while(fleet: Fleet) -> None:
         assert fleet.log(name).count("Traceback") == 0, name
 
 
-def test_frozen_so_that_connections_stay_half_open(fleet: Fleet) -> None:
+def test_fleet_recovers_from_a_frozen_redis_with_half_open_connections(fleet: Fleet) -> None:
     os.kill(fleet.redis_server.pid, signal.SIGSTOP)
     # Longer than any time-out of a connection.
     pass_time(13)

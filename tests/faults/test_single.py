@@ -43,7 +43,7 @@ def test_killed_single_process_loses_no_run_and_no_override(fleet: Fleet) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_single_process_gives_the_beat_lock_back(fleet: Fleet, number: signal.Signals) -> None:
+def test_stopped_single_process_releases_the_beat_lock(fleet: Fleet, number: signal.Signals) -> None:
     fleet.until(lambda: fleet.redis.get(keys.BEAT_LOCK), "beat to be active")
     process = fleet.processes.pop("whole")
     children = psutil.Process(process.pid).children()
@@ -56,7 +56,7 @@ def test_stopped_single_process_gives_the_beat_lock_back(fleet: Fleet, number: s
     fleet.wait_ready("whole")
 
 
-def test_single_process_without_its_folder_lock_ends_with_a_sentence(fleet: Fleet, tmp_path: Path) -> None:
+def test_single_process_without_its_folder_lock_ends_with_an_error(fleet: Fleet, tmp_path: Path) -> None:
     del tmp_path
     fleet.run("whole 2")
     second = fleet.processes.pop("whole 2")

@@ -211,7 +211,7 @@ class Mix:
         self.fleet.redis.set(keys.mail_flag(cluster), 1)
 
 
-def test_the_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     mix = Mix(fleet, SEED)
     mix.run(SECONDS)
     mix.complete()

@@ -104,7 +104,7 @@ def check_gaps(fleet: Fleet, runs: int, before: int) -> None:
     assert seconds_between_runs == pytest.approx([2] * (runs - 1), abs=0.01)
 
 
-def test_an_interval_shows_in_the_pace_and_survives_a_restart_of_everything(fleet: Fleet) -> None:
+def test_interval_override_changes_the_pace_and_survives_a_restart_of_all_processes(fleet: Fleet) -> None:
     before = left_out(fleet)
     process = fleet.dsf("schedule", "set", "sample", "--cluster", "c1", "--interval", "2", "--note", "incident 42")
     assert process.returncode == 0, process.stderr

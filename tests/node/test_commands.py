@@ -78,7 +78,7 @@ def _results(world: World) -> list[dict[str, Any]]:
     return world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=hub")
 
 
-def test_celery_inspect_answers(world: World) -> None:
+def test_celery_inspect_returns_tasks_and_stats(world: World) -> None:
     def ask(question: str) -> dict[str, Any]:
         return wait_for(lambda: inspected(world, question), 60, f"answers to {question}", interval=1)
 

@@ -88,7 +88,7 @@ def _scored(compose: Compose) -> bool:
     return True
 
 
-def test_all_services_are_healthy_and_both_clusters_have_scores(compose: Compose) -> None:
+def test_services_are_healthy_and_both_clusters_have_scores(compose: Compose) -> None:
     for service in SERVICES:
         wait_for(lambda service=service: compose.healthy(service), 120, f"{service} healthy", interval=1)
     wait_for(lambda: _scored(compose), 90, "scores of both clusters", interval=1)
@@ -109,7 +109,7 @@ def test_killed_container_is_restarted(compose: Compose) -> None:
         wait_for(lambda service=service: compose.healthy(service), 120, f"{service} healthy", interval=1)
 
 
-def test_scores_go_on_after_all_that(compose: Compose) -> None:
+def test_scoring_goes_on_after_the_restarts(compose: Compose) -> None:
     def scores() -> bool:
         words = ("exec", "-T", "hub", "dsf", "rescore", "sample-scorer", "--wait", "--timeout", "20")
         try:
@@ -121,7 +121,7 @@ def test_scores_go_on_after_all_that(compose: Compose) -> None:
     wait_for(scores, 90, "a cycle on both clusters", interval=1)
 
 
-def test_down_leaves_nothing(compose: Compose) -> None:
+def test_compose_down_leaves_nothing(compose: Compose) -> None:
     """Runs after the others of this file."""
     compose("down", "--volumes")
     for what in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):

@@ -66,7 +66,7 @@ def _runs_them(world: World, images: dict[str, str]) -> bool:
     return True
 
 
-def test_make_deploy_brings_the_images_into_an_installation(world: World, deployed: dict[str, str]) -> None:
+def test_make_deploy_updates_the_images_of_an_installation(world: World, deployed: dict[str, str]) -> None:
     wait_for(lambda: _runs_them(world, deployed), 180, "pods with the images that were built", interval=1)
     world.rescore()
 

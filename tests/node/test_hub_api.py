@@ -81,7 +81,7 @@ def test_redis_pod_listens_on_its_port_alone(world: World) -> None:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_agents_are_back_after_a_restart_of_the_api_server(world: World) -> None:
+def test_agents_reconnect_after_a_restart_of_the_api_server(world: World) -> None:
     daemon = world.hub.daemon("kube-apiserver")
     with world.watch() as watch, watch.window("API server restarted", 30):
         daemon.stop()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_nodes", "world")
 
 
 @pytest.mark.parametrize("image", [HUB_IMAGE, AGENT_IMAGE])
-def test_an_image_needs_no_rights_and_no_network(image: str) -> None:
+def test_image_runs_without_rights_and_network(image: str) -> None:
     assert "Usage" in run(*engine.docker(*_CONFINED, image, "--help"))
 
 
@@ -37,12 +37,12 @@ def test_image_contains_no_writable_folders(image: str) -> None:
     assert [path for path in writable_folders if not path.startswith(("/run/lock", "/var/lib/dsf"))] == []
 
 
-def test_the_agents_image_is_small(world: World) -> None:
+def test_agent_image_is_small(world: World) -> None:
     sizes = [int(run(*engine.docker("image", "inspect", "--format={{.Size}}", name))) for name in (AGENT_IMAGE, PYTHON)]
     assert sizes[0] - sizes[1] <= AGENT_SIZE, sizes
 
 
-def test_the_samples_plug_in_is_built_into_the_agents_image() -> None:
+def test_sample_plugin_is_built_into_the_agent_image() -> None:
     image = "local/agent-with-csv:test"
     engine.build(ROOT / "samples" / "csv-source", image, "--build-arg", f"AGENT={AGENT_IMAGE}")
     say = "from dsf.sources import source_of; print(source_of('csv.example.com').args[1])"

@@ -51,7 +51,7 @@ def tokens(world: World) -> Iterator[dict[str, str]]:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "serviceaccount", *tokens_by_account)
 
 
-def test_the_api_wants_a_token_of_somebody_who_may_look(world: World, tokens: dict[str, str]) -> None:
+def test_api_requires_the_token_of_a_permitted_viewer(world: World, tokens: dict[str, str]) -> None:
     url = f"http://dynamic-scoring-hub.{HUB_NAMESPACE}:{_PORT}/api/v1/summary"
 
     def status(token: str) -> int:
@@ -107,7 +107,7 @@ def test_page_in_a_browser_shows_the_fleet_to_permitted_users(look: Look) -> Non
     assert not [name for name in ("sample-scorer", *MANAGED) if name in denied_page["text"]]
 
 
-def test_an_editor_compares_two_versions_of_a_scorer(world: World, look: Look) -> None:
+def test_editor_compares_two_versions_of_a_scorer(world: World, look: Look) -> None:
     """In the pod of the page; a viewer is not offered to."""
     scorer_object = world.hub.get("dynamicscorer", "cluster-free", "-n", HUB_NAMESPACE)
     spec = copy.deepcopy(scorer_object["spec"])

@@ -130,13 +130,13 @@ def _refused(pods: Pods, flows: list[tuple[str, str, int]]) -> list[tuple[str, s
         return [flow for flow, works in zip(flows, reached, strict=True) if not works]
 
 
-def test_every_flow_works_without_enforcement(hub_pods: Pods, agent_pods: Pods) -> None:
+def test_flows_work_without_enforcement(hub_pods: Pods, agent_pods: Pods) -> None:
     """Without this test a refusal would prove nothing."""
     wait_for(lambda: not _refused(hub_pods, FORBIDDEN + NEEDED), 30, "all flows")
     wait_for(lambda: agent_pods.connects("prometheus", "agent", OTHER), 30, "a listener in the agent's pod")
 
 
-def test_network_policies_allow_needed_flows_and_refuse_all_others(world: World, hub_pods: Pods) -> None:
+def test_network_policies_allow_only_needed_flows(world: World, hub_pods: Pods) -> None:
     with policies.enforced(world.hub) as pods:
         assert pods >= 3
         assert _refused(hub_pods, FORBIDDEN) == FORBIDDEN
@@ -145,7 +145,7 @@ def test_network_policies_allow_needed_flows_and_refuse_all_others(world: World,
         world.rescore()
 
 
-def test_an_agent_offers_its_metrics_and_nothing_else(world: World, agent_pods: Pods) -> None:
+def test_agent_exposes_its_metrics_only(world: World, agent_pods: Pods) -> None:
     with policies.enforced(world.managed["cluster1"]):
         assert not agent_pods.connects("prometheus", "agent", OTHER)
         for flow in (("prometheus", "agent", 8080), ("agent", "prometheus", 9090)):

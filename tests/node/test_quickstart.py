@@ -32,13 +32,13 @@ _BUSY = {
 }
 
 
-def test_every_command_of_the_page_succeeds(world: World) -> None:
+def test_quickstart_commands_succeed(world: World) -> None:
     failed_commands = [str(typed) for typed in world.reader.typed if typed.code]
     assert not failed_commands, "\n\n".join(failed_commands)
     assert len(world.reader.typed) > 30
 
 
-def test_all_pods_are_ready_and_none_was_started_again(world: World) -> None:
+def test_pods_are_ready_without_restarts(world: World) -> None:
     places = [
         (world.hub, HUB_NAMESPACE),
         *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
@@ -49,7 +49,7 @@ def test_all_pods_are_ready_and_none_was_started_again(world: World) -> None:
             assert set(restarts(pod).values()) == {0}, restarts(pod)
 
 
-def test_every_pod_of_a_managed_cluster_has_a_score(world: World) -> None:
+def test_pods_of_managed_clusters_have_scores(world: World) -> None:
     for name, cluster in world.managed.items():
         running = {pod["metadata"]["name"] for pod in cluster.items("pods", "-A")}
         scored = {item.split(";")[-1] for item in world.score(name)}
@@ -59,7 +59,7 @@ def test_every_pod_of_a_managed_cluster_has_a_score(world: World) -> None:
         assert valid > datetime.datetime.now(datetime.UTC)
 
 
-def test_the_addon_is_available_on_each_managed_cluster(world: World) -> None:
+def test_addon_is_available_on_each_managed_cluster(world: World) -> None:
     def available(name: str) -> bool:
         (addon,) = world.hub.items("managedclusteraddons", "-n", name)
         conditions = {condition["type"]: condition["status"] for condition in addon["status"]["conditions"]}
@@ -81,7 +81,7 @@ def test_pod_security_restricted_is_enforced(world: World) -> None:
             cluster.kubectl("-n", namespace, "run", "loose", "--image=x", "--dry-run=server")
 
 
-def test_an_agent_runs_as_any_user(world: World) -> None:
+def test_agent_runs_as_any_user(world: World) -> None:
     """A cluster assigns a user id that the image does not have, as OpenShift does."""
     for name, uid in (("cluster1", 65532), (clusters.OTHER_USERS, 1000650000)):
         cluster = world.managed[name]
@@ -90,7 +90,7 @@ def test_an_agent_runs_as_any_user(world: World) -> None:
         assert printed_uid.strip() == str(uid)
 
 
-def test_flower_answers_where_the_page_says(world: World) -> None:
+def test_flower_responds_at_the_documented_address(world: World) -> None:
     """The page's port-forward still runs."""
     code = ("curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}")
     assert world.on_the_lan(*code, "http://localhost:5555/healthcheck") == "200"
@@ -109,11 +109,11 @@ def _chosen(world: World) -> str:
     return best
 
 
-def test_the_placement_follows_the_scores(world: World) -> None:
+def test_placement_follows_the_scores(world: World) -> None:
     assert wait_for(lambda: _chosen(world), 120, "the Placement to have the better cluster", interval=1)
 
 
-def test_the_placement_leaves_a_cluster_that_gets_busy(world: World) -> None:
+def test_placement_leaves_a_busy_cluster(world: World) -> None:
     before = wait_for(lambda: _chosen(world), 120, "the Placement to have the better cluster", interval=1)
     world.dsf("schedule", "set", "cluster-free", "--interval", "5")
     world.managed[before].apply(_BUSY)

@@ -7,7 +7,7 @@ from tests.node.world import HUB_NAMESPACE, MANAGED, World
 from tests.support.wait import wait_for
 
 
-def test_rollback_scores_as_before(world: World) -> None:
+def test_rollback_restores_the_values_and_scoring_goes_on(world: World) -> None:
     world.judge()
     before = world.revision()
     limit = "--set hub.resources.limits.cpu=900m"
@@ -25,7 +25,7 @@ def _hubs_limit(world: World) -> str | None:
     return limit
 
 
-def test_an_uninstallation_leaves_nothing_but_what_the_page_says_and_the_next_one_takes_it(world: World) -> None:
+def test_uninstallation_keeps_the_documented_objects_only_and_a_new_installation_adopts_them(world: World) -> None:
     """The page's commands; then the quickstart's own, on the volume that was kept."""
     world.judge()
     assert installation.labelled(world.hub)

@@ -59,7 +59,7 @@ def test_deleted_pod_is_replaced(world: World, name: str) -> None:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_every_container_may_be_killed(world: World) -> None:
+def test_killed_container_is_restarted_and_scoring_goes_on(world: World) -> None:
     """SIGKILL to the first process of each, all at once."""
     before: dict[str, int] = {}
     for cluster, namespace, selector in _places(world).values():

@@ -40,7 +40,7 @@ def _one_cycle(world: World) -> None:
     wait_for(succeeds, 120, "a cycle on every cluster", interval=1)
 
 
-def test_agents_go_over_to_it(world: World, pods: SentinelPods) -> None:
+def test_agents_switch_to_the_sentinel_setup(world: World, pods: SentinelPods) -> None:
     _one_cycle(world)
     assert not world.pods(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=redis")
 
@@ -51,7 +51,7 @@ def test_killed_sentinel_is_replaced(world: World, pods: SentinelPods) -> None:
     wait_for(lambda: pods.master() == SERVERS["redis-0"], 60, "the Sentinels to agree again", interval=1)
 
 
-def test_the_server_is_taken_away(world: World, pods: SentinelPods) -> None:
+def test_killed_master_is_replaced_by_the_replica(world: World, pods: SentinelPods) -> None:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "redis-0", "--grace-period=0", "--force")
     _one_cycle(world)
     # A different Sentinel may have reported it first.

@@ -110,14 +110,14 @@ def _has(world: World, cluster: str, name: str, value: int) -> bool:
     return True
 
 
-def test_fields_of_objects(world: World) -> None:
+def test_object_source_scores_fields_of_objects(world: World) -> None:
     for name in MANAGED:
         agent = world.managed[name].get("deployment", _AGENT, "-n", AGENT_NAMESPACE)
         seconds = agent["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         wait_for(lambda name=name, value=seconds: _has(world, name, "grace-period", value), 90, interval=1)
 
 
-def test_metrics_that_a_collector_pushes(world: World) -> None:
+def test_pushed_metrics_of_a_collector_are_scored(world: World) -> None:
     for name in MANAGED:
         cluster = world.managed[name]
 
@@ -130,7 +130,7 @@ def test_metrics_that_a_collector_pushes(world: World) -> None:
         wait_for(scored, 90, f"a score of what was pushed on {name}", interval=2)
 
 
-def test_several_sources_with_a_secret_from_the_hub(world: World) -> None:
+def test_several_sources_use_a_secret_from_the_hub(world: World) -> None:
     for name in MANAGED:
         # The cycle reads the Secret: it is there, and so is the right that the hub wrote for it.
         wait_for(lambda name=name: _has(world, name, "seven", 7), 90, interval=1)

@@ -28,7 +28,7 @@ def _judged(world: World) -> Iterator[None]:
     world.judge()
 
 
-def test_helm_test_runs_one_cycle_from_inside(world: World) -> None:
+def test_helm_test_runs_one_cycle_inside_the_cluster(world: World) -> None:
     output = world.helm("test", "--timeout 5m")
     assert "Phase:          Succeeded" in output
 
@@ -48,9 +48,7 @@ def released(world: World, tmp_path: Path) -> Release:
     return last_release
 
 
-def test_an_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(
-    world: World, released: Release
-) -> None:
+def test_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(world: World, released: Release) -> None:
     """Every pod is replaced: of the hub's processes and, through OCM, of the agents; then Redis, on its volume."""
     assert released.hub_image in _images(world.pods(world.hub, HUB_NAMESPACE))
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(_INTERVAL))
@@ -93,7 +91,7 @@ def _uids(world: World, cluster: str) -> set[str]:
     return {pod["metadata"]["uid"] for pod in world.pods(world.managed[cluster], AGENT_NAMESPACE, _AGENT)}
 
 
-def test_every_pod_becomes_ready_with_a_tenth_of_a_core(world: World) -> None:
+def test_pods_become_ready_with_a_tenth_of_a_core(world: World) -> None:
     before = world.revision()
     limits = [f"--set {part}.resources.limits.cpu=100m" for part in (*COMPONENTS, "redis", "spokeSetting.agent")]
     world.helm("upgrade", "deploy/helm", "--reuse-values", *limits, "--wait --timeout 10m")

@@ -93,7 +93,7 @@ def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, Scr
     assert agent.no_result()
 
 
-def test_connections_are_one_for_each_thread_and_four_more(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
+def test_agent_opens_one_connection_per_thread_and_four_more(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
     """Redis must allow this number of connections for each cluster (`redis.maxClients`)."""
     agent, gate, source = busy
     agent.tick("later")

@@ -35,7 +35,7 @@ def test_tick_produces_a_signed_result(agent: Agent, source: ScriptedServer, sco
     assert agent.no_result(0.2)
 
 
-def test_several_sources_of_two_types(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
+def test_cycle_reads_several_sources_of_two_types(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
     with ScriptedServer(answer('free{node="n1"} 7\n', Content_Type="text/plain")) as collector:
         collector_source = {"type": "OpenTelemetry", "endpoint": f"{collector.url}/metrics", "range": 3600, "step": 60}
         additional_sources = [
@@ -89,7 +89,7 @@ def _url(agent: Agent) -> str:
     return f"redis://127.0.0.1:{port}/0"
 
 
-def test_several_queries_and_no_series(agent: Agent, scorer: ScriptedServer) -> None:
+def test_cycle_sends_several_queries_without_series(agent: Agent, scorer: ScriptedServer) -> None:
     other = {"metric": {"pod": "b"}, "values": [[1718600000, "2"]]}
     with ScriptedServer(matrix(SERIES), matrix(), matrix(other)) as source:
         agent.configure(summary("sample", source.url, scorer.url, sourceQuery='a{x=";"};b;c;'))
@@ -104,7 +104,7 @@ def test_several_queries_and_no_series(agent: Agent, scorer: ScriptedServer) -> 
         assert scorer.requests[1].body == b'{"data":[]}'
 
 
-def test_source_none_asks_nobody_and_unsupported_ones_say_so(
+def test_source_none_queries_nothing_and_unsupported_sources_are_errors(
     agent: Agent, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
     agent.configure(
@@ -120,7 +120,7 @@ def test_source_none_asks_nobody_and_unsupported_ones_say_so(
     assert source.requests == []
 
 
-def test_own_metrics(own_agent: Agent, scorer: ScriptedServer) -> None:
+def test_agent_metrics_follow_the_cycles(own_agent: Agent, scorer: ScriptedServer) -> None:
     own_agent.tick("sample")
     own_agent.result()
     assert own_agent.page("/healthz") == (200, "ok\n")
@@ -151,7 +151,7 @@ def test_own_metrics(own_agent: Agent, scorer: ScriptedServer) -> None:
     assert [line.split("ds_node=")[1][:4] for line in own_agent.metrics("dynamic_score{")] == ['"n2"']
 
 
-def test_many_results_and_a_result_that_is_too_large(agent: Agent, source: ScriptedServer) -> None:
+def test_cycle_with_many_results_succeeds_and_oversized_results_fail(agent: Agent, source: ScriptedServer) -> None:
     def results(count: int, size: int) -> httpserver.Handler:
         return answer({"results": [{"metric": {"pod": f"p{i}", "meta": "x" * size}, "score": i} for i in range(count)]})
 

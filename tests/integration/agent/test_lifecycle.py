@@ -50,7 +50,7 @@ def test_tick_waits_for_the_configuration_of_its_scorer(
     assert (result.run, result.outcome) == (run_id, "ok")
 
 
-def test_the_signing_key_is_rotated_without_a_restart(agent: Agent) -> None:
+def test_signing_key_is_rotated_without_a_restart(agent: Agent) -> None:
     agent.tick("sample")
     assert agent.result().outcome == "ok"
     agent.rotate(2)
@@ -62,7 +62,9 @@ def test_the_signing_key_is_rotated_without_a_restart(agent: Agent) -> None:
         agent.result()
 
 
-def test_probes_and_the_end(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> None:
+def test_probe_files_disappear_when_the_agent_stops(
+    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer
+) -> None:
     agent = make_agent()
     agent.configure(summary("sample", source.url, scorer.url))
     agent.start()

@@ -55,7 +55,7 @@ def asked_in_all(make_agent: AgentFactory, expires: float) -> tuple[list[float],
         return sorted(watch.times), [(str(result.outcome), result.reason) for result in results]
 
 
-def test_the_pace_is_held_and_nothing_is_lost(make_agent: AgentFactory) -> None:
+def test_rate_limit_is_kept_and_no_tick_is_lost(make_agent: AgentFactory) -> None:
     times, ends = asked_in_all(make_agent, expires=60)
     assert ends == [("ok", "")] * TICKS
     assert len(times) == TICKS

@@ -8,7 +8,9 @@ from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import wait_for
 
 
-def test_ready_while_cycles_succeed(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> None:
+def test_agent_is_ready_while_cycles_succeed(
+    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer
+) -> None:
     agent = make_agent()
     # Ready for 15 s from its start: for as long as this process may need to see that.
     agent.configure(summary("sample", source.url, scorer.url, scoringInterval=5, maxRetries=0))

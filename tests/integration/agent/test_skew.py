@@ -13,7 +13,9 @@ from tests.integration.agent.harness import CLUSTER
 from tests.support.httpserver import ScriptedServer
 
 
-def test_ticks_and_summaries_of_other_versions(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
+def test_ticks_and_summaries_of_neighbouring_versions_are_understood(
+    make_agent: AgentFactory, scorer: ScriptedServer
+) -> None:
     agent = make_agent()
     agent.configure()
     with agent:

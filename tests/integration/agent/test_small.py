@@ -91,7 +91,7 @@ def test_agent_without_optional_packages_completes_a_cycle(
 
 
 @pytest.mark.usefixtures("image_like")
-def test_every_module_of_an_agent_is_found_there() -> None:
+def test_agent_modules_import_without_optional_packages() -> None:
     sources_package = ROOT / "packages" / "dsf-sources" / "dsf"
     folders = [
         ROOT / "dsf" / "agent",

@@ -124,7 +124,7 @@ def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session
     assert masks == {"mask": [{"clusterName": "cluster1", "scoreName": "manual_score"}]}
 
 
-def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
+def test_objects_of_the_first_crds_are_read_and_changed_under_current_crds(
     control_plane: ControlPlane, session: Session
 ) -> None:
     """The CRDs have a different group, so that this API server has not had today's yet."""
@@ -196,7 +196,7 @@ def test_config_without_spec_is_accepted(control_plane: ControlPlane) -> None:
     assert "created" in _apply(control_plane, manifest)
 
 
-def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Session) -> None:
+def test_kubectl_get_shows_the_readiness(control_plane: ControlPlane, session: Session) -> None:
     namespace, now = control_plane.namespace(), datetime.now(UTC)
     _apply(control_plane, scorer(namespace))
     status = DynamicScorerStatus(
@@ -369,7 +369,7 @@ def test_complete_scorer_is_accepted(session: Session, mode: str, source: dict[s
     assert _refusal(session, scorer("default", **spec)) == ""
 
 
-def test_the_rest_of_a_source_may_come_from_config(session: Session) -> None:
+def test_source_fields_may_come_from_config(session: Session) -> None:
     assert _refusal(session, scorer("default", configSyncMode="Full", source={"type": "Prometheus"})) == ""
 
 
@@ -386,7 +386,7 @@ def test_invalid_mask_is_refused(session: Session, spelling: str, masks: list[An
 
 
 @pytest.mark.parametrize("heading", MANIFESTS)
-def test_each_method_of_the_page_applies(control_plane: ControlPlane, session: Session, heading: str) -> None:
+def test_documented_methods_apply(control_plane: ControlPlane, session: Session, heading: str) -> None:
     namespace = control_plane.namespace()
     stored_scorer = session.create(
         DYNAMIC_SCORERS.path(namespace), scorer(namespace, source=MANIFESTS[heading]["source"])
@@ -394,7 +394,7 @@ def test_each_method_of_the_page_applies(control_plane: ControlPlane, session: S
     assert DynamicScorer.from_manifest(stored_scorer).spec.source.params is not None
 
 
-def test_the_several_sources_of_the_page_apply(control_plane: ControlPlane, session: Session) -> None:
+def test_documented_several_sources_apply(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     text = PAGE.partition("## Several sources")[2].partition("```yaml\n")[2].partition("```")[0]
     assert "created" in _apply(control_plane, scorer(namespace, **yaml.safe_load(text)["spec"]))
@@ -403,7 +403,7 @@ def test_the_several_sources_of_the_page_apply(control_plane: ControlPlane, sess
     assert [source.name for source in read] == ["load", "power", "free"]
 
 
-def test_the_plug_in_of_the_page_applies_with_all_its_options(control_plane: ControlPlane, session: Session) -> None:
+def test_documented_plugin_applies_with_all_its_options(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     text = PAGE.partition("## Plug-ins")[2].partition("```yaml\n")[2].partition("```")[0]
     source = yaml.safe_load(text)["source"]
@@ -414,7 +414,7 @@ def test_the_plug_in_of_the_page_applies_with_all_its_options(control_plane: Con
 
 
 @pytest.mark.parametrize("name", AUTHENTICATIONS)
-def test_each_authentication_of_the_page_applies(control_plane: ControlPlane, session: Session, name: str) -> None:
+def test_documented_authentications_apply(control_plane: ControlPlane, session: Session, name: str) -> None:
     manifest = AUTHENTICATIONS[name]
     namespace = control_plane.namespace()
     named_manifest = {**manifest, "metadata": {"name": name, "namespace": namespace}}

@@ -124,6 +124,6 @@ def test_configurations_that_upstream_accepts_apply_unless_listed(
 
 
 @pytest.mark.parametrize("row", sorted(set(LISTED.values())))
-def test_every_refusal_is_in_the_table_of_manifests_to_change(row: str) -> None:
+def test_refusals_are_listed_in_the_migration_table(row: str) -> None:
     table = PAGE.partition("### Manifests to change")[2].partition("\n## ")[0]
     assert row in table

@@ -16,7 +16,7 @@ from dsf.settings import Settings
 from tests.support.httpserver import ScriptedServer, answer
 
 
-def test_the_api_server_says_for_how_long(settings_factory: Callable[..., Settings]) -> None:
+def test_account_token_lifetime_is_set_by_the_api_server(settings_factory: Callable[..., Settings]) -> None:
     def token_request(**spec: object) -> dict[str, object]:
         return {"spec": spec, "status": {"token": "t0ken", "expirationTimestamp": "2001-01-01T00:00:00Z"}}
 

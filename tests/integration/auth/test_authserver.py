@@ -83,7 +83,7 @@ def test_concurrent_fetches_share_one_token(world: World, how: str) -> None:
     assert "Authorization: Bearer ***" in world.bed.shown
 
 
-def test_renewed_before_its_end(world: World, later: Callable[[float], None]) -> None:
+def test_token_is_renewed_before_its_end(world: World, later: Callable[[float], None]) -> None:
     world.server.seconds = 100
     for seconds, expected_tokens in ((0, 1), (79, 1), (81, 2)):
         later(seconds)
@@ -133,7 +133,7 @@ def test_revoked_token_is_renewed_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
-def test_the_clock_of_who_gives_tokens_is_off(world: World, ahead: int) -> None:
+def test_clock_difference_of_the_token_server_is_reported(world: World, ahead: int) -> None:
     """A token that is not yet good, or is over: the source's own clock says so."""
     world.server.ahead = ahead
     reason, message = world.failure()
@@ -145,7 +145,7 @@ def test_the_clock_of_who_gives_tokens_is_off(world: World, ahead: int) -> None:
 
 
 @pytest.mark.parametrize(("ahead", "direction"), [(7200, "ahead of"), (-7200, "behind")])
-def test_the_clock_of_the_source_is_off(world: World, ahead: int, direction: str) -> None:
+def test_clock_difference_of_the_source_is_reported(world: World, ahead: int, direction: str) -> None:
     world.server.source_ahead = ahead
     reason, message = world.failure()
     assert (reason, world.server.answers) == ("unauthorized", [401, 401])

@@ -45,7 +45,9 @@ def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) ->
 
 @pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("location", ["Internal", "External"])
-def test_the_server_of_tokens(bed: Bed, monkeypatch: pytest.MonkeyPatch, location: str, is_named: bool) -> None:
+def test_token_server_uses_the_proxy_of_the_scoring_api_location(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, location: str, is_named: bool
+) -> None:
     """The token server is accessed like the server for which the token is."""
     bed.put("client", usable_for="sso.test, 127.0.0.1", secret="s3cret")
     with Proxy(refuse=502) as proxy:

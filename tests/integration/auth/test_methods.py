@@ -66,7 +66,7 @@ def filled(bed: Bed) -> Bed:
     ],
 )
 @pytest.mark.parametrize("verb", ["GET", "POST"])
-def test_headers(
+def test_headers_are_sent_and_masked_in_output(
     filled: Bed, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown_headers: str, verb: str
 ) -> None:
     filled.method = verb
@@ -78,7 +78,7 @@ def test_headers(
 
 
 @pytest.mark.parametrize("verb", ["GET", "POST"])
-def test_parameters_of_the_url(filled: Bed, source: ScriptedServer, verb: str) -> None:
+def test_url_parameters_are_sent_and_masked(filled: Bed, source: ScriptedServer, verb: str) -> None:
     parameters = [{"name": "tenant", "value": "a&b=c d"}, {"name": "api_key", **ref("s", "key")}]
     filled.method = verb
     assert filled.fetch(source.url, {"queryParameters": parameters}) == 1
@@ -88,7 +88,7 @@ def test_parameters_of_the_url(filled: Bed, source: ScriptedServer, verb: str) -
     assert filled.shown == ("?tenant=a&b=c d", "?api_key=***")
 
 
-def test_several_methods_go_together(filled: Bed, source: ScriptedServer) -> None:
+def test_several_methods_are_combined(filled: Bed, source: ScriptedServer) -> None:
     methods = {
         "tokenSecretRef": {"name": "s", "key": "token"},
         "headers": [{"name": "X-Scope-OrgID", "value": "a"}],

@@ -80,7 +80,7 @@ def filled(bed: Bed, ca: TestCa) -> Bed:
     return bed
 
 
-def test_password_and_certificate(filled: Bed, prometheus: str) -> None:
+def test_prometheus_accepts_password_and_certificate(filled: Bed, prometheus: str) -> None:
     # Prometheus scrapes nothing, so that there are no series; a refusal would be an error.
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
@@ -94,6 +94,6 @@ def test_wrong_password_is_reported_and_its_correction_is_used_at_once(filled: B
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
 
-def test_without_a_certificate(filled: Bed, prometheus: str) -> None:
+def test_prometheus_refuses_a_client_without_a_certificate(filled: Bed, prometheus: str) -> None:
     error = filled.failure(prometheus, {"basic": METHODS["basic"]}, CA)
     assert error.reason == "connection_failed"

@@ -90,7 +90,7 @@ def test_proxy_that_sees_no_secret_needs_no_release(bed: Bed) -> None:
         assert proxy.asked[0].startswith("CONNECT prom.test:1")
 
 
-def test_the_server_of_tokens_is_bound_by_its_url(bed: Bed) -> None:
+def test_token_server_is_bound_by_its_url(bed: Bed) -> None:
     token_server = TokenServer()
     bed.put("client", usable_for="", secret=token_server.secret)
     with token_server.server, ScriptedServer(GOOD) as server:

@@ -100,7 +100,9 @@ def cycle(bed: Bed, url: str, location: str, proxy: str | None = None, **access:
     assert len(one_cycle.response.results) == 1
 
 
-def test_by_the_variables(bed: Bed, server: ScriptedServer, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_configured_by_environment_variables(
+    bed: Bed, server: ScriptedServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Only beyond the proxy is there such a name.
     proxy = start(f"BasicAuth agent {PASSWORD}", f"Upstream http 127.0.0.1:{server.port}")
     url = f"http://source.test:{server.port}"
@@ -123,7 +125,7 @@ def test_by_the_variables(bed: Bed, server: ScriptedServer, start: Start, monkey
     assert len(server.requests) == 3
 
 
-def test_by_a_scoring_authentication(bed: Bed, server: ScriptedServer, start: Start) -> None:
+def test_proxy_is_configured_by_a_scoring_authentication(bed: Bed, server: ScriptedServer, start: Start) -> None:
     proxy = f"http://{start().address}"
     cycle(bed, server.url, "External", proxy)
     cycle(bed, server.url, "Internal", proxy)
@@ -132,7 +134,7 @@ def test_by_a_scoring_authentication(bed: Bed, server: ScriptedServer, start: St
         cycle(bed, server.url, "External", f"http://127.0.0.1:{free_port()}")
 
 
-def test_tls_goes_through_a_tunnel(bed: Bed, start: Start, ca: TestCa, local: ssl.SSLContext) -> None:
+def test_tls_uses_a_proxy_tunnel(bed: Bed, start: Start, ca: TestCa, local: ssl.SSLContext) -> None:
     proxy = start()
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     bed.put("source", token="t0ken-of-source")
@@ -149,7 +151,7 @@ def test_tls_goes_through_a_tunnel(bed: Bed, start: Start, ca: TestCa, local: ss
     assert "t0ken-of-source" not in log
 
 
-def test_the_hub(server: ScriptedServer, start: Start) -> None:
+def test_hub_health_check_uses_the_proxy(server: ScriptedServer, start: Start) -> None:
     url, through = f"{server.url}/config", Access(proxy=f"http://{start().address}")
     for access, is_through in ((through, True), (DIRECT, False)):
         before = len(server.requests)

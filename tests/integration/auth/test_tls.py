@@ -74,7 +74,7 @@ def test_server_name_overrides_the_host_in_the_certificate_check(bed: Bed, ca: T
         assert "TLS failed" in bed.failure(server.url, tls={**CA, "serverName": "other.internal"}).message
 
 
-def test_without_verification(bed: Bed, private: ScriptedServer) -> None:
+def test_unverified_server_is_reported(bed: Bed, private: ScriptedServer) -> None:
     assert bed.fetch(private.url, tls={"insecureSkipVerify": True}) == 1
     assert "the server's certificate is not verified" in bed.shown
     # A client that verifies certificates does not reuse that connection.
@@ -106,7 +106,7 @@ def test_client_certificate_is_sent_and_its_rotation_opens_a_new_connection(
     assert mutual.connections == 2
 
 
-def test_without_the_certificate_the_server_says_no(bed: Bed, mutual: ScriptedServer) -> None:
+def test_missing_client_certificate_is_refused_by_the_server(bed: Bed, mutual: ScriptedServer) -> None:
     error = bed.failure(mutual.url, None, CA)
     assert error.reason == "connection_failed"
 

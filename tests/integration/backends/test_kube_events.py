@@ -46,7 +46,7 @@ def _tell(recorder: EventRecorder, regarding: dict[str, str], type_: EventType, 
     assert recorder.flush(30)
 
 
-def test_an_event_says_what_happened_to_what(session: Session, namespace: str, regarding: dict[str, str]) -> None:
+def test_event_describes_its_object_and_reason(session: Session, namespace: str, regarding: dict[str, str]) -> None:
     recorder = EventRecorder(session, "hub-1")
     for _ in range(5):
         _tell(recorder, regarding, "Warning", "BadQuery", "parse error")
@@ -55,7 +55,7 @@ def test_an_event_says_what_happened_to_what(session: Session, namespace: str, r
     assert (event["regarding"], event["reportingInstance"]) == (regarding, "hub-1")
 
 
-def test_long_names_and_messages_are_taken(session: Session, namespace: str) -> None:
+def test_long_names_and_messages_are_accepted(session: Session, namespace: str) -> None:
     name = "a" * 199 + "-" + "b" * 53
     regarding = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace, "name": name}
     _tell(EventRecorder(session, "h" * 300), regarding, "Normal", "Reason", "ü" * 2000)
@@ -64,7 +64,7 @@ def test_long_names_and_messages_are_taken(session: Session, namespace: str) -> 
     assert event["note"].endswith("ü...")
 
 
-def test_an_object_without_a_namespace_has_its_events_in_default(session: Session, control_plane: ControlPlane) -> None:
+def test_events_of_an_object_without_a_namespace_are_in_default(session: Session, control_plane: ControlPlane) -> None:
     name = control_plane.cluster()
     regarding = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "name": name}
     _tell(EventRecorder(session, "hub-1"), regarding, "Normal", "Distributed", "all scorers")
@@ -73,7 +73,7 @@ def test_an_object_without_a_namespace_has_its_events_in_default(session: Sessio
     ]
 
 
-def test_an_event_that_cannot_be_written_is_dropped(
+def test_unwritable_event_is_dropped(
     control_plane: ControlPlane, session: Session, namespace: str, regarding: dict[str, str]
 ) -> None:
     limited = control_plane.service_account(namespace, "hub", [])

@@ -48,7 +48,7 @@ def test_initial_objects_are_listed_and_notified(
     assert not hub.overlapping
 
 
-def test_changes_are_told_at_once(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
+def test_changes_are_notified_at_once(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
     namespace = control_plane.namespace()
     cluster = control_plane.cluster(accepted=False)
     wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
@@ -77,7 +77,9 @@ def test_unused_fields_are_neither_kept_nor_notified(control_plane: ControlPlane
     assert "managedFields" not in cluster_object["metadata"]
 
 
-def test_cluster_sets_are_told_without_their_status(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
+def test_cluster_sets_are_notified_without_their_status(
+    control_plane: ControlPlane, session: Session, hub: Hub
+) -> None:
     name = control_plane.namespace()
     selector = {"selectorType": "LabelSelector", "labelSelector": {"matchLabels": {"region": "eu"}}}
     cluster_set = {
@@ -205,7 +207,7 @@ def test_missing_right_prevents_the_start_and_is_named(
     assert str(caught.value).count("cannot list") == 2, "of both names of a ManifestWork, and of nothing else"
 
 
-def test_stop_ends_a_start_that_waits(control_plane: ControlPlane, settings_factory: Callable[..., Settings]) -> None:
+def test_stop_ends_a_waiting_start(control_plane: ControlPlane, settings_factory: Callable[..., Settings]) -> None:
     namespace = control_plane.namespace()
     limited = control_plane.service_account(namespace, "hub", [])
     backend = KubeBackend(control_plane.session(limited), settings_factory(namespace=namespace))

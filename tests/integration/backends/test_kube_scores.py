@@ -97,7 +97,7 @@ def test_changed_score_is_one_request_and_an_equal_score_changes_nothing(
     assert session.get(cluster.path)["status"].get("scores", []) == []
 
 
-def test_edits_by_hand_do_not_last(
+def test_manual_edits_are_overwritten(
     backend: KubeScores, session: Session, control_plane: ControlPlane, cluster: Cluster, requests: list[str]
 ) -> None:
     status = _status(("a", 1), ("b", 2))
@@ -124,7 +124,7 @@ def test_edits_by_hand_do_not_last(
     assert managers == {"dynamic-scoring-hub"}
 
 
-def test_owner_and_labels_are_put_right(backend: KubeScores, session: Session, cluster: Cluster) -> None:
+def test_owner_and_labels_are_repaired(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     # The ManagedCluster was deleted and made again; OCM keeps its namespace and what is in it.
     session.delete(MANAGED_CLUSTERS.path(name=cluster.name))
@@ -188,7 +188,7 @@ def test_foreign_score_is_neither_written_nor_deleted(
     assert session.get(cluster.path) == foreign_score
 
 
-def test_score_that_lost_the_label_is_given_up(backend: KubeScores, session: Session, cluster: Cluster) -> None:
+def test_score_without_the_label_is_abandoned(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     """Its uid is the one that was written."""
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     session.merge(cluster.path, {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}})

@@ -140,7 +140,7 @@ def test_two_hubs_agree_on_one_signing_secret(start_hub: Callable[..., Hub], ses
         backend.signing_secret()
 
 
-def test_credentials_go_through_a_manifest_work_of_their_own(
+def test_credentials_have_a_manifest_work_of_their_own(
     control_plane: ControlPlane, session: Session, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = control_plane.cluster()

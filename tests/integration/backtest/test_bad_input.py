@@ -94,7 +94,7 @@ def view(result: Any) -> Any:
     return json.loads(result.stdout)["backtests"][0]
 
 
-def test_each_moment_is_a_cycle_whose_range_ends_there(dsf: Dsf, author: Author) -> None:
+def test_backtest_moment_is_a_cycle_whose_range_ends_there(dsf: Dsf, author: Author) -> None:
     report = view(dsf(*author.command("-o", "json")))
     assert (report["moments"], report["outcomes"]) == (11, {"ok": 11})
     assert report["items"][0] | {"line": 0} == {
@@ -133,7 +133,7 @@ def test_backtest_refuses_a_source_without_history(
     assert author.scorer.requests == []
 
 
-def test_an_api_that_fails_half_of_the_time(dsf: Dsf, author: Author) -> None:
+def test_backtest_counts_failures_of_an_unreliable_scoring_api(dsf: Dsf, author: Author) -> None:
     turns = iter(range(10**6))
 
     def half(exchange: Exchange) -> None:
@@ -170,7 +170,7 @@ def test_backtest_abandons_a_slow_scoring_api_after_its_timeout(dsf: Dsf, author
     assert [(failure["stage"], failure["reason"]) for failure in report["failures"]] == [("score", "timeout")]
 
 
-def test_more_items_than_an_object_may_have(dsf: Dsf, author: Author) -> None:
+def test_backtest_fails_on_items_beyond_the_limit_of_an_object(dsf: Dsf, author: Author) -> None:
     names = [f"{number:05}-{'x' * 100}" for number in range(10_000)]
     author.scorer.script(answer({"results": [{"metric": {"node": name}, "score": 1} for name in names]}))
     result = dsf(*author.command("--since", "10m"))
@@ -205,7 +205,7 @@ def test_backtest_notes_a_retention_shorter_than_requested(
     assert author.source.requests == []
 
 
-def test_every_below_the_step(dsf: Dsf, author: Author) -> None:
+def test_backtest_warns_of_an_interval_below_the_step(dsf: Dsf, author: Author) -> None:
     result = dsf(*author.command("--since", "1m", "--every", "5s"))
     assert "note: 5 s between two moments are less than the step of the source (15 s)" in result.stdout
 
@@ -218,7 +218,7 @@ def test_backtest_writes_svg_and_png_plots(dsf: Dsf, author: Author) -> None:
     assert "has to end in .svg or .png" in ended_with(dsf(*author.command("--plot", "x.gif")), 1)
 
 
-def test_ctrl_c_keeps_what_there_is(author: Author) -> None:
+def test_interrupted_backtest_keeps_computed_moments(author: Author) -> None:
     file = author.folder / "a.jsonl"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
     environment["XDG_STATE_HOME"] = str(author.folder)

@@ -22,7 +22,7 @@ __all__ = ["dsf", "fleet"]
 PLACEMENT = ROOT / "demo" / "backtest" / "placement.yaml"
 
 
-def test_scores_as_they_are_now(dsf: Dsf, fleet: Fleet, redis_client: redis.Redis, tmp_path: Path) -> None:
+def test_compare_shows_current_scores(dsf: Dsf, fleet: Fleet, redis_client: redis.Redis, tmp_path: Path) -> None:
     del redis_client
     result = dsf("compare", "sample-scorer", "sample-scorer", "--placement", str(PLACEMENT))
     assert result.exit_code == 0, result.output
@@ -36,7 +36,7 @@ def test_scores_as_they_are_now(dsf: Dsf, fleet: Fleet, redis_client: redis.Redi
     assert "--since" in needs.output
 
 
-def test_without_the_rules_of_placements_it_says_what_has_them(
+def test_compare_without_the_scheduler_names_the_missing_package(
     dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsf.backtest.comparison.entry_points", lambda group: ())
@@ -70,7 +70,9 @@ def test_compare_notes_a_missing_placement(
     assert "worker02" in result.stdout
 
 
-def test_two_scorers_of_a_hub_on_a_folder(dsf: Dsf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_reads_two_scorers_of_a_hub_on_a_folder(
+    dsf: Dsf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every cluster is tested, each with what was delivered to it."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path))
     with (
@@ -106,7 +108,7 @@ def test_two_scorers_of_a_hub_on_a_folder(dsf: Dsf, tmp_path: Path, monkeypatch:
     assert [(item["cluster"], item["meanDifference"]) for item in report["items"]] == [("worker01", 5), ("worker02", 5)]
 
 
-def test_two_cadences_end_at_the_same_moment(dsf: Dsf, tmp_path: Path) -> None:
+def test_compare_aligns_recordings_of_different_intervals(dsf: Dsf, tmp_path: Path) -> None:
     sides = []
     for every, moments in ((300, range(3000, 6001, 300)), (60, range(3240, 6241, 60))):
         file = tmp_path / f"{every}.jsonl"

@@ -51,7 +51,7 @@ def printed_outputs(
     return outputs
 
 
-def test_each_backtest_has_a_value_at_every_moment(printed_outputs: dict[str, str]) -> None:
+def test_documented_backtests_have_a_value_at_every_moment(printed_outputs: dict[str, str]) -> None:
     backtests = {text: output for text, output in printed_outputs.items() if text.startswith("dsf backtest")}
     assert len(backtests) == 4
     for text, output in backtests.items():
@@ -62,7 +62,7 @@ def test_each_backtest_has_a_value_at_every_moment(printed_outputs: dict[str, st
         assert notes == [], text
 
 
-def test_the_hasty_version_would_have_moved_the_workloads(printed_outputs: dict[str, str]) -> None:
+def test_documented_comparison_shows_that_the_hasty_version_moves_workloads(printed_outputs: dict[str, str]) -> None:
     (output,) = [output for text, output in printed_outputs.items() if text.startswith("dsf compare")]
     placement_match = re.search(
         r"Placement apps/web: (\d+) of 2[89]\d decisions differ; flaps (\S+) -> (\S+) a day", output
@@ -75,7 +75,7 @@ def test_the_hasty_version_would_have_moved_the_workloads(printed_outputs: dict[
     assert "rank correlation" in output
 
 
-def test_the_page_shows_what_is_printed(printed_outputs: dict[str, str]) -> None:
+def test_documented_output_matches_the_printed_output(printed_outputs: dict[str, str]) -> None:
     """Times and counts are of another day; words, columns and their order are these."""
     page = PAGE.read_text(encoding="utf-8")
     for output in printed_outputs.values():

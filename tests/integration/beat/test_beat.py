@@ -43,7 +43,7 @@ def wait_for_ticks(client: redis.Redis, cluster: str, more_than: int, timeout: f
     )
 
 
-def test_the_scheduler_lists_its_entries(
+def test_scheduler_lists_its_entries(
     redis_url: str, redis_client: redis.Redis, settings_factory: SettingsFactory
 ) -> None:
     register(redis_client, ["c1", "c2", "c3"])
@@ -70,7 +70,7 @@ def test_the_scheduler_lists_its_entries(
         assert abs(time.time() + in_seconds - due[name]) < 1, name
 
 
-def test_changes_take_effect_at_once(redis_url: str, redis_client: redis.Redis) -> None:
+def test_schedule_changes_take_effect_at_once(redis_url: str, redis_client: redis.Redis) -> None:
     register(redis_client, ["c1", "c2"])
     store = ScheduleStore(redis_client)
     store.upsert([entry("c1", interval=3600)])
@@ -184,7 +184,7 @@ def test_beat_may_start_before_redis() -> None:
             wait_for_ticks(client, "c1", 0, timeout=10)
 
 
-def test_probe_file_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> None:
+def test_beat_touches_its_probe_file_and_idles(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> None:
     register(redis_client, ["c1"])
     ScheduleStore(redis_client).upsert([entry("c1", interval=3600)])
     alive = tmp_path / "alive"

@@ -42,7 +42,7 @@ def test_run_is_opened_with_a_deadline_after_its_expiry(bench: Bench) -> None:
     assert books(bench.client, "c1").open == 1
 
 
-def test_being_late_does_not_shift_the_slots(bench: Bench) -> None:
+def test_late_tick_does_not_shift_the_slots(bench: Bench) -> None:
     bench.store.upsert([entry("c1", interval=10)], bench.now)
     for _ in range(20):
         bench.run(1.7)
@@ -96,7 +96,7 @@ def test_pairs_do_not_wait_for_the_time_of_a_clock_that_was_set_back(redis_clien
     assert {name: redis_client.zscore(keys.DUE, f"{name}/s") for name in daily} == due
 
 
-def test_exactness_under_every_reason(redis_client: redis.Redis) -> None:
+def test_counters_are_exact_under_every_skip_reason(redis_client: redis.Redis) -> None:
     bench = Bench(redis_client, queue_limit=7, batch=10)
     clusters = [f"c{n}" for n in range(8)]
     register(redis_client, clusters, ("plain", "slow", "limited", "off"))
@@ -189,7 +189,7 @@ def test_due_time_without_an_entry_is_dropped(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("pair", ["c1/s", 'c"1/s', "no-slash"])
-def test_an_entry_that_cannot_be_read_stops_nobody(bench: Bench, pair: str) -> None:
+def test_unreadable_entry_does_not_stop_others(bench: Bench, pair: str) -> None:
     text = entry("c1").model_dump_json() if pair != "c1/s" else '{"v": 99}'
     bench.client.hset(keys.ENTRIES, pair, text)
     bench.client.zadd(keys.DUE, {pair: START - 1})
@@ -217,14 +217,14 @@ def test_pair_with_corrupt_data_does_not_stop_other_pairs(bench: Bench, spoilt: 
         assert skipped == {"queue_full": books(bench.client, "c2").scheduled}
 
 
-def test_an_override_that_cannot_be_read_is_as_if_it_were_not_there(bench: Bench) -> None:
+def test_unreadable_override_is_ignored(bench: Bench) -> None:
     bench.store.upsert([entry("c1")], bench.now)
     bench.client.hset(keys.OVERRIDES, "c1/s", "nonsense")
     bench.dispatcher.run()
     assert len(pushed(bench.client, "c1")) == 1
 
 
-def test_scripts_that_redis_has_forgotten_are_loaded_again(bench: Bench) -> None:
+def test_flushed_scripts_are_loaded_again(bench: Bench) -> None:
     bench.store.upsert([entry("c1", interval=5)], bench.now)
     bench.run(6)
     bench.client.script_flush()

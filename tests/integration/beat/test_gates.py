@@ -21,7 +21,7 @@ def test_full_queue_gets_no_more_ticks(redis_client: redis.Redis) -> None:
     assert skipped.count({"queue_full": 1}) == 2
 
 
-def test_an_away_cluster_uses_up_no_rate(redis_client: redis.Redis) -> None:
+def test_absent_cluster_uses_no_rate(redis_client: redis.Redis) -> None:
     bench = Bench(redis_client, queue_limit=1)
     redis_client.lpush(keys.spoke_queue("away"), "waiting")
     bench.store.upsert(
@@ -61,7 +61,7 @@ def test_rate_limit_survives_a_takeover(bench: Bench) -> None:
     assert min(ticks_per_cluster.values()) >= 15
 
 
-def test_pause_resume_and_until(bench: Bench) -> None:
+def test_pause_ends_by_resume_or_at_its_time(bench: Bench) -> None:
     register(bench.client, ["c1"])
     bench.store.upsert([entry("c1", interval=10)], bench.now)
     bench.run(25)

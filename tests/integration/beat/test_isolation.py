@@ -42,7 +42,7 @@ def test_pair_with_an_unexpected_error_is_postponed(bench: Bench, monkeypatch: p
     assert "s1" in {scorer for scorer, _ in pushed(bench.client, "c1")}
 
 
-def test_an_override_that_is_too_long_counts_as_the_longest(bench: Bench) -> None:
+def test_oversized_interval_override_is_limited_to_the_maximum(bench: Bench) -> None:
     register(bench.client, ["c1"])
     bench.client.hset(keys.OVERRIDES, "*/s", '{"interval": 999999999999}')
     bench.store.upsert([entry("c1")], START)

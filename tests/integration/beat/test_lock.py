@@ -54,7 +54,7 @@ def test_lock_with_our_token_is_held_despite_a_lost_response(redis_client: redis
     assert not logged
 
 
-def test_lock_that_lives_longer_than_it_may_ends_in_time(redis_client: redis.Redis) -> None:
+def test_oversized_lock_lifetime_is_shortened(redis_client: redis.Redis) -> None:
     """The time of Redis went backwards, so that more is left of the lock's life than it has."""
     dead, lock = BeatLock(redis_client, 10), BeatLock(redis_client, 10)
     assert dead.ensure()

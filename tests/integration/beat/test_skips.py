@@ -103,7 +103,7 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
         assert skips is None or skips.ticks < books(redis_client, cluster).skipped()["rate_limit"]
 
 
-def test_beat_was_away(begun: Bench) -> None:
+def test_stopped_beat_is_the_skip_reason_expired(begun: Bench) -> None:
     begun.now += 600
     begun.dispatcher.run()
     skips = books(begun.client, "c1").skips

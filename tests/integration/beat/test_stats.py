@@ -13,7 +13,7 @@ def samples(client: redis.Redis) -> dict[tuple[str, ...], float]:
     return {(s.name, *s.labels.values()): s.value for family in schedule_families(client) for s in family.samples}
 
 
-def test_everything_is_there_before_the_first_tick(redis_client: redis.Redis) -> None:
+def test_metrics_exist_before_the_first_tick(redis_client: redis.Redis) -> None:
     metrics = samples(redis_client)
     assert metrics["dynamic_scoring_ticks_total",] == 0
     assert metrics["dynamic_scoring_ticks_skipped_total", "queue_full"] == 0
@@ -22,7 +22,7 @@ def test_everything_is_there_before_the_first_tick(redis_client: redis.Redis) ->
     assert metrics["dynamic_scoring_entries",] == 0
 
 
-def test_counters_follow_what_beat_did(redis_client: redis.Redis) -> None:
+def test_counters_follow_the_ticks_of_beat(redis_client: redis.Redis) -> None:
     bench = Bench(redis_client, queue_limit=1)
     register(redis_client, ["c1", "c2"])
     bench.store.upsert([entry("c1", "a"), entry("c1", "b"), entry("c2", "a")], bench.now)

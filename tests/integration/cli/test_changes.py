@@ -25,7 +25,7 @@ def changes(dsf: Dsf, *arguments: str) -> list[dict[str, Any]]:
     return recorded_changes
 
 
-def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_changes_are_listed(dsf: Dsf, fleet: Fleet) -> None:
     began = time.time()
     dsf("schedule", "set", SAMPLE, "--interval", "5", "--note", "incident 42")
     dsf("schedule", "set", SAMPLE, "--interval", "7")
@@ -75,7 +75,7 @@ def test_rescore_entry_references_its_run(dsf: Dsf, fleet: Fleet) -> None:
     assert (all_["clusters"], all_["clusterCount"], all_["detail"]) == ([], 1, "1 not sent")
 
 
-def test_without_changes(dsf: Dsf, fleet: Fleet) -> None:
+def test_changes_without_any_change_is_empty(dsf: Dsf, fleet: Fleet) -> None:
     assert "There are no such changes" in dsf("changes").stdout
 
 
@@ -95,7 +95,7 @@ def test_changes_refuses_unknown_names_and_accepts_removed_names(dsf: Dsf, fleet
         assert (result.exit_code, result.stderr) == (1, f"error: {message}\n")
 
 
-def test_new_credentials(dsf: Dsf, redis_client: redis.Redis) -> None:
+def test_requested_credentials_are_listed_as_a_change(dsf: Dsf, redis_client: redis.Redis) -> None:
     for name in ("a", "b", "c"):
         Registry(redis_client).put_cluster(ClusterRecord(name=name, key_ids=(1,)))
     dsf("credentials", "rotate", "--all", "--note", "yearly")
@@ -105,7 +105,7 @@ def test_new_credentials(dsf: Dsf, redis_client: redis.Redis) -> None:
     assert (revoked["action"], revoked["clusters"], revoked["scorer"]) == ("revoke", ["b"], "")
 
 
-def test_the_table_says_what_is_only_claimed(dsf: Dsf, fleet: Fleet) -> None:
+def test_changes_table_marks_claimed_names(dsf: Dsf, fleet: Fleet) -> None:
     record(fleet.redis, ANN, UserAction(action=Action.RESUME, scorer=SAMPLE, clusters=["worker01"], note="fixed"))
     dsf("rescore", SAMPLE, "-c", "worker02")
     result = dsf("changes")
@@ -144,7 +144,7 @@ def test_changes_are_truncated_to_the_newest(redis_client: redis.Redis, monkeypa
     assert [change.scorer for change in read(redis_client).changes] == [f"s{number}" for number in range(24, 14, -1)]
 
 
-def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redis) -> None:
+def test_change_pages_are_complete_while_changes_are_added(redis_client: redis.Redis) -> None:
     for number in range(1200):
         record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number % 2}", reference=str(number)))
     first = read(redis_client, limit=100, scorer="s1")
@@ -160,7 +160,7 @@ def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redi
         read(redis_client, cursor="nonsense")
 
 
-def test_unreadable_changes_are_left_out(redis_client: redis.Redis) -> None:
+def test_unreadable_changes_are_skipped(redis_client: redis.Redis) -> None:
     record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="before"))
     redis_client.xadd(keys.CHANGES, {"change": "{"})
     redis_client.xadd(keys.CHANGES, {"other": "x"})

@@ -102,14 +102,14 @@ def test_scores_show_their_validity_by_the_hubs_time(fleet: Fleet, dsf: WrongDsf
     assert all(0 <= score["ageSeconds"] <= time.time() - now + 60 for score in report["scores"])
 
 
-def test_api_clients_take_the_servers_time(fleet: Fleet, dsf: WrongDsf, exporter: ApiProcess, off: int) -> None:
+def test_api_clients_use_the_time_of_the_server(fleet: Fleet, dsf: WrongDsf, exporter: ApiProcess, off: int) -> None:
     result = dsf("status", SAMPLE, DSF_API_URL=exporter.url)
     assert result.returncode == 0, result.stdout
     assert has_difference(result, off)
     assert has_difference(dsf("scores", DSF_API_URL=exporter.url), off)
 
 
-def test_command_with_a_right_clock_says_nothing(fleet: Fleet, dsf: WrongDsf, clock: MovedClock) -> None:
+def test_command_with_a_right_clock_prints_no_warning(fleet: Fleet, dsf: WrongDsf, clock: MovedClock) -> None:
     clock.ahead(0)
     result = dsf("status", SAMPLE)
     assert result.returncode == 0

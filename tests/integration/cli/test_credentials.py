@@ -11,7 +11,7 @@ from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import Fleet
 
 
-def test_list(dsf: Dsf, fleet: Fleet) -> None:
+def test_credentials_are_listed(dsf: Dsf, fleet: Fleet) -> None:
     Registry(fleet.redis).put_cluster(ClusterRecord(name="worker02", key_ids=(3, 2)))
     fleet.redis.hset(keys.KEYS_USED, mapping={"worker01": 1, "worker02": 2})
     result = dsf("credentials", "list")
@@ -31,11 +31,11 @@ def test_list(dsf: Dsf, fleet: Fleet) -> None:
     }
 
 
-def test_without_clusters(dsf: Dsf) -> None:
+def test_credentials_list_without_clusters_is_empty(dsf: Dsf) -> None:
     assert "No cluster is accepted" in dsf("credentials", "list").stdout
 
 
-def test_asking_for_new_ones(dsf: Dsf, fleet: Fleet) -> None:
+def test_credentials_rotation_is_requested(dsf: Dsf, fleet: Fleet) -> None:
     rows = loaded(dsf("credentials", "rotate", "-c", "worker01", "-o", "json"))["clusters"]
     assert [(row["cluster"], row["state"], row["requested"]) for row in rows] == [("worker01", "asked for", "rotate")]
     assert rows[0]["requestedBy"]
@@ -62,7 +62,7 @@ def test_completed_key_request_is_removed_unless_a_newer_request_replaced_it(fle
     assert agent_keys.requests() == {}
 
 
-def test_mistakes(dsf: Dsf, fleet: Fleet) -> None:
+def test_credentials_refuses_wrong_usage(dsf: Dsf, fleet: Fleet) -> None:
     assert dsf("credentials", "rotate").exit_code == 2
     assert dsf("credentials", "rotate", "--all", "--cluster", "worker01").exit_code == 2
     result = dsf("credentials", "rotate", "--cluster", "worker01", "--wait", "0.6")

@@ -104,7 +104,7 @@ def test_explain_shows_the_form_of_a_post_query(bed: Bed) -> None:
     assert bed.source.requests[0].method == "POST"
 
 
-def test_every_step_is_shown(bed: Bed) -> None:
+def test_explain_shows_every_step(bed: Bed) -> None:
     bed.deliver()
     result = bed.explain()
     assert result.exit_code == 0, result.output
@@ -129,7 +129,7 @@ def test_every_step_is_shown(bed: Bed) -> None:
     assert [request.json() for request in scorer.requests] == [{"data": [SERIES, SERIES]}]
 
 
-def test_the_request_is_saved_as_a_sample_for_the_check(bed: Bed, tmp_path: Path) -> None:
+def test_explain_saves_the_request_as_a_sample_for_the_check(bed: Bed, tmp_path: Path) -> None:
     bed.deliver()
     file = tmp_path / "sample.json"
     assert bed.explain("--save", str(file)).exit_code == 0
@@ -139,7 +139,7 @@ def test_the_request_is_saved_as_a_sample_for_the_check(bed: Bed, tmp_path: Path
     assert "--save" in result.output
 
 
-def test_as_json(bed: Bed) -> None:
+def test_explain_prints_json(bed: Bed) -> None:
     bed.deliver()
     report = bed.report()
     assert [(query["status"], query["series"]) for query in report["queries"]] == [(200, 1), (200, 1)]
@@ -156,7 +156,7 @@ def test_as_json(bed: Bed) -> None:
     ]
 
 
-def test_rounding_down_is_said(bed: Bed) -> None:
+def test_explain_reports_rounding_down(bed: Bed) -> None:
     bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": -12.25}]}))
     bed.deliver()
     report = bed.report()
@@ -209,7 +209,7 @@ def test_explain_of_a_scorer_without_a_source_queries_nothing(bed: Bed) -> None:
     assert bed.scorer.requests[0].json() == {"data": []}
 
 
-def test_an_unknown_source(bed: Bed) -> None:
+def test_explain_reports_an_unknown_source(bed: Bed) -> None:
     bed.deliver(source_type="Carbon")
     result = bed.explain()
     assert result.exit_code == 1
@@ -254,7 +254,7 @@ def test_explain_of_a_plugin_source_sends_and_hides_the_token(
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
-def test_tokens_are_sent_and_never_shown(bed: Bed, output: str) -> None:
+def test_explain_sends_tokens_and_never_shows_them(bed: Bed, output: str) -> None:
     bed.secret("scorer-token")
     # A server that repeats what it was sent, in good answers and in bad ones.
     echo = {"results": [{"metric": {"node": TOKEN}, "score": 1}] * 40, "you sent": f"Bearer {TOKEN}"}
@@ -273,7 +273,7 @@ def test_tokens_are_sent_and_never_shown(bed: Bed, output: str) -> None:
     assert "unauthorized" in result.stdout
 
 
-def test_an_answer_that_spells_the_token_otherwise_is_not_shown(bed: Bed) -> None:
+def test_explain_masks_a_differently_encoded_token_in_a_response(bed: Bed) -> None:
     bed.secret("scorer-token")
     spelt = "".join(f"\\u{ord(char):04x}" for char in TOKEN)
     bed.scorer.script(answer(f'{{"results": [{{"metric": {{"node": "{spelt}"}}, "score": 1}}]}}'))
@@ -338,7 +338,7 @@ def test_explain_shows_items_held_back_and_their_rule(fleet: Fleet, bed: Bed, si
     ]
 
 
-def test_metrics_only(bed: Bed) -> None:
+def test_explain_of_a_metrics_only_scorer_shows_metrics(bed: Bed) -> None:
     bed.deliver(score_destination="None")
     report = bed.report()
     assert [result["fate"] for result in report["results"]] == ["metric", "metric", "metric", "refused", "metric"]
@@ -374,7 +374,7 @@ def test_explain_reads_a_saved_configuration_file(
     assert dsf("explain", "sample-scorer", "--cluster", "anything", "--config", str(file)).exit_code == 0
 
 
-def test_the_cluster_may_be_in_the_environment(dsf: Dsf, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_reads_the_cluster_from_the_environment(dsf: Dsf, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed.deliver()
     monkeypatch.setenv("DSF_CLUSTER", "worker01")
     assert loaded(dsf("explain", "sample-scorer", "-o", "json"))["cluster"] == "worker01"
@@ -384,7 +384,7 @@ def test_the_cluster_may_be_in_the_environment(dsf: Dsf, bed: Bed, monkeypatch: 
     assert "--cluster" in result.stderr
 
 
-def test_the_source_kubernetes_needs_the_agents_cluster(bed: Bed) -> None:
+def test_explain_of_source_kubernetes_needs_the_cluster_of_the_agent(bed: Bed) -> None:
     bed.deliver(source_type="Kubernetes", source_endpoint="", source_query="")
     result = bed.explain()
     assert result.exit_code == 1
@@ -392,7 +392,7 @@ def test_the_source_kubernetes_needs_the_agents_cluster(bed: Bed) -> None:
     assert "(unsupported_source): the sources Kubernetes and Object are the agent's own cluster" in result.stdout
 
 
-def test_without_any_configuration_it_is_a_usage_error(dsf: Dsf) -> None:
+def test_explain_without_any_configuration_is_a_usage_error(dsf: Dsf) -> None:
     result = dsf("explain", "sample-scorer", "--cluster", "worker01")
     assert result.exit_code == 2
     assert "DSF_AGENT_CONFIG" in result.stderr
@@ -427,7 +427,7 @@ def test_explain_names_an_unusable_file(bed: Bed, tmp_path: Path, text: str) -> 
     assert "there is no such file" in absent_file.stderr
 
 
-def test_each_of_several_sources_is_shown_with_its_secrets_masked(bed: Bed) -> None:
+def test_explain_shows_several_sources_with_masked_secrets(bed: Bed) -> None:
     bed.secret("energy")
     with ScriptedServer(matrix(SERIES, SERIES)) as other:
         power = {"name": "power", "type": "Prometheus", "endpoint": f"{other.url}/api/v1/query_range"}
@@ -451,7 +451,7 @@ def test_each_of_several_sources_is_shown_with_its_secrets_masked(bed: Bed) -> N
     assert report["request"]["series"] == 4
 
 
-def test_items_of_several_formats(bed: Bed) -> None:
+def test_explain_shows_items_of_several_formats(bed: Bed) -> None:
     bed.deliver(more_dimension_formats=("${pod}", "${node}!", "n2"))
     report = bed.report()
     fates = [(result["fate"], result["name"], result["value"]) for result in report["results"]]
@@ -464,7 +464,7 @@ def test_items_of_several_formats(bed: Bed) -> None:
     ]
 
 
-def test_results_are_put_together(bed: Bed) -> None:
+def test_explain_shows_aggregated_results(bed: Bed) -> None:
     bed.deliver(aggregate_by=("node",), aggregate_with="max")
     report = bed.report()
     fates = [(result["fate"], result["name"], result["value"]) for result in report["results"]]

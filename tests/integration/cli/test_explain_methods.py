@@ -174,7 +174,7 @@ CASES: dict[str, tuple[Callable[[World], dict[str, Any]], list[str], bool]] = {
 }
 
 
-def test_each_row_of_the_table_is_shown() -> None:
+def test_documented_methods_are_shown_by_explain() -> None:
     assert list(CASES) == METHODS
 
 

@@ -50,7 +50,7 @@ def test_status_shows_the_interval_in_force_and_the_declared_one(dsf: Dsf, fleet
     assert (row["intervalSeconds"], row["intervalsInForce"]) == (10, [5])
 
 
-def test_status_says_where_why_and_since_when_it_fails(dsf: Dsf, fleet: Fleet) -> None:
+def test_status_names_cluster_reason_and_start_of_a_failure(dsf: Dsf, fleet: Fleet) -> None:
     only_sample(fleet.redis)
     fleet.failure("worker02", message='invalid parameter "query": 1:5: parse error')
     result = dsf("status")
@@ -60,7 +60,7 @@ def test_status_says_where_why_and_since_when_it_fails(dsf: Dsf, fleet: Fleet) -
     assert 'ago: invalid parameter "query": 1:5: parse error' in result.stdout
 
 
-def test_status_of_one_scorer_ignores_what_is_wrong_with_others(dsf: Dsf, fleet: Fleet) -> None:
+def test_status_of_one_scorer_ignores_failures_of_others(dsf: Dsf, fleet: Fleet) -> None:
     assert dsf("status").exit_code == 1
     result = dsf("status", SAMPLE)
     assert result.exit_code == 0
@@ -91,7 +91,7 @@ def test_expired_score_without_a_failure_fails_dsf_status(dsf: Dsf, fleet: Fleet
     assert "expired" in result.stdout
 
 
-def test_cycles_that_only_expire_are_said_to(dsf: Dsf, fleet: Fleet) -> None:
+def test_status_reports_cycles_that_only_expire(dsf: Dsf, fleet: Fleet) -> None:
     only_sample(fleet.redis)
     fleet.pair("worker02", expired=4, expired_run="r", expired_at=fleet.now - 9)
     result = dsf("status")
@@ -137,13 +137,13 @@ def test_suspended_scorer_is_shown_as_suspended(dsf: Dsf, fleet: Fleet) -> None:
     assert "sample-scorer on worker02: queue_full" in result.stdout
 
 
-def test_status_of_nothing(dsf: Dsf) -> None:
+def test_status_of_an_empty_fleet_reports_it(dsf: Dsf) -> None:
     result = dsf("status")
     assert result.exit_code == 0
     assert "No scorer is registered" in result.stdout
 
 
-def test_status_shows_what_the_hub_says_of_scorers_and_manifests(
+def test_status_shows_notices_and_manifest_problems_of_the_hub(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_sample(fleet.redis)
@@ -166,7 +166,7 @@ def test_status_shows_what_the_hub_says_of_scorers_and_manifests(
 
 
 @pytest.mark.parametrize("text", ["", "{", "a: 1", "[1, 2]", "- {line: x}"])
-def test_files_of_the_hub_that_make_no_sense_are_ignored(
+def test_malformed_files_of_the_hub_are_ignored(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     only_sample(fleet.redis)
@@ -190,7 +190,7 @@ def test_manifest_note_is_shown_and_does_not_fail_dsf_status(
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def test_scores(dsf: Dsf, fleet: Fleet) -> None:
+def test_scores_are_listed_with_their_items(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("scores", "--cluster", "worker01")
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -208,13 +208,13 @@ def test_scores_as_json_and_yaml(dsf: Dsf, fleet: Fleet) -> None:
     assert yaml.safe_load(dsf("scores", "-o", "yaml").stdout)["scores"][0]["scorer"] == SAMPLE
 
 
-def test_an_expired_score_is_not_shown_as_one(dsf: Dsf, fleet: Fleet) -> None:
+def test_expired_score_is_shown_as_expired(dsf: Dsf, fleet: Fleet) -> None:
     fleet.score("worker01", valid_for=-5, age=400)
     line = dsf("scores", "--cluster", "worker01").stdout.splitlines()[1]
     assert line.split() == ["worker01", SAMPLE, "sample_score", "-", "-", "6m", "-", "expired"]
 
 
-def test_the_age_is_that_of_the_last_success(dsf: Dsf, fleet: Fleet) -> None:
+def test_score_age_counts_from_the_last_success(dsf: Dsf, fleet: Fleet) -> None:
     fleet.score("worker01", age=200)
     fleet.failure("worker01")
     line = dsf("scores", "--cluster", "worker01").stdout.splitlines()[1]
@@ -222,7 +222,7 @@ def test_the_age_is_that_of_the_last_success(dsf: Dsf, fleet: Fleet) -> None:
     assert line.rstrip().endswith("failing: fetch bad_query")
 
 
-def test_names_of_others_cannot_steer_the_terminal(dsf: Dsf, fleet: Fleet) -> None:
+def test_foreign_names_cannot_control_the_terminal(dsf: Dsf, fleet: Fleet) -> None:
     fleet.failure("worker01", message="\x1b]0;title\x07[red]x[/red]\nerror: fake")
     out = dsf("status", SAMPLE).stdout
     assert "\x1b" not in out
@@ -231,14 +231,14 @@ def test_names_of_others_cannot_steer_the_terminal(dsf: Dsf, fleet: Fleet) -> No
 
 
 @pytest.mark.parametrize("command", ["status", "scores"])
-def test_an_unknown_format_is_a_usage_error(dsf: Dsf, command: str) -> None:
+def test_unknown_output_format_is_a_usage_error(dsf: Dsf, command: str) -> None:
     assert dsf(command, "-o", "xml").exit_code == 2
 
 
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
-def test_history(dsf: Dsf, fleet: Fleet) -> None:
+def test_history_lists_the_cycles(dsf: Dsf, fleet: Fleet) -> None:
     fleet.cycle("worker01", value=61.25, counts={"items": 1, "bytes": 7})
     fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500: oops")
     result = dsf("history", SAMPLE, "--cluster", "worker01")
@@ -264,7 +264,7 @@ def test_history_needs_a_cluster(dsf: Dsf, fleet: Fleet) -> None:
     assert dsf("history", SAMPLE).exit_code == 2
 
 
-def test_history_before_the_first_cycle(dsf: Dsf, fleet: Fleet) -> None:
+def test_history_before_the_first_cycle_is_empty(dsf: Dsf, fleet: Fleet) -> None:
     fleet.redis.delete(keys.history_key("worker01", SAMPLE))
     assert "No cycle has ended yet" in dsf("history", SAMPLE, "--cluster", "worker01").stdout
 

@@ -79,13 +79,13 @@ def run(*arguments: str, **values: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(dsf: Dsf, command: tuple[str, ...]) -> None:
+def test_commands_have_help_with_an_example(dsf: Dsf, command: tuple[str, ...]) -> None:
     result = dsf(*command, "--help")
     assert result.exit_code == 0
     assert f"Example: dsf {' '.join(command)}" in " ".join(result.stdout.split())
 
 
-def test_no_command_was_forgotten() -> None:
+def test_command_list_is_complete() -> None:
     names = {(info.name or info.callback.__name__,) for info in app.registered_commands if info.callback}
     groups = {
         (str(group.name), str(info.name or (info.callback and info.callback.__name__)))
@@ -96,7 +96,7 @@ def test_no_command_was_forgotten() -> None:
     assert names | groups == set(COMMANDS)
 
 
-def test_without_a_command_it_is_help_and_wrong_usage(dsf: Dsf) -> None:
+def test_missing_command_prints_help_and_is_a_usage_error(dsf: Dsf) -> None:
     assert dsf().exit_code == 2
     assert dsf("statsu").exit_code == 2
     assert "Did you mean" in dsf("statsu").stderr
@@ -107,7 +107,7 @@ def test_version(dsf: Dsf) -> None:
     assert set(loaded(dsf("version", "-o", "json"))) == {"dsf", "python", "celery"}
 
 
-def test_crds_are_those_of_the_models(dsf: Dsf) -> None:
+def test_crds_command_prints_the_crds_of_the_models(dsf: Dsf) -> None:
     names = [crd["metadata"]["name"] for crd in yaml.safe_load_all(dsf("crds").stdout) if crd]
     kinds = ("dynamicscorers", "dynamicscoringconfigs", "scoringauthentications")
     assert names == [f"{plural}.dynamic-scoring.open-cluster-management.io" for plural in kinds]
@@ -134,7 +134,7 @@ LIGHT = {
 }
 
 
-def test_commands_that_look_load_what_they_need(redis_url: str, fleet: Fleet, tmp_path: Path) -> None:
+def test_reading_commands_load_only_needed_modules(redis_url: str, fleet: Fleet, tmp_path: Path) -> None:
     code = (
         # The SDK of OpenTelemetry, which redis-py loads where it is, is there for tests only.
         "import sys\nsys.modules['opentelemetry.sdk'] = None\nfrom dsf.cli.main import run\n"
@@ -171,7 +171,9 @@ def test_log_writes_errors_at_level_error(tmp_path: Path) -> None:
         ("schedule", "set", SAMPLE, "--interval", "5"),
     ],
 )
-def test_redis_away_is_one_line_that_names_the_variable(nobody: dict[str, str], command: tuple[str, ...]) -> None:
+def test_unreachable_redis_is_reported_in_one_line_with_its_variable(
+    nobody: dict[str, str], command: tuple[str, ...]
+) -> None:
     process = run(*command, **nobody)
     assert (process.returncode, process.stdout) == (1, "")
     (line,) = process.stderr.splitlines()
@@ -266,7 +268,7 @@ def lines(file: Path) -> list[str]:
     return file.read_text().rpartition("\n")[0].splitlines()
 
 
-def test_watch_goes_on_until_interrupted(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
+def test_watch_runs_until_interrupted(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
     values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
     out = tmp_path / "out"
     with watched(tmp_path, "--cluster", "worker01", "-o", "json", **values) as process:
@@ -374,7 +376,7 @@ def _status(method: str, url: str) -> int | None:
             return None
 
 
-def test_optimize_says_that_the_demo_has_nothing_to_plan(
+def test_optimize_reports_that_the_demo_has_nothing_to_plan(
     dsf: Dsf, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")

@@ -23,7 +23,7 @@ ANSWER = {
 }
 
 
-def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduler_debugger_is_queried_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PATIENCE", 60.0)
     token = tmp_path / "token"
     token.write_text("sesame\n")
@@ -47,7 +47,7 @@ def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("arguments", [("--what-if", "c1=5"), ("best", "--score", "a/b")])
-def test_options_that_would_do_nothing_are_mistakes(arguments: tuple[str, ...]) -> None:
+def test_options_without_effect_are_usage_errors(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["placement", *arguments], prog_name="dsf")
     assert result.exit_code == 2
 

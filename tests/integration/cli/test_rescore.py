@@ -68,14 +68,14 @@ def test_rescore_sends_and_counts_a_tick(dsf: Dsf, fleet: Fleet) -> None:
     assert Pairs(fleet.redis).state("worker01", SAMPLE).scheduled == 8
 
 
-def test_without_a_cluster_it_is_sent_wherever_the_scorer_runs(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_without_a_cluster_is_sent_to_all_clusters_of_the_scorer(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("rescore", SAMPLE)
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["CLUSTER", "worker01", "worker02"]
     assert (fleet.redis.llen("spoke.worker01"), fleet.redis.llen("spoke.worker02")) == (1, 1)
 
 
-def test_wait_prints_the_new_score(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_wait_prints_the_new_score(dsf: Dsf, fleet: Fleet) -> None:
     def play(scorer: str, run_id: str) -> None:
         fleet.score("worker01", results=[({"node": "n1"}, 99.0)], age=0)
         fleet.cycle("worker01", run=run_id, outcome="ok")
@@ -92,7 +92,7 @@ def test_wait_prints_the_new_score(dsf: Dsf, fleet: Fleet) -> None:
     assert "n1" in printed
 
 
-def test_wait_for_a_cycle_that_fails_says_why(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_wait_reports_the_failure_of_the_cycle(dsf: Dsf, fleet: Fleet) -> None:
     def play(scorer: str, run_id: str) -> None:
         fleet.cycle("worker01", run=run_id, outcome="error", stage="fetch", reason="bad_query", message="parse error")
 
@@ -111,7 +111,7 @@ def test_wait_for_a_cycle_that_fails_says_why(dsf: Dsf, fleet: Fleet) -> None:
         ("empty", {"items": 0, "results": 0}, 1),
     ],
 )
-def test_wait_for_a_success_without_a_score(
+def test_rescore_wait_reports_a_success_without_a_score(
     dsf: Dsf, fleet: Fleet, outcome: str, counts: dict[str, int], code: int
 ) -> None:
     def play(scorer: str, run_id: str) -> None:
@@ -124,13 +124,13 @@ def test_wait_for_a_success_without_a_score(
     assert "some_reason: the cause" in result.stdout
 
 
-def test_waiting_ends_and_says_where_the_tick_is(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_wait_timeout_reports_where_the_tick_is(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "1")
     assert result.exit_code == 1
     assert "1 messages wait in spoke.worker01: does its agent run?" in result.stdout
 
 
-def test_no_time_to_wait_is_one_look(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_wait_without_time_checks_once(dsf: Dsf, fleet: Fleet) -> None:
     began = time.monotonic()
     result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "0")
     assert time.monotonic() - began < 30, "that is not the 60 s without --timeout"
@@ -143,7 +143,7 @@ def looks_for_cycles(client: redis.Redis) -> bool:
     return any(connection["cmd"] == "lrange" and "dsf-cli" in connection["name"] for connection in client.client_list())
 
 
-def test_an_interrupted_wait_says_what_came(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
+def test_interrupted_rescore_wait_reports_received_results(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
     values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
     with (
         playing(fleet.redis, "worker01", lambda _, run_id: fleet.cycle("worker01", run=run_id)),
@@ -160,7 +160,7 @@ def test_an_interrupted_wait_says_what_came(fleet: Fleet, redis_url: str, tmp_pa
     )
 
 
-def test_results_that_nobody_takes_are_said(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_reports_results_that_no_worker_ingests(dsf: Dsf, fleet: Fleet) -> None:
     with playing(fleet.redis, "worker01", lambda *_: fleet.redis.set(keys.mail_slot("worker01", 3), "result") and None):
         # More where the tick was not taken in that time: machines are busy.
         for seconds in ("1", "5", "20"):

@@ -23,7 +23,7 @@ def overrides(client: redis.Redis) -> dict[str, ScheduleOverride]:
     return ScheduleStore(client).overrides()
 
 
-def test_list(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_list_prints_the_entries(dsf: Dsf, fleet: Fleet) -> None:
     fleet.entry("worker01", due_in=-30)
     fleet.entry("worker02", due_in=600)
     result = dsf("schedule", "list")
@@ -47,7 +47,7 @@ def test_list(dsf: Dsf, fleet: Fleet) -> None:
     assert second[-2:] == ["-", "running"]
 
 
-def test_list_as_json(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_list_prints_json(dsf: Dsf, fleet: Fleet) -> None:
     fleet.entry("worker02", due_in=600)
     entries = loaded(dsf("schedule", "list", SAMPLE, "--cluster", "worker02", "-o", "json"))["entries"]
     assert len(entries) == 1
@@ -56,11 +56,11 @@ def test_list_as_json(dsf: Dsf, fleet: Fleet) -> None:
     assert entries[0]["nextRun"].endswith("Z")
 
 
-def test_an_empty_schedule(dsf: Dsf) -> None:
+def test_empty_schedule_is_reported(dsf: Dsf) -> None:
     assert "Nothing is scheduled" in dsf("schedule", "list").stdout
 
 
-def test_set_for_all_clusters(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_set_changes_all_clusters(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("schedule", "set", SAMPLE, "--interval", "5", "--note", "incident 42", "-o", "json")
     assert [entry["intervalSeconds"] for entry in loaded(result)["entries"]] == [5, 5]
     assert [entry["entryIntervalSeconds"] for entry in loaded(result)["entries"]] == [10, 10]
@@ -69,7 +69,7 @@ def test_set_for_all_clusters(dsf: Dsf, fleet: Fleet) -> None:
     assert f"{WHO} everywhere: incident 42" in dsf("schedule", "list").stdout
 
 
-def test_set_for_one_cluster(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_set_changes_one_cluster(dsf: Dsf, fleet: Fleet) -> None:
     entries = loaded(dsf("schedule", "set", SAMPLE, "-c", "worker02", "-i", "1h", "-o", "json"))["entries"]
     assert [(entry["cluster"], entry["intervalSeconds"]) for entry in entries] == [("worker02", 3600)]
     assert list(overrides(fleet.redis)) == ["worker02/sample-scorer"]
@@ -97,7 +97,7 @@ def test_schedule_set_warns_of_a_validity_below_the_interval(dsf: Dsf, fleet: Fl
     assert f"{SAMPLE}: {text}" in dsf("status").stdout
 
 
-def test_pause_until_and_resume(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_pauses_until_a_time_and_resumes(dsf: Dsf, fleet: Fleet) -> None:
     before = time.time()
     entries = loaded(dsf("schedule", "pause", SAMPLE, "--until", "2h", "--note", "maintenance", "-o", "json"))[
         "entries"
@@ -131,7 +131,7 @@ def test_schedule_pause_names_clusters_that_keep_running(dsf: Dsf, fleet: Fleet)
     assert "worker02" not in result.stderr
 
 
-def test_reset_removes_every_change_or_one_clusters(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_reset_removes_all_changes_or_those_of_one_cluster(dsf: Dsf, fleet: Fleet) -> None:
     for arguments in (("--cluster", "worker01"), ("--cluster", "worker02"), ()):
         dsf("schedule", "set", SAMPLE, "--interval", "5", *arguments)
     assert dsf("schedule", "reset", SAMPLE, "--cluster", "worker01", "--note", "incident over").exit_code == 0
@@ -161,7 +161,7 @@ def test_out_of_bounds_overrides_are_listed_and_can_be_reset(dsf: Dsf, fleet: Fl
     assert overrides(fleet.redis) == {}
 
 
-def test_reset_removes_what_cannot_be_read(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_reset_removes_unreadable_overrides(dsf: Dsf, fleet: Fleet) -> None:
     fleet.redis.hset(keys.OVERRIDES, f"worker01/{SAMPLE}", '{"interval": "often"}')
     assert dsf("schedule", "reset", SAMPLE).exit_code == 0
     assert fleet.redis.hlen(keys.OVERRIDES) == 0
@@ -188,6 +188,6 @@ def test_schedule_change_wakes_beat(dsf: Dsf, fleet: Fleet) -> None:
         ("stop", SAMPLE),
     ],
 )
-def test_wrong_usage(dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...]) -> None:
+def test_schedule_refuses_wrong_usage(dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...]) -> None:
     assert dsf("schedule", *arguments).exit_code == 2
     assert overrides(fleet.redis) == {}

@@ -30,7 +30,7 @@ def _ran(redirection: str, *arguments: str, module: str = "", **environment: str
     ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
 )
 @pytest.mark.parametrize("arguments", [("version",), ("version", "-o", "json"), ("crds",), ("--help",)])
-def test_output_that_cannot_be_written_is_one_line(redirection: str, reason: str, arguments: tuple[str, ...]) -> None:
+def test_unwritable_output_is_reported_in_one_line(redirection: str, reason: str, arguments: tuple[str, ...]) -> None:
     process = _ran(redirection, *arguments)
     assert (process.returncode, process.stdout) == (1, b"")
     assert process.stderr.decode().splitlines() == [f"error: cannot write to standard output: {reason}"]

@@ -87,7 +87,7 @@ def cycle_of(servers: tuple[ScriptedServer, ScriptedServer], **values: object) -
     return Cycle("sample-scorer", "run", ScorerSummary.model_validate(summary_fields | values), math.inf)
 
 
-def test_an_observer_is_told_of_each_question_and_each_stage(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_observer_receives_each_request_and_stage(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     recorder = Recorder()
     stages = Stages(Settings(), NoSecrets(), observer=recorder)
     cycle = cycle_of(servers)
@@ -116,7 +116,7 @@ def test_refused_query_is_observed_with_its_error(servers: tuple[ScriptedServer,
     assert recorder.stages == ["fetch"]
 
 
-def test_without_its_token_nothing_is_asked(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_missing_token_sends_no_request(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     recorder = Recorder()
     cycle = cycle_of(servers, source_endpoint_auth_name="secret", source_endpoint_auth_key="token")
     with pytest.raises(CycleError) as caught:
@@ -157,7 +157,7 @@ VECTOR = answer({"status": "success", "data": {"resultType": "vector", "result":
         ("score", drip, "timeout", "no complete answer within"),
     ],
 )
-def test_whatever_comes_back_ends_in_a_reason_that_a_person_can_act_on(
+def test_invalid_response_fails_with_a_reason_and_advice(
     servers: tuple[ScriptedServer, ScriptedServer], stage: str, handler: Handler, reason: str, text: str
 ) -> None:
     server, method = (servers[0], "GET") if stage == "fetch" else (servers[1], "POST")
@@ -182,7 +182,7 @@ def several(servers: tuple[ScriptedServer, ScriptedServer], other: str, **values
     )
 
 
-def test_several_sources_are_asked_at_the_same_time_and_sent_by_name(
+def test_several_sources_are_queried_concurrently_and_sent_by_name(
     servers: tuple[ScriptedServer, ScriptedServer],
 ) -> None:
     watts = {"metric": {"node": "n2"}, "values": [[1, "2"]]}
@@ -203,7 +203,7 @@ def test_several_sources_are_asked_at_the_same_time_and_sent_by_name(
     assert (cycle.counts["series"], payload.size) == (2, len(b"".join(payload.pieces)))
 
 
-def test_connections_to_several_sources_are_used_again(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_connections_to_several_sources_are_reused(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     stages, cycles = Stages(Settings(), NoSecrets()), 40
     with ScriptedServer(matrix(SERIES)) as other:
         for _ in range(cycles):
@@ -226,7 +226,9 @@ def test_failing_source_is_named_and_other_sources_are_read_to_the_end(
     assert len(servers[0].requests) == 1
 
 
-def test_all_that_fail_are_named_and_another_try_must_help_each(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_all_failing_sources_are_named_and_a_retry_must_help_each(
+    servers: tuple[ScriptedServer, ScriptedServer],
+) -> None:
     servers[0].script(answer("away", 503, Retry_After="7"))
     with ScriptedServer(answer("busy", 429, Retry_After="9"), answer({"error": "bad"}, 400)) as other:
         with pytest.raises(CycleError) as caught:
@@ -240,7 +242,7 @@ def test_all_that_fail_are_named_and_another_try_must_help_each(servers: tuple[S
 
 
 @pytest.mark.parametrize("stage", ["fetch", "score"])
-def test_retry_after_is_kept_over_cycles(servers: tuple[ScriptedServer, ScriptedServer], stage: str) -> None:
+def test_retry_after_applies_to_later_cycles(servers: tuple[ScriptedServer, ScriptedServer], stage: str) -> None:
     stages = Stages(Settings(), NoSecrets())
     server = servers[stage == "score"]
 
@@ -269,7 +271,7 @@ def test_retry_after_is_kept_over_cycles(servers: tuple[ScriptedServer, Scripted
     assert len(server.requests) == 3
 
 
-def test_retry_after_ends(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_retry_after_expires(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     stages = Stages(Settings(), NoSecrets())
     servers[1].script(answer("slow down", 429, Retry_After="1"), answer(GOOD))
 
@@ -302,7 +304,7 @@ def test_unknown_source_type_fails_with_the_name_of_the_source(servers: tuple[Sc
     assert caught.value.reason == "unsupported_source"
 
 
-def test_each_has_its_share_of_the_bytes(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_sources_share_the_byte_limit(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     with ScriptedServer(matrix(SERIES, SERIES, SERIES)) as other, pytest.raises(CycleError) as caught:
         Stages(Settings(max_source_bytes=450), NoSecrets()).fetch(several(servers, other.url))
     assert (caught.value.reason, caught.value.message[:16]) == ("too_large", "source 'power': ")

@@ -44,7 +44,7 @@ def _commands(page: str) -> list[Command]:
     return [command for command in venues.of(Venue.CLUSTER) if command.page == page]
 
 
-def test_the_quickstart(clusters: Clusters) -> None:
+def test_quickstart_commands_run_on_real_api_servers(clusters: Clusters) -> None:
     clusters.variables["HUB_IP"] = HUB_IP
     outputs = {command.text: clusters.run(command) for command in _commands(QUICKSTART)}
     assert len(outputs) >= 15

@@ -28,7 +28,7 @@ _FOLDERS = tuple(f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_every_command_has_its_place(page: Path) -> None:
+def test_commands_have_a_venue(page: Path) -> None:
     for command in pages.commands(page):
         assert venue(command) in Venue
 
@@ -63,7 +63,7 @@ def _dsf_lines() -> Iterator[tuple[str, list[str]]]:
             yield pages.name(page), shlex.split(plain)
 
 
-def test_dsf_knows_its_words() -> None:
+def test_dsf_commands_parse() -> None:
     whole: Any = typer.main.get_command(app)
     for place, words in sorted(_dsf_lines()):
         command, rest = whole, words
@@ -77,7 +77,7 @@ def test_dsf_knows_its_words() -> None:
                 assert word.partition("=")[0] in flags, f"{place}: dsf {' '.join(words)}: no option {word}"
 
 
-def test_files_exist() -> None:
+def test_referenced_files_exist() -> None:
     for command in venues.of(*set(Venue) - {Venue.OWN}):
         for token in shlex.split(command.text):
             path = token.partition("=")[2] if token.startswith("-") else token
@@ -86,7 +86,7 @@ def test_files_exist() -> None:
 
 
 @pytest.mark.parametrize("command", [c for c in venues.of(Venue.NOWHERE) if "kubectl" in c.programs], ids=str)
-def test_kubectl_knows_its_flags(command: Command) -> None:
+def test_kubectl_accepts_the_flags(command: Command) -> None:
     tokens = shlex.split(command.text)
     end = next((place for place, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
     # With --help it reads all flags and does nothing.
@@ -108,12 +108,12 @@ def _kubectl() -> str:
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "helm" in c.programs], ids=str)
-def test_helm_knows_its_flags(command: Command) -> None:
+def test_helm_accepts_the_flags(command: Command) -> None:
     helm.parser().parse_args(shlex.split(command.text.partition(" > ")[0])[1:])
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "make" in c.programs], ids=str)
-def test_make_knows_its_targets(command: Command) -> None:
+def test_make_targets_exist(command: Command) -> None:
     process = ran(["make", "-n", *shlex.split(command.text)[1:]], cwd=ROOT)
     assert process.returncode == 0, process.stderr
 

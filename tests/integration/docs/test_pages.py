@@ -30,14 +30,14 @@ def _blocks(*languages: str) -> list[Block]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_every_block_says_what_it_is(page: Path) -> None:
+def test_code_blocks_declare_a_known_language(page: Path) -> None:
     assert {block.language for block in pages.blocks(page)} <= LANGUAGES
     # A fence that is not closed would make a block of what follows.
     assert page.read_text(encoding="utf-8").count("```") == 2 * len(pages.blocks(page))
 
 
 @pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in OTHERS)], ids=pages.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for target in pages.links(page):
         if target.startswith(("http://", "https://", "mailto:")):
             continue
@@ -49,14 +49,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in pages.anchors(file), f"{pages.name(page)}: {target}"
 
 
-def test_every_page_can_be_found_from_the_index() -> None:
+def test_pages_are_linked_from_the_index() -> None:
     linked_pages = {(ROOT / "docs" / link.partition("#")[0]).name for link in pages.links(ROOT / "docs" / "README.md")}
     assert {page.name for page in PAGES} - {"README.md"} <= linked_pages
     assert "docs/README.md" in pages.links(ROOT / "README.md")
 
 
 @pytest.mark.parametrize("block", _blocks("json"), ids=str)
-def test_json_is_json(block: Block) -> None:
+def test_json_blocks_are_valid(block: Block) -> None:
     json.loads(block.text)
 
 

@@ -34,7 +34,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWorld]:
         yield running
 
 
-def test_every_command_works(world: StackWorld) -> None:
+def test_commands_of_pages_work(world: StackWorld) -> None:
     before = {cluster: world.books(SCORER, cluster)["scheduled"] for cluster in CLUSTERS}
     outputs: dict[str, str] = {}
     for command in _commands():
@@ -57,7 +57,7 @@ def _has_run(world: StackWorld, task: str) -> bool:
     return world.flower_knows(task).get("state") == "SUCCESS"
 
 
-def test_the_dashboard_shows_something_in_every_panel(world: StackWorld) -> None:
+def test_dashboard_panels_show_series(world: StackWorld) -> None:
     # For panels of what goes wrong: a scorer that fails, results that are refused, and ticks that are skipped.
     world.scorer(_FAILING, answer("no", 500), interval=1, execution={"maxRetries": 0})
     results = [{"metric": {"node": "n1"}, "score": 1}, {"metric": {"node": "n2"}, "score": None}]

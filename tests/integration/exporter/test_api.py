@@ -46,7 +46,7 @@ def client(exporter: ApiProcess, fleet: Fleet) -> Client:
     return Client(exporter.url)
 
 
-def test_the_summary_counts_every_pair_once(client: Client) -> None:
+def test_summary_counts_every_pair_once(client: Client) -> None:
     summary = client.summary()
     assert (summary.pairs, summary.clusters) == (12, 12)
     states = summary.states
@@ -60,7 +60,7 @@ def test_the_summary_counts_every_pair_once(client: Client) -> None:
     assert sum(bar.count for bar in sample.ages.histogram) == 11
 
 
-def test_pairs_come_worst_first_in_pages(client: Client) -> None:
+def test_pairs_are_paged_worst_first(client: Client) -> None:
     first = client.pairs(limit=5)
     assert first.total == 12
     assert [row.state for row in first.pairs] == ["failing", "skipped", "skipped", "never", "ok"]
@@ -98,7 +98,7 @@ def test_updates_return_each_change_once(client: Client, fleet: Fleet) -> None:
     assert client.updates(changed.sequence).pairs == []
 
 
-def test_past_cycles_come_in_pages_while_others_end(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
+def test_history_pages_are_complete_while_cycles_end(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
     history = keys.history_key("edge0", SAMPLE)
     runs = [new_run_id(fleet.now + number) for number in range(7)]
     for run in runs[:6]:
@@ -127,7 +127,7 @@ def test_past_cycles_come_in_pages_while_others_end(client: Client, exporter: Ap
     ) == (120, 120, None)
 
 
-def test_changes_come_in_pages(exporter: ApiProcess, client: Client) -> None:
+def test_updates_are_paged(exporter: ApiProcess, client: Client) -> None:
     first = exporter.get("/api/v1/updates?since=0&limit=5").json()
     assert (len(first["pairs"]), first["more"]) == (5, True)
     again = client.updates(0, limit=5)
@@ -136,7 +136,7 @@ def test_changes_come_in_pages(exporter: ApiProcess, client: Client) -> None:
     assert {tuple(pair) for pair in first["pairs"]} | set(rest.pairs) == set(client.updates(0).pairs)
 
 
-def test_scorers_come_in_pages_with_and_without_a_model(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
+def test_scorers_are_paged_with_and_without_a_model(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
     names = sorted([SAMPLE, STATIC, *(f"more-{number}" for number in range(203))])
     for name in names:
         if name.startswith("more"):
@@ -164,7 +164,7 @@ def test_scorers_come_in_pages_with_and_without_a_model(client: Client, exporter
     assert sample.pairs == sample.states.total == 12
 
 
-def test_scores_of_a_state(client: Client, exporter: ApiProcess) -> None:
+def test_scores_are_filtered_by_state(client: Client, exporter: ApiProcess) -> None:
     report = exporter.get("/api/v1/scores?state=skipped&state=failing").json()
     assert [score["cluster"] for score in report["scores"]] == ["edge1", "edge2", "edge3"]
     pages = client.scores(limit=7)
@@ -208,7 +208,9 @@ def test_paused_pairs_are_marked_in_every_list(
     assert result.stdout.splitlines()[1].split()[1] == "paused"
 
 
-def test_status_says_the_same_with_the_api(exporter: ApiProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_output_is_the_same_with_the_api(
+    exporter: ApiProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The status includes a DynamicScorer that could not run yet, and a demo that was selected for one command."""
     fleet.registry.remove_scorer(STATIC)
     for cluster in ("edge0", "edge1", "edge2", "edge3"):
@@ -248,7 +250,7 @@ def test_pages_of_large_results_stay_below_one_megabyte(exporter: ApiProcess, fl
     assert len(client.scores().scores) == 12
 
 
-def test_an_etag_stays_while_nothing_changes(exporter: ApiProcess, fleet: Fleet) -> None:
+def test_etag_stays_while_nothing_changes(exporter: ApiProcess, fleet: Fleet) -> None:
     for path in ("/api/v1/summary", "/api/v1/pairs", "/api/v1/scores", f"/api/v1/pairs/worker01/{SAMPLE}"):
         first = exporter.get(path)
         tag = first.headers["ETag"]
@@ -260,7 +262,7 @@ def test_an_etag_stays_while_nothing_changes(exporter: ApiProcess, fleet: Fleet)
         assert exporter.get(path, **{"If-None-Match": tag}).status_code == 200
 
 
-def test_an_etag_changes_with_what_only_looks_like_an_age(exporter: ApiProcess, fleet: Fleet) -> None:
+def test_etag_changes_with_fields_that_resemble_an_age(exporter: ApiProcess, fleet: Fleet) -> None:
     def tag_of(path: str) -> str:
         return exporter.get(path).headers["ETag"]
 
@@ -277,7 +279,7 @@ def test_an_etag_changes_with_what_only_looks_like_an_age(exporter: ApiProcess, 
         assert len(tags) == 2, name
 
 
-def test_answers_are_packed_when_asked_for(exporter: ApiProcess, fleet: Fleet) -> None:
+def test_responses_are_compressed_on_request(exporter: ApiProcess, fleet: Fleet) -> None:
     assert fleet
     packed = exporter.get("/api/v1/pairs", **{"Accept-Encoding": "gzip"})
     assert packed.headers["Content-Encoding"] == "gzip"
@@ -319,7 +321,9 @@ def test_server_without_our_api_is_reported_by_the_cli(exporter: ApiProcess, mon
         assert "does not answer as /api/v1 of DSF does (HTTP 404): DSF_API_URL must be the address" in result.stderr
 
 
-def test_commands_that_look_need_no_redis(exporter: ApiProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_commands_with_the_api_need_no_redis(
+    exporter: ApiProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert fleet
     monkeypatch.setenv("DSF_API_URL", exporter.url)
     monkeypatch.setenv("DSF_REDIS_URL", "redis://127.0.0.1:1/0")

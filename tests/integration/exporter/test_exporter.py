@@ -34,7 +34,7 @@ def value(exposed_samples: Samples, name: str, **labels: str) -> float | None:
     return exposed_samples.get((name, frozenset(labels.items())))
 
 
-def test_metrics_of_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -> None:
+def test_metrics_describe_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.counters(keys.REJECTED, {"replayed": 4})
     fleet.counters(keys.REJECTED_MAIL, {"worker02": 3})
@@ -66,7 +66,7 @@ def test_metrics_of_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -
 
 
 @pytest.mark.parametrize("filled", [True, False])
-def test_promtool_finds_nothing_wrong(exporter: ApiProcess, redis_client: redis.Redis, filled: bool) -> None:
+def test_metrics_pass_promtool(exporter: ApiProcess, redis_client: redis.Redis, filled: bool) -> None:
     promtool = find("promtool")
     if filled:
         good_fleet(redis_client).failure("worker01")
@@ -76,7 +76,7 @@ def test_promtool_finds_nothing_wrong(exporter: ApiProcess, redis_client: redis.
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_openmetrics_and_gzip_when_asked_for(exporter: ApiProcess, redis_client: redis.Redis) -> None:
+def test_metrics_are_served_as_openmetrics_and_gzip_on_request(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     answer = exporter.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
@@ -87,7 +87,7 @@ def test_openmetrics_and_gzip_when_asked_for(exporter: ApiProcess, redis_client:
     assert len(gzip.compress(zipped.content)) < len(zipped.content)
 
 
-def test_scores(exporter: ApiProcess, redis_client: redis.Redis) -> None:
+def test_scores_are_served_as_json(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     run = fleet.score("worker01", age=30)
     report = exporter.get("/api/v1/scores?cluster=worker01&scorer=sample-scorer").json()
@@ -104,7 +104,7 @@ def test_scores(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     assert score["validUntil"] > score["at"]
 
 
-def test_scorers(exporter: ApiProcess, redis_client: redis.Redis) -> None:
+def test_scorers_are_served_as_json(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker02")
     scorers_by_name = {scorer["name"]: scorer for scorer in exporter.get("/api/v1/scorers").json()["scorers"]}
@@ -116,7 +116,7 @@ def test_scorers(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     assert scorers_by_name[STATIC]["pairs"] == 0
 
 
-def test_history_and_books(exporter: ApiProcess, redis_client: redis.Redis) -> None:
+def test_history_and_books_are_served_as_json(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500")
     history = exporter.get("/api/v1/history/worker01/sample-scorer").json()
@@ -138,7 +138,7 @@ def test_history_and_books(exporter: ApiProcess, redis_client: redis.Redis) -> N
         ("/api/v1/history/mars/sample-scorer", "no cluster 'mars' is accepted; registered: worker01, worker02"),
     ],
 )
-def test_an_unknown_name_is_404_and_names_the_known_ones(
+def test_unknown_name_is_404_and_lists_the_registered_names(
     exporter: ApiProcess, redis_client: redis.Redis, path: str, detail: str
 ) -> None:
     good_fleet(redis_client)
@@ -153,7 +153,7 @@ def test_exporter_serves_get_requests_only(exporter: ApiProcess) -> None:
     assert {method for operations in paths.values() for method in operations} == {"get"}
 
 
-def test_openapi_describes_the_answers(exporter: ApiProcess) -> None:
+def test_openapi_describes_the_responses(exporter: ApiProcess) -> None:
     document = exporter.get("/openapi.json").json()
     assert {"/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule"} <= set(document["paths"])
     answers = document["paths"]["/api/v1/scores"]["get"]["responses"]
@@ -164,7 +164,7 @@ def test_openapi_describes_the_answers(exporter: ApiProcess) -> None:
     assert score["validUntil"]["anyOf"][0] == {"type": "string", "format": "date-time"}
 
 
-def test_redis_away_and_back(tmp_path: Path) -> None:
+def test_exporter_recovers_from_a_redis_outage(tmp_path: Path) -> None:
     with RedisServer(aof=True) as server, ApiProcess(server.url, tmp_path / "log") as process:
         good_fleet(server.client())
         assert process.get("/readyz").status_code == 200
@@ -183,7 +183,7 @@ def test_redis_away_and_back(tmp_path: Path) -> None:
         assert value(samples(process.get("/metrics").text), "dynamic_scoring_up") == 1
 
 
-def test_sigterm_ends_it_cleanly(redis_url: str, tmp_path: Path) -> None:
+def test_exporter_ends_cleanly_on_sigterm(redis_url: str, tmp_path: Path) -> None:
     with ApiProcess(redis_url, tmp_path / "log") as process:
         assert process.terminate() == 0
         assert "hub ended" in process.log

@@ -86,7 +86,7 @@ def test_exposition_setting_of_a_scorer_selects_its_series(fleet: Fleet) -> None
             assert len(exposed.get("dynamic_scoring_scheduled_total", [])) == books
 
 
-def test_each_pair_that_is_not_paused_has_the_interval_in_force(fleet: Fleet) -> None:
+def test_unpaused_pairs_expose_the_interval_in_force(fleet: Fleet) -> None:
     store = ScheduleStore(fleet.redis)
     store.set_override(f"*/{SAMPLE}", interval=60)
     store.set_override(f"worker02/{SAMPLE}", interval=7200)

@@ -14,7 +14,7 @@ from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.exporter.server import ApiProcess
 
 
-def test_scores_come_in_pages(exporter: ApiProcess, redis_client: redis.Redis) -> None:
+def test_scores_are_paged(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     for number in range(5):
         fleet.entry(f"edge{number}")
@@ -50,7 +50,7 @@ def test_invalid_limit_is_refused(exporter: ApiProcess, limit: str) -> None:
     assert answer.json()["detail"].startswith("limit: Input should be")
 
 
-def test_the_pages_are_in_the_openapi_document(exporter: ApiProcess) -> None:
+def test_paging_parameters_are_in_the_openapi_document(exporter: ApiProcess) -> None:
     document = exporter.get("/openapi.json").json()
     parameters = {
         parameter["name"]: parameter for parameter in document["paths"]["/api/v1/scores"]["get"]["parameters"]
@@ -61,7 +61,7 @@ def test_the_pages_are_in_the_openapi_document(exporter: ApiProcess) -> None:
     assert "continue" in document["components"]["schemas"]["ScoreList"]["properties"]
 
 
-def test_the_api_documentation_needs_no_other_machine(exporter: ApiProcess) -> None:
+def test_api_documentation_loads_no_foreign_resources(exporter: ApiProcess) -> None:
     page = exporter.get("/docs").text
     assert sorted(re.findall(r'(?:src|href)="([^"]+)"', page)) == [
         "data:,",

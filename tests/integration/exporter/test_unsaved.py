@@ -43,11 +43,13 @@ def redis_url() -> Iterator[str]:
         ("history sample-scorer --cluster worker01", "scheduled 7 = ok 5"),
     ],
 )
-def test_commands_that_look(dsf: Dsf, redis_url: str, words: str, expected_text: str) -> None:
+def test_reading_commands_work_while_redis_cannot_save(
+    dsf: Dsf, redis_url: str, words: str, expected_text: str
+) -> None:
     assert expected_text in dsf(*words.split()).stdout
 
 
-def test_the_exporter(redis_url: str, tmp_path: Path) -> None:
+def test_exporter_works_while_redis_cannot_save(redis_url: str, tmp_path: Path) -> None:
     with ApiProcess(redis_url, tmp_path / "log") as exporter:
         for _ in range(2):
             page = exporter.get("/metrics")

@@ -52,7 +52,7 @@ def test_get_returns_the_body_and_sends_query_and_token() -> None:
     assert "Authorization" not in second.headers
 
 
-def test_an_exchange_is_freed_when_it_is_over() -> None:
+def test_finished_exchange_is_freed() -> None:
     class Cycle:
         """Its payload would stay in memory until Python looks for garbage."""
 
@@ -78,7 +78,7 @@ def test_credentials_in_urls_are_not_sent() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"y" * 300_000])
-def test_gzip_and_chunked_answers(body: bytes) -> None:
+def test_gzip_and_chunked_responses_are_decoded(body: bytes) -> None:
     def chunked(exchange: httpserver.Exchange) -> None:
         exchange.http.send_response(200)
         exchange.http.send_header("Transfer-Encoding", "chunked")
@@ -122,7 +122,7 @@ def test_connections_are_kept_open() -> None:
 
 
 @pytest.mark.parametrize("status", [102, 103, 199])
-def test_an_interim_answer_is_not_the_answer(status: int) -> None:
+def test_interim_response_is_skipped(status: int) -> None:
     """Nor is the one that comes after it that of the next request."""
     ports = []
 
@@ -154,7 +154,7 @@ def test_connection_that_switched_protocols_is_not_reused() -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_an_answer_that_has_no_body_has_none_in_chunks(status: int) -> None:
+def test_chunked_response_without_a_body_is_empty(status: int) -> None:
     def empty(exchange: httpserver.Exchange) -> None:
         exchange.http.wfile.write(f"HTTP/1.1 {status} None\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         exchange.http.wfile.flush()
@@ -163,7 +163,7 @@ def test_an_answer_that_has_no_body_has_none_in_chunks(status: int) -> None:
         assert failure(server.url, 10).status == status
 
 
-def test_all_headers_of_a_name_are_one() -> None:
+def test_repeated_headers_are_joined() -> None:
     def refuse(exchange: httpserver.Exchange) -> None:
         exchange.http.wfile.write(
             b'HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm="x"\r\n'
@@ -200,7 +200,7 @@ def test_server_that_does_not_read_times_out_at_the_deadline() -> None:
     assert caught.value.reason == "timeout"
 
 
-def test_an_expired_deadline_asks_nobody() -> None:
+def test_expired_deadline_sends_no_request() -> None:
     with ScriptedServer(answer("x")) as server:
         assert failure(server.url, seconds=-1).reason == "timeout"
     assert server.requests == []
@@ -255,7 +255,7 @@ def test_http_status_determines_whether_the_error_is_retryable(status: int, reas
 
 
 @pytest.mark.parametrize("status", [201, 202, 203, 206])
-def test_other_statuses_of_success_name_the_expected_one(status: int) -> None:
+def test_unexpected_success_status_names_the_expected_one(status: int) -> None:
     with ScriptedServer(answer({"results": []}, status)) as server:
         error = failure(server.url)
     assert (error.reason, error.retryable, error.status) == ("http_error", False, status)
@@ -279,7 +279,7 @@ def _dead_address() -> Iterator[tuple[str, int]]:
         yield listener.getsockname()
 
 
-def test_dead_addresses_leave_time_for_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_addresses_leave_time_for_a_live_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 6.0)
     with _dead_address() as first, _dead_address() as second, ScriptedServer(answer("here")) as server:
         alive = ("127.0.0.1", int(server.url.rpartition(":")[2]))
@@ -287,7 +287,7 @@ def test_dead_addresses_leave_time_for_one_that_answers(monkeypatch: pytest.Monk
         assert get("http://three-addresses.example/", seconds=10) == b"here"
 
 
-def test_an_endless_redirect_is_not_read() -> None:
+def test_endless_redirect_body_is_not_read() -> None:
     chunks_sent = []
 
     def redirect(exchange: httpserver.Exchange) -> None:
@@ -328,7 +328,7 @@ def test_body_in_pieces_is_sent_with_its_content_length() -> None:
     assert "Transfer-Encoding" not in request.headers
 
 
-def test_an_alias_leads_to_another_server_under_the_same_name() -> None:
+def test_host_alias_connects_to_another_server_under_the_same_name() -> None:
     with ScriptedServer(answer("here")) as server:
         access.set_aliases({"prometheus.test:9090": f"127.0.0.1:{server.port}"})
         try:

@@ -66,7 +66,7 @@ def _ways() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("row", "ask"), list(_ways()))
-def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask) -> None:
+def test_hostile_response_fails_with_its_reason_within_time_and_memory(row: Hostile, ask: Ask) -> None:
     process = psutil.Process()
     for seconds in _SECONDS if row.reason == "timeout" else (_FLOOD_SECONDS,):
         with RawServer(row.payload) as server:
@@ -85,7 +85,7 @@ def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask)
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.name in _EACH_WAY], ids=lambda row: row.name)
-def test_the_hubs_health_check_fails_with_words(row: Hostile) -> None:
+def test_hostile_response_fails_the_health_check_with_a_message(row: Hostile) -> None:
     with RawServer(row.payload) as server:
         target = health.HealthTarget(f"{server.url}/config", ConfigSyncMode.Full)
         seconds = 0.4 if row.reason == "timeout" else _FLOOD_SECONDS
@@ -95,7 +95,7 @@ def test_the_hubs_health_check_fails_with_words(row: Hostile) -> None:
     assert row.text.replace(str(MAX_BYTES), str(health.MAX_BYTES)) in health_failure.message
 
 
-def test_the_deadline_counts_for_compressed_bytes_that_are_there_already() -> None:
+def test_deadline_applies_to_compressed_bytes_already_received() -> None:
     # Everything is in the socket's buffer at once, so only the work on it takes time.
     row = next(row for row in TABLE if row.name == "gzip bomb of members")
     with RawServer(row.payload) as server, pytest.raises(HttpError) as caught:
@@ -140,7 +140,7 @@ def test_hanging_name_server_times_out_at_the_deadline(monkeypatch: pytest.Monke
         ("http://host:99999/x", "not a URL"),
     ],
 )
-def test_hosts_that_cannot_exist_are_not_asked_again(ask: Ask, url: str, text: str) -> None:
+def test_impossible_hosts_are_not_retried(ask: Ask, url: str, text: str) -> None:
     with pytest.raises(HttpError) as caught:
         ask(url, time.monotonic() + 60)
     assert (caught.value.reason, caught.value.retryable) == ("connection_failed", False)
@@ -149,7 +149,7 @@ def test_hosts_that_cannot_exist_are_not_asked_again(ask: Ask, url: str, text: s
 
 @pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
 @pytest.mark.parametrize("host", ["169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "100.100.100.200"])
-def test_metadata_addresses_are_asked_by_nobody(ask: Ask, host: str) -> None:
+def test_metadata_addresses_are_never_requested(ask: Ask, host: str) -> None:
     with pytest.raises(HttpError, match="DSF_ALLOW_LINK_LOCAL=true") as caught:
         ask(f"http://{host}/latest/meta-data", time.monotonic() + 60)
     assert (caught.value.reason, caught.value.retryable) == ("address_refused", False)
@@ -180,9 +180,7 @@ def test_refused_address_is_checked_at_each_connect(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
-def test_the_address_that_was_looked_at_is_the_one_that_is_connected_to(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checked_address_is_the_one_connected_to(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(answer("good")) as good, socket.create_server(("127.0.0.2", good.port)) as secret:
         # In the place of a metadata service, to which nothing can listen here.
         monkeypatch.setattr(addresses, "_METADATA", (ipaddress.ip_network("127.0.0.2"),))

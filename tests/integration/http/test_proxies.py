@@ -123,7 +123,7 @@ def over_tls(server: ScriptedServer, ca: TestCa, *names: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("ask", [by_agent, by_hub])
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY"])
-def test_http_goes_through_the_proxy(
+def test_http_uses_the_proxy(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], bytes], variable: str
 ) -> None:
     with Proxy() as proxy:
@@ -134,7 +134,7 @@ def test_http_goes_through_the_proxy(
 
 
 @pytest.mark.parametrize("ask", [by_agent, by_hub])
-def test_https_goes_through_a_tunnel_that_hides_the_token(
+def test_https_uses_a_tunnel_that_hides_the_token(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ask: Callable[..., bytes]
 ) -> None:
     ca = TestCa(tmp_path / "ca")
@@ -176,7 +176,7 @@ def test_requests_to_local_names_and_aliases_bypass_the_proxy(
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_metadata_addresses_are_refused_before_the_proxy_is_asked(
+def test_metadata_addresses_are_refused_before_the_proxy_is_used(
     monkeypatch: pytest.MonkeyPatch, host: str, scheme: str
 ) -> None:
     with Proxy() as proxy:

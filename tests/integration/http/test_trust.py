@@ -103,7 +103,7 @@ def test_private_ca_is_trusted_while_its_file_is_in_the_folder(
     in_time(ask, url, is_refused=True)
 
 
-def test_the_hubs_health_check_says_whose_ca_counts_for_it(ca: TestCa, server: int, folder: Path) -> None:
+def test_health_check_error_names_the_trusted_ca(ca: TestCa, server: int, folder: Path) -> None:
     target = health.HealthTarget(f"https://localhost:{server}/config", ConfigSyncMode.None_)
     failure = health.check(target, timeout=300).health_failure
     assert failure is not None
@@ -241,7 +241,7 @@ def _drip(head: bytes, drop: bytes) -> Callable[[socket.socket], None]:
     ],
     ids=["headers", "body", "body without length", "chunks", "unread"],
 )
-def test_an_exchange_over_tls_meets_the_deadline(
+def test_tls_exchange_meets_the_deadline(
     ca: TestCa, folder: Path, serve: Callable[[socket.socket], None], body: bytes
 ) -> None:
     (folder / "ca.crt").write_text(ca.cert.read_text())

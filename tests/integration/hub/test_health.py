@@ -43,7 +43,7 @@ def test_scoring_api_with_password_is_checked_at_a_separate_config_url(
         assert summary["scoringAccess"]["methods"]["basic"]["password"] == {"name": "s", "key": "k"}
 
 
-def test_inactive_keeps_entries_and_comes_back(running: World, api: ScriptedServer) -> None:
+def test_inactive_scorer_keeps_its_entries_and_recovers(running: World, api: ScriptedServer) -> None:
     running.client.hset("dsf:pair:a/cpu-scorer", "n:scheduled", 7)
     api.script(answer("busy", 503), path="/healthz")
     running.until(lambda: health(running) == "Inactive")

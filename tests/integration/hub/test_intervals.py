@@ -15,7 +15,7 @@ def _shown(world: World) -> tuple[int, int, int]:
     return status["interval"], status["declaredInterval"], status["clustersWithOtherInterval"]
 
 
-def test_an_interval_set_by_hand_is_in_the_status_at_once(running: World) -> None:
+def test_interval_override_is_in_the_status_at_once(running: World) -> None:
     # A periodic resync would hide a missing notification.
     running.resync = 600.0
     running.restart()

@@ -94,7 +94,7 @@ CLUSTER_STEPS = (
 )
 
 
-def test_errors_with_some_scorers_stop_no_other(
+def test_errors_of_some_scorers_do_not_affect_others(
     running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     """Each step of the hub's work raises an error for some scorers."""
@@ -136,7 +136,7 @@ def test_errors_with_some_scorers_stop_no_other(
         running.until(lambda: all(running.condition(name, "Scoring")[1] == "NoCyclesYet" for name in bad))
 
 
-def test_errors_with_some_clusters_stop_no_other(
+def test_errors_of_some_clusters_do_not_affect_others(
     running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     """Each step of the hub's work raises an error for some clusters."""
@@ -174,7 +174,7 @@ def test_failing_notification_does_not_stop_later_notifications(
     running.until(lambda: running.status("cpu-scorer")["clusters"]["failing"] == 1)
 
 
-def test_an_address_that_looks_like_one_is_refused_and_freezes_nothing(running: World) -> None:
+def test_malformed_address_is_refused_and_blocks_nothing(running: World) -> None:
     config = remote_config("bad")
     config["scoring"]["host"] = "http\u017f://x"
     with scoring_api() as bad, scoring_api("mem") as other:

@@ -18,7 +18,7 @@ def _conditions(client: redis.Redis, scorer: str) -> dict[str, str]:
     return {condition.type: condition.reason for condition in scorer_notices.conditions} if scorer_notices else {}
 
 
-def test_conditions_and_what_could_not_run_yet(running: World, redis_client: redis.Redis) -> None:
+def test_scorer_conditions_and_unready_scorers_are_published(running: World, redis_client: redis.Redis) -> None:
     running.until(lambda: _conditions(redis_client, "cpu-scorer").get("Distributed") == "Distributed")
     conditions = {condition.type: condition for condition in FleetQueries(redis_client).scorer("cpu-scorer").conditions}
     assert (conditions["Healthy"].status, conditions["Healthy"].reason) == ("True", "HealthCheckPassed")
@@ -33,7 +33,7 @@ def test_conditions_and_what_could_not_run_yet(running: World, redis_client: red
     running.until(lambda: _conditions(redis_client, "broken") == {})
 
 
-def test_labels_and_masks_of_a_cluster(running: World, redis_client: redis.Redis) -> None:
+def test_cluster_labels_and_masks_are_published(running: World, redis_client: redis.Redis) -> None:
     running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
     running.cluster("a", labels={"env": "prod", "feature.open-cluster-management.io/addon-x": "available"})
     running.until(lambda: FleetQueries(redis_client).cluster("a").labels == {"env": "prod"})

@@ -68,7 +68,7 @@ def test_occupied_probe_port_is_reported(world: World, capsys: pytest.CaptureFix
     assert "DSF_PROBE_PORT: cannot listen on" in capsys.readouterr().err
 
 
-def test_an_agent_that_is_too_old_is_named_in_the_status(running: World) -> None:
+def test_outdated_agent_is_named_in_the_status(running: World) -> None:
     agents = Agents(running.client)
     name = "dynamic-scoring-config"
     running.until(lambda: running.config_condition(name, "Distributed")[0] == "True")

@@ -157,7 +157,7 @@ def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:
     assert secret_file.read_text() == before
 
 
-def test_new_scorers_and_clusters_take_effect_at_once_and_a_removed_one_leaves_nothing(running: World) -> None:
+def test_new_scorers_and_clusters_take_effect_at_once_and_removed_ones_leave_nothing(running: World) -> None:
     running.resync = 600
     running.restart()
     with scoring_api("mem") as other:
@@ -176,7 +176,7 @@ def test_new_scorers_and_clusters_take_effect_at_once_and_a_removed_one_leaves_n
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
 
 
-def test_masks_take_scorers_away_and_give_them_back_with_their_overrides(running: World) -> None:
+def test_unmasked_scorers_return_with_their_overrides(running: World) -> None:
     running.schedule.set_override("b/cpu-scorer", interval=3)
     running.config(("b", "*"))
     running.until(lambda: running.pairs() == ["a/cpu-scorer"])
@@ -194,7 +194,7 @@ def test_masks_take_scorers_away_and_give_them_back_with_their_overrides(running
     running.until(lambda: running.schedule.overrides() == {})
 
 
-def test_an_edited_interval_changes_the_entry_and_keeps_the_rest(running: World, api: ScriptedServer) -> None:
+def test_edited_interval_changes_the_entry_only(running: World, api: ScriptedServer) -> None:
     uid = running.read("dynamicscorers/cpu-scorer.yaml")["metadata"]["uid"]
     scoring = {"params": {"name": "cpu", "interval": 7}}
     source = {"params": {"query": "up", "range": 60, "step": 5}}
@@ -210,7 +210,7 @@ def test_an_edited_interval_changes_the_entry_and_keeps_the_rest(running: World,
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 30
 
 
-def test_the_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with scoring_api("cpu", 5) as other:
         # Sorts before the holder: it is not the name that decides. The claim must be older than a rename may be.
         monkeypatch.setattr(nameclaims, "RENAMED", -3600)
@@ -236,7 +236,7 @@ def test_the_holder_keeps_its_score_name(running: World, monkeypatch: pytest.Mon
         running.until(lambda: running.condition("an-older", "Distributed")[0] == "True")
 
 
-def test_suspend_and_pause(running: World, api: ScriptedServer) -> None:
+def test_suspended_and_paused_scorers_are_reported(running: World, api: ScriptedServer) -> None:
     running.scorer("cpu-scorer", api, execution={"suspend": True})
     running.until(lambda: running.entries()["a/cpu-scorer"].suspended)
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Suspended")
@@ -257,7 +257,7 @@ def test_suspend_and_pause(running: World, api: ScriptedServer) -> None:
     assert time.time() >= int(until)
 
 
-def test_cycles_show_in_the_status_and_a_good_one_clears_the_failure(running: World) -> None:
+def test_successful_cycle_clears_the_failure_in_the_status(running: World) -> None:
     now = time.time()
     running.succeed("a", "cpu-scorer", now)
     running.fail("b", "cpu-scorer", "bad_query", "parse error at char 5", now)

@@ -58,7 +58,7 @@ def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, a
     assert len([request for request in api.requests if request.path == "/config"]) == 2
 
 
-def test_an_answer_that_is_no_configuration_is_said_and_keeps_the_time_of_the_last_good_one(
+def test_sync_of_an_invalid_config_reports_it_and_keeps_the_time_of_the_last_valid_read(
     slow: World, api: ScriptedServer
 ) -> None:
     slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
@@ -72,7 +72,7 @@ def test_an_answer_that_is_no_configuration_is_said_and_keeps_the_time_of_the_la
     assert after.config_read == before.config_read is not None
 
 
-def test_without_a_hub_the_command_ends_with_what_to_check(slow: World) -> None:
+def test_sync_without_a_hub_ends_with_advice(slow: World) -> None:
     slow.stop()
     result = dsf("sync", "cpu-scorer", "--timeout", "1")
     assert (result.exit_code, result.stdout) == (1, "")

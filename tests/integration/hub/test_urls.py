@@ -98,7 +98,7 @@ def test_user_information_of_a_url_is_refused_with_its_remedy_and_shown_nowhere(
             process.kill()
 
 
-def test_status_of_upstream_loses_the_password_that_it_has(world: World) -> None:
+def test_password_in_an_upstream_status_is_removed(world: World) -> None:
     world.config()
     world.cluster("a")
     with scoring_api() as api:

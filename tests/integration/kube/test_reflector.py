@@ -61,9 +61,7 @@ def test_changes_arrive_at_once_and_in_order(control_plane: ControlPlane, sessio
         assert reflector.store.list() == []
 
 
-def test_an_object_that_leaves_the_selection_is_reported_as_deleted(
-    control_plane: ControlPlane, session: Session
-) -> None:
+def test_deselected_object_is_reported_as_deleted(control_plane: ControlPlane, session: Session) -> None:
     namespace, recorder = control_plane.namespace(), Recorder()
     _create(session, namespace, "other")
     _create(session, namespace, "ours", app="dsf")
@@ -73,7 +71,7 @@ def test_an_object_that_leaves_the_selection_is_reported_as_deleted(
         wait_for(lambda: recorder.names("deleted") == ["ours"], 5)
 
 
-def test_bookmarks_move_the_place_to_go_on_from(
+def test_bookmarks_advance_the_resource_version(
     control_plane: ControlPlane, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The server sends a bookmark 2 s before it ends a watch, if it finds the time, besides about one a minute. A watch
@@ -89,7 +87,7 @@ def test_bookmarks_move_the_place_to_go_on_from(
         wait_for(lambda: recorder.names("added") == ["a"], 20)
 
 
-def test_an_answer_is_observed_before_the_watch_brings_it(control_plane: ControlPlane, session: Session) -> None:
+def test_response_is_observed_before_its_watch_event(control_plane: ControlPlane, session: Session) -> None:
     namespace, recorder = control_plane.namespace(), Recorder()
     first = _create(session, namespace, "a")
     with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace) as reflector:
@@ -124,7 +122,7 @@ def test_reflector_names_a_missing_permission(control_plane: ControlPlane) -> No
         wait_for(lambda: reflector.error is None and reflector.synced.is_set(), 15)
 
 
-def test_an_unknown_kind_is_an_error_and_deletes_nothing(control_plane: ControlPlane, session: Session) -> None:
+def test_unknown_kind_is_an_error_and_deletes_nothing(control_plane: ControlPlane, session: Session) -> None:
     unknown_kind = Resource("example.org", "v1", "missing", "Missing")
     with reflecting(session, unknown_kind, Recorder(), synced=False) as reflector:
         wait_for(lambda: reflector.error, 5)

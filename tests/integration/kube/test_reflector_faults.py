@@ -143,7 +143,7 @@ def test_hanging_watch_request_is_detected_before_a_quiet_watch(monkeypatch: pyt
     assert recorder.names("changed") == ["a"], "the quiet watch went on"
 
 
-def test_half_a_line_is_dropped_and_comes_again() -> None:
+def test_incomplete_line_is_dropped_and_delivered_again() -> None:
     whole = config_map("b", 12, "new")
 
     class Broken(Script):
@@ -239,7 +239,7 @@ def test_stop_ends_a_silent_watch_at_once() -> None:
         assert time.monotonic() - began < 12
 
 
-def test_an_event_that_cannot_be_read_does_not_end_the_copy() -> None:
+def test_unreadable_event_does_not_end_the_copy() -> None:
     class Odd(Script):
         def first_watch(self, exchange: Exchange) -> None:
             exchange.begin()
@@ -296,7 +296,7 @@ def test_server_restored_from_a_backup_replaces_newer_objects() -> None:
     assert recorder.names("changed") == ["a", "a"]
 
 
-def test_an_answer_that_is_not_json_is_an_error_of_the_backend() -> None:
+def test_response_without_json_is_a_backend_error() -> None:
     class Proxy(Script):
         def list(self, number: int, exchange: Exchange) -> None:
             exchange._handler.send_response(200 if number == 1 else 502)
@@ -312,7 +312,7 @@ def test_an_answer_that_is_not_json_is_an_error_of_the_backend() -> None:
         assert caught.value.status == 502
 
 
-def test_an_object_that_is_nested_too_deeply_hides_no_other() -> None:
+def test_too_deeply_nested_object_does_not_hide_others() -> None:
     """The API server keeps up to 10,000 levels where a schema preserves what it does not know."""
 
     def nested_json(obj: dict[str, Any]) -> bytes:
@@ -340,7 +340,7 @@ def test_an_object_that_is_nested_too_deeply_hides_no_other() -> None:
     assert recorder.names("added") == ["a", "b", "c", "d"]
 
 
-def test_an_answer_that_breaks_off_is_an_error_of_the_backend() -> None:
+def test_truncated_response_is_a_backend_error() -> None:
     class Cut(Script):
         def list(self, number: int, exchange: Exchange) -> None:
             exchange._handler.send_response(200)
@@ -353,14 +353,14 @@ def test_an_answer_that_breaks_off_is_an_error_of_the_backend() -> None:
         session.get("/api/v1/configmaps")
 
 
-def test_no_server_is_an_error_of_the_backend() -> None:
+def test_unreachable_server_is_a_backend_error() -> None:
     with serving(Script()) as session:
         pass
     with pytest.raises(UnreachableError, match=r"cannot reach http://127\.0\.0\.1"):
         session.get("/api/v1/configmaps")
 
 
-def test_an_answer_that_drips_ends_at_the_deadline() -> None:
+def test_dripping_response_ends_at_the_deadline() -> None:
     """Each byte comes well before the time-out of the socket."""
 
     def drip(exchange: Exchange) -> None:

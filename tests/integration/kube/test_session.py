@@ -32,7 +32,7 @@ class _Clock:
         return datetime.datetime.now() + self._ahead  # noqa: DTZ005 (as the client does it)
 
 
-def test_each_refusal_has_its_error(control_plane: ControlPlane, session: Session) -> None:
+def test_refusals_raise_their_own_errors(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     body = {"metadata": {"name": "a"}}
     created = session.create(CONFIG_MAPS.path(namespace), body)
@@ -61,7 +61,7 @@ def test_invalid_token_is_reported_without_being_shown(control_plane: ControlPla
     assert "stale-token" not in str(caught.value)
 
 
-def test_without_any_configuration_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_without_configuration_names_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SettingsError, match="DSF_KUBECONFIG"):
         Session.load()
@@ -108,7 +108,7 @@ def test_many_threads_share_the_connections(control_plane: ControlPlane, caplog:
     assert not any("pool is full" in record.getMessage() for record in caplog.records)
 
 
-def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plane: ControlPlane) -> None:
+def test_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plane: ControlPlane) -> None:
     path = CONFIG_MAPS.path("default")
     with Way(control_plane) as way, contextlib.closing(Session.load(way.kubeconfig)) as session:
         session.get(path)

@@ -74,7 +74,7 @@ def test_both_families_are_served(server: Server) -> None:
 
 
 @SERVERS
-def test_without_ipv6_it_is_ipv4(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listener_uses_ipv4_without_ipv6(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     with server(EVERYWHERE) as port:
         assert is_reached("127.0.0.1", port)

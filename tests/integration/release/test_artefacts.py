@@ -101,7 +101,7 @@ def test_release_files_are_complete_and_match_their_checksums(dist: Path) -> Non
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_an_sdist_makes_the_wheel_that_the_checkout_makes(dist: Path, sources: Path, name: str, tmp_path: Path) -> None:
+def test_sdist_and_checkout_build_the_same_wheel(dist: Path, sources: Path, name: str, tmp_path: Path) -> None:
     """The wheels of a release are built from the source distribution."""
     assert contents(wheel(dist, name)) == contents(built(sources / PACKAGES[name], tmp_path, "--wheel"))
 
@@ -116,7 +116,7 @@ def test_wheel_contains_exactly_the_files_of_its_package(dist: Path, name: str) 
     assert names == {str(path.relative_to(folder)) for path in files}
 
 
-def test_no_file_is_in_two_wheels(dist: Path) -> None:
+def test_wheels_have_no_common_files(dist: Path) -> None:
     files = [file for name in PACKAGES for file in contents(wheel(dist, name)) if ".dist-info/" not in file]
     assert len(files) == len(set(files))
 
@@ -149,7 +149,7 @@ def test_wheel_has_types_its_version_and_pinned_siblings(dist: Path, name: str) 
     assert [line for line in ours if f"=={VERSION}" not in line.partition(";")[0]] == []
 
 
-def test_the_framework_finds_the_types_and_methods_of_the_sources(dist: Path) -> None:
+def test_framework_finds_the_types_and_methods_of_the_sources(dist: Path) -> None:
     files = contents(wheel(dist, "sources"))
     (name,) = [name for name in files if name.endswith("/entry_points.txt")]
     parser = configparser.ConfigParser(delimiters=("=",))
@@ -161,13 +161,13 @@ def test_the_framework_finds_the_types_and_methods_of_the_sources(dist: Path) ->
     assert {Path(*module.split(".")).with_suffix(".py").as_posix() for module in modules} <= files.keys()
 
 
-def test_the_framework_alone_asks_for_neither_solver_nor_demo(dist: Path) -> None:
+def test_framework_alone_requires_neither_solver_nor_demo(dist: Path) -> None:
     plain = [line for line in metadata(wheel(dist, "framework")).get_all("Requires-Dist", []) if "extra ==" not in line]
     assert plain
     assert [line for line in plain if line.startswith(("dynamic-scoring", "highspy", "numpy", "valkey"))] == []
 
 
-def test_the_chart_is_installed_from_its_package(dist: Path) -> None:
+def test_chart_is_rendered_from_its_package(dist: Path) -> None:
     package = dist / f"dynamic-scoring-framework-{VERSION}.tgz"
     with helm_python.Chart.load_archive(package.read_bytes()) as packed:
         files = packed.render({}, name=chart.RELEASE, namespace=chart.NAMESPACE)
@@ -186,7 +186,7 @@ def test_the_chart_is_installed_from_its_package(dist: Path) -> None:
     assert url.endswith(f"/releases/download/v{VERSION}/{package.name}")
 
 
-def test_the_index_keeps_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chart_index_keeps_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "index.yaml").write_text(EARLIER)
     script = str(ROOT / "scripts" / "artefacts")
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "dist"), str(tmp_path / "index.yaml")])
@@ -202,7 +202,7 @@ def test_the_index_keeps_earlier_versions(tmp_path: Path, monkeypatch: pytest.Mo
     assert url.endswith(f"/releases/download/v{entry['version']}/{package.name}")
 
 
-def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, tmp_path: Path) -> None:
+def test_krew_archive_contains_the_files_of_the_manifest(dist: Path, tmp_path: Path) -> None:
     manifest = yaml.safe_load((dist / "dsf.yaml").read_text())
     jsonschema.validate(manifest, KREW)
     assert manifest["spec"]["version"] == f"v{VERSION}"
@@ -216,7 +216,7 @@ def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, tmp_path:
     assert os.access(tmp_path / platform["bin"], os.X_OK)
 
 
-def test_the_bill_of_materials_names_what_is_locked(dist: Path, sources: Path) -> None:
+def test_bill_of_materials_lists_the_locked_packages(dist: Path, sources: Path) -> None:
     bill = json.loads((dist / "sbom.cdx.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
     assert (bill["metadata"]["component"]["name"], bill["metadata"]["component"]["version"]) == (

@@ -89,7 +89,7 @@ def installed(programs: Path, *modules: str) -> list[str]:
     return run(programs / "python", "-I", "-c", code, *modules, folder=programs).split()
 
 
-def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: Path) -> None:
+def test_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: Path) -> None:
     for name in ("dsf", "kubectl-dsf"):
         assert "Usage: " in run(core / name, "--help", folder=core)
         assert run(core / name, "version", folder=core).startswith(f"dsf {VERSION} (")
@@ -113,7 +113,7 @@ def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: 
     ]
 
 
-def test_the_framework_alone_says_what_a_command_lacks(core: Path) -> None:
+def test_framework_alone_names_the_extra_that_a_command_needs(core: Path) -> None:
     commands_and_extras = {
         "optimize -f params.json": "optimizer",
         "optimizer": "optimizer",
@@ -147,14 +147,14 @@ print(json.dumps(ended))
 """
 
 
-def test_the_plug_in_of_krew_runs_it(dist: Path, core: Path, tmp_path: Path) -> None:
+def test_krew_plugin_runs_the_command(dist: Path, core: Path, tmp_path: Path) -> None:
     with tarfile.open(dist / "kubectl-dsf.tar.gz") as tar:
         tar.extractall(tmp_path, filter="data")
     output = run("env", f"PATH={core}:/usr/bin:/bin", tmp_path / "kubectl-dsf", "version", folder=tmp_path)
     assert output.startswith(f"dsf {VERSION} (")
 
 
-def test_uv_installs_it_as_a_tool(dist: Path, core: Path, tmp_path: Path) -> None:
+def test_uv_installs_the_command_as_a_tool(dist: Path, core: Path, tmp_path: Path) -> None:
     """After `core`, so that what it needs is in uv's cache."""
     tools = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
     command = (UV, "tool", "install", "--quiet", "--python", sys.executable, str(wheel(dist, "framework")))
@@ -243,14 +243,14 @@ _WRONG = {
 }
 
 
-def test_the_optimizer_plans_as_a_library(libraries: Path, tmp_path: Path) -> None:
+def test_optimizer_plans_as_a_library(libraries: Path, tmp_path: Path) -> None:
     program = _PROGRAMS["optimizer"]
     assert isinstance(program, str)
     (tmp_path / "program.py").write_text(program)
     assert run(libraries / "python", "-I", tmp_path / "program.py", folder=tmp_path) == "b\n"
 
 
-def test_with_the_optimizer_there_are_its_commands_and_pages(core: Path, libraries: Path) -> None:
+def test_optimizer_adds_its_commands_and_pages(core: Path, libraries: Path) -> None:
     assert "optimize" not in run(core / "dsf", "--help", folder=core)
     for name in ("optimize", "placement"):
         assert "Usage: " in run(libraries / "dsf", name, "--help", folder=libraries)

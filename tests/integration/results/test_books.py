@@ -111,7 +111,7 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_sequence_balances(bed: Bed, seed: int) -> None:
+def test_books_balance_after_any_sequence_of_results(bed: Bed, seed: int) -> None:
     simulation = Simulation(bed, seed)
     for _ in range(5):
         for _ in range(50):

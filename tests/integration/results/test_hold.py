@@ -61,7 +61,7 @@ def held_total(bed: Bed) -> float | None:
     return registry.get_sample_value("dynamic_scoring_scores_held_total", labels)
 
 
-def test_noise_moves_neither_object_nor_gauge(bed: Bed) -> None:
+def test_noise_changes_neither_object_nor_gauge(bed: Bed) -> None:
     assert cycle(bed, 50.75, 10) == {"a": 50, "b": 10}
     assert bed.write() == [APPLY]
     first = bed.backend.objects["c1", NAME]["status"]["validUntil"]
@@ -100,7 +100,7 @@ def score_at(bed: Bed) -> datetime:
     return datetime.fromtimestamp(score.at, UTC)
 
 
-def test_readers_see_what_waits(bed: Bed) -> None:
+def test_held_values_are_shown_to_readers(bed: Bed) -> None:
     cycle(bed, 50, 20)
     cycle(bed, 60, 20)
     client = FleetQueries(bed.client, clock=lambda: bed.now)
@@ -145,7 +145,7 @@ def test_hold_continues_in_a_second_worker(bed: Bed) -> None:
     assert cycle(bed, 60) == {"a": 60}
 
 
-def test_results_that_waited_together_are_judged_one_after_another(bed: Bed) -> None:
+def test_results_of_one_batch_are_evaluated_in_order(bed: Bed) -> None:
     """A mailbox gives them in any order."""
     cycle(bed, 50)
     frames = []
@@ -159,7 +159,7 @@ def test_results_that_waited_together_are_judged_one_after_another(bed: Bed) -> 
     assert cycle(bed, 60) == {"a": 60}
 
 
-def test_two_workers_take_turns(bed: Bed) -> None:
+def test_hold_works_across_two_workers(bed: Bed) -> None:
     """Each result goes to one of them, as mailboxes are claimed; the state is common."""
     workers = [Ingest(bed.client, bed.settings, clock=lambda: bed.now) for _ in range(2)]
     for number, (value, expected) in enumerate([(50, 50), (60, 50), (50, 50), (60, 50), (60, 50), (60, 60)]):
@@ -198,14 +198,14 @@ def test_changed_scorer_ends_the_hold(bed: Bed, end: dict[str, Any], expected: i
     assert list(cycle(bed, 52).values()) == ([] if expected is None else [expected])
 
 
-def test_an_expired_score_holds_nothing_back(bed: Bed) -> None:
+def test_expired_score_holds_nothing_back(bed: Bed) -> None:
     cycle(bed, 50)
     assert cycle(bed, 51, seconds=299) == {"a": 50}
     assert cycle(bed, 52, seconds=301) == {"a": 52}
 
 
 @pytest.mark.parametrize(("behavior", "expected"), [("Keep", 50), ("Remove", 52), ("Value", 52)])
-def test_where_when_failing_took_the_place(bed: Bed, behavior: str, expected: int) -> None:
+def test_hold_ends_after_when_failing_replaced_the_score(bed: Bed, behavior: str, expected: int) -> None:
     value = -50 if behavior == "Value" else None
     bed.add(
         hold=HOLD,
@@ -222,7 +222,7 @@ def test_where_when_failing_took_the_place(bed: Bed, behavior: str, expected: in
     assert bed.backend.scores("c1", NAME) == {"a": expected}
 
 
-def test_an_item_that_goes_and_comes(bed: Bed) -> None:
+def test_item_that_vanishes_and_returns_is_not_held(bed: Bed) -> None:
     assert cycle(bed, 50, 20) == {"a": 50, "b": 20}
     assert cycle(bed, 51) == {"a": 50}
     assert cycle(bed, 52, 21) == {"a": 50, "b": 21}
@@ -235,7 +235,7 @@ def test_aggregated_items_are_held_and_metrics_show_their_parts(bed: Bed) -> Non
     assert (gauge(bed, "a"), gauge(bed, "b")) == (41, 63)
 
 
-def test_the_gauge_of_a_result_that_took_the_item_of_another(bed: Bed) -> None:
+def test_gauge_follows_the_result_that_owns_the_item(bed: Bed) -> None:
     """A pod was replaced: its node's item is held, and the new series shows the same."""
     bed.cycle(results=[({"node": "a", "pod": "x"}, 50.5)])
     bed.cycle(results=[({"node": "a", "pod": "y"}, 53.5)])
@@ -244,7 +244,7 @@ def test_the_gauge_of_a_result_that_took_the_item_of_another(bed: Bed) -> None:
     assert (score.items, score.results) == ([("a", 50)], [({"node": "a", "pod": "y"}, 50.0)])
 
 
-def test_the_gauge_of_a_result_that_had_another_value(bed: Bed) -> None:
+def test_gauge_of_a_remaining_result_keeps_the_held_value(bed: Bed) -> None:
     """The later of two pods of a node was its item; now only the other pod exists."""
     bed.cycle(results=[({"node": "a", "pod": "x"}, 50.5), ({"node": "a", "pod": "y"}, 10.5)])
     bed.cycle(results=[({"node": "a", "pod": "x"}, 12.5)])
@@ -253,7 +253,7 @@ def test_the_gauge_of_a_result_that_had_another_value(bed: Bed) -> None:
     assert (score.items, score.results) == ([("a", 10)], [({"node": "a", "pod": "x"}, 10.0)])
 
 
-def test_the_state_goes_with_the_pair(bed: Bed) -> None:
+def test_hold_state_is_removed_with_the_pair(bed: Bed) -> None:
     cycle(bed, 50)
     cycle(bed, 60)
     bed.client.hdel(keys.ENTRIES, "c1/s1")
@@ -267,7 +267,7 @@ def test_damaged_data_of_a_pair_holds_nothing_back(bed: Bed) -> None:
     assert cycle(bed, 52) == {"a": 52}
 
 
-def test_without_hold_redis_is_asked_nothing_more(
+def test_scorer_without_hold_needs_no_further_redis_command(
     bed: Bed, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 

@@ -16,7 +16,7 @@ from tests.integration.results.bed import START, Bed
 from tests.integration.results.books import books
 
 
-def test_ok(bed: Bed) -> None:
+def test_ok_result_is_stored_and_counted(bed: Bed) -> None:
     run = bed.open()
     bed.now += 2
     assert bed.send(run, timings={"fetch": 0.5, "score": 0.25}, counts={"series": 2}) == "ok"
@@ -34,7 +34,7 @@ def test_ok(bed: Bed) -> None:
     assert bed.news() == {"s1"}
 
 
-def test_the_first_result_of_a_new_pair_is_taken_in_although_the_registry_was_just_read(bed: Bed) -> None:
+def test_first_result_of_a_new_pair_is_ingested_despite_a_cached_registry(bed: Bed) -> None:
     ingest = bed.ingest
     assert bed.cycle() == "ok"
     bed.add(cluster="c2", scorer="s2")
@@ -43,7 +43,7 @@ def test_the_first_result_of_a_new_pair_is_taken_in_although_the_registry_was_ju
     assert bed.rejected() == {}
 
 
-def test_empty(bed: Bed) -> None:
+def test_empty_result_clears_the_score(bed: Bed) -> None:
     assert bed.cycle(outcome="empty") == "empty"
     assert books(bed) == {"empty": 1}
     score = bed.state().score
@@ -60,7 +60,7 @@ def test_empty(bed: Bed) -> None:
     assert bed.news() == {"s1"}
 
 
-def test_partial_by_the_agent_and_by_the_hub(bed: Bed) -> None:
+def test_partial_result_is_decided_by_agent_or_hub(bed: Bed) -> None:
     assert bed.cycle(outcome="partial", refused={"nan": 2}) == "partial"
     assert bed.cycle(results=[({"node": "a"}, 1.0), ({"pod": "no node"}, 3.0)]) == "partial"
     assert books(bed) == {"partial": 2}
@@ -77,7 +77,7 @@ def test_duplicate_dimension_is_counted_without_an_error(bed: Bed) -> None:
     assert (state.refused(), state.clamped) == ({"duplicate_dimension": 1}, 1)
 
 
-def test_metrics_only(bed: Bed) -> None:
+def test_metrics_only_result_has_no_score_items(bed: Bed) -> None:
     bed.add(destination="None")
     assert bed.cycle(results=[({"pod": "p"}, 1.5)]) == "ok"
     state = bed.state()
@@ -110,7 +110,7 @@ def test_error_keeps_the_score_and_the_next_good_cycle_clears_it(bed: Bed) -> No
     assert bed.news() == set()
 
 
-def test_skipped_leaves_the_state_alone(bed: Bed) -> None:
+def test_skipped_result_keeps_the_state(bed: Bed) -> None:
     bed.cycle(outcome="error")
     assert bed.cycle(outcome="skipped", reason="overlap") == "skipped"
     state = bed.state()
@@ -126,7 +126,7 @@ def test_history_is_bounded(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(bed.history()) == 5
 
 
-def test_words_from_agents_are_bounded(bed: Bed) -> None:
+def test_texts_from_agents_are_truncated(bed: Bed) -> None:
     for n in range(300):
         bed.cycle(outcome="error", reason=f"made_up_{n}")
         bed.cycle(outcome="partial", refused={f"made_up_{n}": 1, "NOT A WORD": 1})
@@ -136,7 +136,7 @@ def test_words_from_agents_are_bounded(bed: Bed) -> None:
     assert bed.state().refused()["other"] > 300
 
 
-def test_absurd_numbers_spoil_nothing(bed: Bed) -> None:
+def test_absurd_numbers_do_not_corrupt_the_state(bed: Bed) -> None:
     assert bed.cycle(timings={"fetch": 1e308, "made up": 1.0}, counts={"n": 10**300, "x" * 99: 1}) == "ok"
     assert bed.cycle(timings={"fetch": 1e308}) == "ok"
     assert bed.state().timings() == {"fetch": (2 * 86400.0, 2)}
@@ -178,7 +178,7 @@ def test_failed_notification_does_not_ingest_results_again(bed: Bed, key: str) -
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
 
 
-def test_the_newest_result_of_a_pair_counts_in_whatever_order_they_come(bed: Bed) -> None:
+def test_newest_result_of_a_pair_counts_in_any_order_of_arrival(bed: Bed) -> None:
     """Several of a pair in one batch, another pair's between them."""
     bed.add(scorer="s2")
     runs = []

@@ -51,7 +51,7 @@ def finish(mail: Mailboxes, read: Waiting) -> None:
     mail.empty(read.slots, read.texts)
 
 
-def test_clusters_take_turns(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_are_read_in_turns(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs_mail, "_MOST", 6)
     fill(bed, "c1", ALL, "a")
     fill(bed, "c2", (3,), "b")
@@ -70,7 +70,7 @@ def test_clusters_take_turns(bed: Bed, mail: Mailboxes, monkeypatch: pytest.Monk
     assert numbers == [6, 6, 1]
 
 
-def test_no_cluster_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_are_never_skipped(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few results are read at once, and though each slot is filled again as soon as it is empty."""
     monkeypatch.setattr(hubs_mail, "_MOST", 2)
     for number in range(4, 8):
@@ -90,7 +90,7 @@ def test_no_cluster_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytes
     assert max(served.values()) - min(served.values()) <= 4
 
 
-def test_each_slot_has_its_turn(bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_read_in_turns(bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is filled again at once waits until all other slots were read, also by another worker."""
     monkeypatch.setattr(hubs_mail, "_MOST", 1)
     readers = [mail, Mailboxes(raw, 3000)]
@@ -174,7 +174,7 @@ def test_two_workers_never_read_one_mailbox_at_once(bed: Bed, mail: Mailboxes, r
     assert letters(other.read()) == "b"
 
 
-def test_the_mailbox_of_a_worker_that_died_is_read_by_others(
+def test_mailbox_of_a_dead_worker_is_read_by_others(
     bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bed, "c1", (0,), "a")
@@ -189,7 +189,7 @@ def test_the_mailbox_of_a_worker_that_died_is_read_by_others(
         assert letters(Mailboxes(raw, 3000).read(everywhere=True)) == "a"
 
 
-def test_the_claim_of_a_cluster_that_is_gone_goes(bed: Bed, mail: Mailboxes) -> None:
+def test_claim_of_a_removed_cluster_is_deleted(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c1", (0,))
     fill(bed, "c2", (0,))
     finish(mail, mail.read())
@@ -200,7 +200,7 @@ def test_the_claim_of_a_cluster_that_is_gone_goes(bed: Bed, mail: Mailboxes) -> 
 
 
 @pytest.mark.parametrize("flag", ["", "-1", "99", "nan", "1e", "x" * 100_000, b"\xff", "7"])
-def test_whatever_a_flag_says_the_result_is_found(bed: Bed, mail: Mailboxes, flag: str | bytes) -> None:
+def test_result_is_found_despite_a_malformed_flag(bed: Bed, mail: Mailboxes, flag: str | bytes) -> None:
     fill(bed, "c1", (4,), "a")
     fill(bed, "c2", (0,), "b")
     bed.client.set(keys.mail_flag("c1"), flag)
@@ -211,7 +211,7 @@ def test_whatever_a_flag_says_the_result_is_found(bed: Bed, mail: Mailboxes, fla
     assert not bed.client.exists(keys.mail_flag("c1"))
 
 
-def test_many_clusters_are_looked_at_together(bed: Bed, mail: Mailboxes) -> None:
+def test_many_clusters_are_read_in_one_round_trip(bed: Bed, mail: Mailboxes) -> None:
     """More than a command takes; one command looks at the flags of eight."""
     for number in range(1200):
         bed.client.hset(keys.CLUSTERS, f"m{number}", "{}")
@@ -226,7 +226,7 @@ def test_many_clusters_are_looked_at_together(bed: Bed, mail: Mailboxes) -> None
     assert mail.read().slots == []
 
 
-def test_any_bytes_may_be_in_a_slot(bed: Bed, mail: Mailboxes) -> None:
+def test_slot_with_arbitrary_bytes_is_read(bed: Bed, mail: Mailboxes) -> None:
     put(bed.client, 0, b"\xff\xfe" * SHORTEST)
     fill(bed, "c2", (0,), "b")
     read = mail.read()
@@ -308,7 +308,7 @@ def test_slot_that_killed_two_readers_is_dropped_and_counted(
     assert letters(reader.read()) == "a"
 
 
-def test_reader_that_lives_on_makes_no_suspects(bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
+def test_surviving_reader_leaves_no_suspect_slots(bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
     reader = dying()
     fill(bed, "c1", (0,), "a")
     read = reader.read()

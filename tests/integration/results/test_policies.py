@@ -7,7 +7,7 @@ from tests.integration.results.bed import Bed
 from tests.integration.scores.writes import APPLY, NAME
 
 
-def test_when_failing_value(bed: Bed) -> None:
+def test_when_failing_value_is_written_while_cycles_fail(bed: Bed) -> None:
     bed.add(when_failing=FailingRule(failure_threshold=2, behavior="Value", value=-50))
     bed.cycle()
     bed.write()
@@ -29,7 +29,7 @@ def test_when_failing_value(bed: Bed) -> None:
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
 
 
-def test_when_failing_value_without_any_score_and_by_losses(bed: Bed) -> None:
+def test_when_failing_value_applies_without_a_score_and_to_lost_runs(bed: Bed) -> None:
     bed.add(when_failing=FailingRule(failure_threshold=2, behavior="Value", value=-50))
     for _ in range(2):
         bed.open(deadline=1)

@@ -46,7 +46,7 @@ def test_clock_within_tolerance_is_replaced_by_the_time_of_the_hub(bed: Bed, off
 
 
 @pytest.mark.parametrize("offset", [60.0, -600.0])
-def test_agents_that_agree_with_the_results_worker_against_redis_are_believed(bed: Bed, offset: float) -> None:
+def test_results_are_accepted_if_agents_and_worker_agree_against_redis(bed: Bed, offset: float) -> None:
     """The clock of Redis is `offset` seconds ahead of all others."""
     ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: offset)
     run = bed.open()
@@ -57,14 +57,14 @@ def test_agents_that_agree_with_the_results_worker_against_redis_are_believed(be
     assert (report.name, report.offset) == ("the agent of c1", offset)
 
 
-def test_agents_that_agree_with_redis_against_the_results_worker_are_believed(bed: Bed) -> None:
+def test_results_are_accepted_if_agents_and_redis_agree_against_the_worker(bed: Bed) -> None:
     ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: 60.0)
     assert handle(ingest, bed.frame(bed.open())) == "ok"
     [report] = read_reports(bed.client, bed.now)
     assert (report.name, report.offset) == ("the agent of c1", 0.0)
 
 
-def test_agents_that_agree_with_nobody_are_refused_and_no_witnesses(bed: Bed) -> None:
+def test_results_of_agents_that_agree_with_no_clock_are_refused(bed: Bed) -> None:
     ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: 60.0)
     assert handle(ingest, bed.frame(bed.open(), at=START + 7200)) == "error"
     assert bed.state().errors() == {("publish", "clock_skew"): 1}
@@ -85,7 +85,7 @@ def test_result_older_than_its_validity_is_stale(bed: Bed) -> None:
     assert bed.rejected() == {"stale": 2}
 
 
-def test_too_many_items_for_one_object(bed: Bed) -> None:
+def test_items_beyond_the_limit_of_an_object_are_refused(bed: Bed) -> None:
     results = [({"node": f"{n:05}" + "x" * 100}, 1.0) for n in range(6000)]
     assert bed.cycle(results=results) == "error"
     failure = bed.state().failure
@@ -94,7 +94,7 @@ def test_too_many_items_for_one_object(bed: Bed) -> None:
     assert "scoreDimensionFormat" in failure.message
 
 
-def test_too_many_results(bed: Bed) -> None:
+def test_results_beyond_the_limit_are_refused(bed: Bed) -> None:
     results = [({"node": "a"}, float(n)) for n in range(MAX_RESULTS + 1)]
     frame = bed.signed(json.dumps({"results": results}).encode())
     assert handle(bed.ingest, frame) == "malformed"
@@ -105,7 +105,7 @@ def _changed(frame: bytes, old: str, new: str) -> bytes:
     return frame.replace(old.encode(), new.encode())
 
 
-def test_forged(bed: Bed) -> None:
+def test_forged_results_are_rejected(bed: Bed) -> None:
     good = bed.frame(bed.open())
     signature = good.split()[1].decode()
     bed.add("c2")
@@ -158,7 +158,7 @@ _SIGNATURE = "0" * 64
         f"DSF1 {_SIGNATURE} 1 c1\n{'x' * (2 * 1024 * 1024 + 1)}",
     ],
 )
-def test_malformed(bed: Bed, frame: bytes | str) -> None:
+def test_malformed_results_are_rejected(bed: Bed, frame: bytes | str) -> None:
     assert handle(bed.ingest, frame) == "malformed"
     assert bed.rejected() == {"malformed": 1}
 
@@ -179,12 +179,12 @@ def test_malformed(bed: Bed, frame: bytes | str) -> None:
         '{"scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","message":"\ud800"}',
     ],
 )
-def test_signed_nonsense(bed: Bed, body: str) -> None:
+def test_signed_but_malformed_results_are_rejected(bed: Bed, body: str) -> None:
     frame = bed.signed(body.encode("utf-8", "surrogatepass"))
     assert handle(bed.ingest, frame) == "malformed"
 
 
-def test_unknown_cluster_and_scorer(bed: Bed) -> None:
+def test_results_of_unknown_clusters_and_scorers_are_rejected(bed: Bed) -> None:
     assert bed.send(messages.new_run_id(bed.now), cluster="c9") == "unknown_cluster"
     assert bed.send(messages.new_run_id(bed.now), scorer="s9") == "stale"
     assert bed.rejected() == {"unknown_cluster": 1, "stale": 1}
@@ -202,7 +202,7 @@ def test_result_of_a_pair_masked_meanwhile_is_removed(bed: Bed) -> None:
     assert books(bed) == {"ok": 1}
 
 
-def test_reasons_that_no_agent_gives_are_counted_as_other(bed: Bed) -> None:
+def test_unknown_reasons_are_counted_as_other(bed: Bed) -> None:
     refusal_counts = {"nan": 2, "bad_labels": 3, **{f"made_up_{n}": 1 for n in range(60)}}
     assert bed.cycle(outcome="partial", refused=refusal_counts) == "partial"
     assert bed.state().refused() == {"nan": 2, "bad_labels": 3, "other": 60}
@@ -212,7 +212,7 @@ def test_reasons_that_no_agent_gives_are_counted_as_other(bed: Bed) -> None:
     assert bed.state().refused()["other"] == 60
 
 
-def test_numbers_that_no_book_can_hold(bed: Bed) -> None:
+def test_overflowing_counts_are_malformed(bed: Bed) -> None:
     run = bed.open()
     for number in (2**53 + 1, 2**63 - 1, 2**64, -1):
         assert handle(bed.ingest, _unchecked(bed, run, refused={"nan": number})) == "malformed"
@@ -220,7 +220,7 @@ def test_numbers_that_no_book_can_hold(bed: Bed) -> None:
     assert books(bed) == {"partial": 1}
 
 
-def test_books_that_are_full_stay_full(bed: Bed) -> None:
+def test_saturated_counters_stay_saturated(bed: Bed) -> None:
     for _ in range(3):
         assert bed.cycle(outcome="partial", refused={"nan": 2**53, "made_up": 2**53}) == "partial"
     assert bed.state().refused() == {"nan": 2**53, "other": 2**53}

@@ -64,7 +64,7 @@ def test_messages_of_a_neighbouring_version_are_understood(bed: Bed, store: Any,
     ("name", "words"),
     [("too_old", "its agent (0.0.1) speaks version -1"), ("too_new", "its agent (9.0.0) speaks version 3")],
 )
-def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str, words: str) -> None:
+def test_agent_of_an_unsupported_version_is_named(bed: Bed, store: Any, name: str, words: str) -> None:
     ingest, frame = store(recorded("current")), recorded("refused")[name]
     assert handle(ingest, frame) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"

@@ -12,7 +12,7 @@ from tests.integration.results.bed import Bed
 from tests.support.wait import PATIENCE, wait_for
 
 
-def test_lost_after_its_deadline_and_not_before(bed: Bed) -> None:
+def test_run_is_lost_after_its_deadline_only(bed: Bed) -> None:
     run = bed.open(deadline=60)
     bed.now += 60 + bed.settings.lost_after - 1
     assert bed.sweep() == []
@@ -29,7 +29,7 @@ def test_lost_after_its_deadline_and_not_before(bed: Bed) -> None:
     assert bed.sweep() == []
 
 
-def test_an_older_lost_run_does_not_fail_the_pair(bed: Bed) -> None:
+def test_older_lost_run_does_not_fail_the_pair(bed: Bed) -> None:
     bed.open(deadline=1)
     bed.now += 30
     bed.cycle()
@@ -41,7 +41,7 @@ def test_an_older_lost_run_does_not_fail_the_pair(bed: Bed) -> None:
     assert bed.news() == set()
 
 
-def test_losses_in_a_row_are_told_once(bed: Bed) -> None:
+def test_consecutive_losses_are_notified_once(bed: Bed) -> None:
     for _ in range(3):
         bed.open(deadline=1)
         bed.now += 100
@@ -85,7 +85,7 @@ def test_many_workers_declare_each_run_once(bed: Bed) -> None:
     assert (bed.state().count("lost"), bed.state().open) == (1500, 0)
 
 
-def test_the_thread_finds_them_by_itself(bed: Bed) -> None:
+def test_sweeper_thread_finds_lost_runs(bed: Bed) -> None:
     stopping = threading.Event()
     client = connect(bed.settings)
     thread = threading.Thread(target=Sweeper(client, bed.settings, stopping).run)

@@ -67,7 +67,7 @@ def test_result_becomes_a_score_for_the_writer(
 
 
 @pytest.mark.parametrize(("command", "code"), [(CELERY, 1), (OWN, 2)], ids=["celery", "own"])
-def test_without_the_master_secret_it_does_not_start(
+def test_worker_does_not_start_without_the_master_secret(
     folder: Path, redis_url: str, command: tuple[str, ...], code: int
 ) -> None:
     with WorkerProcess(redis_url, folder, command, DSF_SIGNING_SECRET="") as worker:
@@ -135,7 +135,7 @@ def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Pa
     assert (state.scheduled, state.open, state.count("lost")) == (number, 0, 0)
 
 
-def test_redis_goes_and_comes_back(settings_factory, folder: Path) -> None:
+def test_worker_survives_a_redis_outage(settings_factory, folder: Path) -> None:
     with RedisServer(aof=True) as server:
         client = server.client()
         bed = Bed(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
@@ -172,7 +172,7 @@ def test_worker_started_with_a_full_redis_ingests_results(settings_factory, fold
         assert "Connection to broker lost" not in worker.log()
 
 
-def test_flower_sees_what_was_ingested(bed: Bed, redis_url: str, folder: Path) -> None:
+def test_ingested_results_are_visible_to_flower(bed: Bed, redis_url: str, folder: Path) -> None:
     bed.now = time.time()
     event_bodies: list[str] = []
     with bed.client.pubsub() as events:

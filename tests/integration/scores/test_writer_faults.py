@@ -43,7 +43,7 @@ def test_newest_score_is_written_after_a_failure(bed: Bed) -> None:
     assert stats(bed) == {"failed": 2, "written": 1, "coalesced": 10}
 
 
-def test_spoilt_data_of_a_pair_keeps_no_other_waiting(bed: Bed) -> None:
+def test_malformed_data_of_a_pair_does_not_delay_others(bed: Bed) -> None:
     bed.add("c2")
     bed.cycle()
     bed.cycle("c2")
@@ -60,7 +60,7 @@ def test_spoilt_data_of_a_pair_keeps_no_other_waiting(bed: Bed) -> None:
         (ForeignObjectError("somebody else's"), "ScoreNameForeign"),
     ],
 )
-def test_refusal_is_reported_at_once_until_it_is_over(bed: Bed, error: Exception, reason: str) -> None:
+def test_refused_write_is_reported_at_once_and_until_it_succeeds(bed: Bed, error: Exception, reason: str) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.backend.error = error
@@ -134,7 +134,7 @@ def test_outage_of_the_backend_is_reported_for_every_pair(bed: Bed, monkeypatch:
     assert all(bed.state(cluster).unwritten for cluster in clusters)
 
 
-def test_first_success_after_a_failure_brings_back_the_others(bed: Bed) -> None:
+def test_first_success_after_a_failure_retries_the_other_pairs(bed: Bed) -> None:
     clusters = [f"c{number}" for number in range(1, 41)]
     for cluster in clusters:
         bed.add(cluster)
@@ -152,7 +152,7 @@ def test_first_success_after_a_failure_brings_back_the_others(bed: Bed) -> None:
     assert {cluster for _, cluster, _ in bed.backend.log} == set(clusters)
 
 
-def test_failing_pairs_leave_most_of_the_writes_to_others(bed: Bed) -> None:
+def test_failing_pairs_use_a_small_share_of_the_writes(bed: Bed) -> None:
     """A namespace whose scores are refused must not slow down the scores of all others."""
     for number in range(60):
         bed.add(f"bad{number}")
@@ -180,7 +180,7 @@ def test_failing_pairs_leave_most_of_the_writes_to_others(bed: Bed) -> None:
     assert stats(bed)["failed"] - failed_before <= 24
 
 
-def test_scores_are_written_and_pairs_go_while_redis_is_full(bed: Bed) -> None:
+def test_scores_are_written_and_pairs_removed_while_redis_is_full(bed: Bed) -> None:
     """Otherwise valid scores would expire, and removing a scorer could not free any memory."""
     writer = bed.writer()
     bed.add("c2")

@@ -131,7 +131,7 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     fleet.give_series()
 
 
-def test_no_command_shows_a_secret(fleet: Fleet) -> None:
+def test_commands_show_no_secret(fleet: Fleet) -> None:
     for arguments in COMMANDS:
         for form in ("table", "json"):
             processes = answered(fleet, *arguments, "-o", form)

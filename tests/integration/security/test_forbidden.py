@@ -138,7 +138,7 @@ def test_cluster_user_is_limited_to_its_own_work(secure_redis: SecureRedis) -> N
 
 
 @pytest.mark.parametrize("role", HUB_FORBIDDEN)
-def test_each_process_of_the_hub_has_what_it_needs_only(secure_redis: SecureRedis, role: str) -> None:
+def test_hub_users_have_only_needed_rights(secure_redis: SecureRedis, role: str) -> None:
     admin = secure_redis.client()
     admin.lpush("hub.results", "x")
     admin.lpush("spoke.c1", "x")
@@ -153,11 +153,11 @@ def test_each_process_of_the_hub_has_what_it_needs_only(secure_redis: SecureRedi
                 script()
 
 
-def test_no_user_is_left_out() -> None:
+def test_forbidden_commands_cover_all_users() -> None:
     assert {*HUB_FORBIDDEN, "probe"} == {*hub_roles()}
 
 
-def test_without_a_password_there_is_nothing(secure_redis: SecureRedis) -> None:
+def test_connection_without_a_password_is_denied(secure_redis: SecureRedis) -> None:
     for user, password in (("default", ""), ("default", "x"), ("spoke-c1", ""), ("spoke-c1", "wrong"), ("dsf-hub", "")):
         with pytest.raises(redis.AuthenticationError):
             secure_redis.client(user, password).ping()

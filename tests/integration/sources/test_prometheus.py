@@ -67,7 +67,7 @@ def _ask(url: str, query: str, method: str | None = None, path: str = "/api/v1/q
     return [len(series["values"]) for series in ask(scorer_summary)]
 
 
-def test_both_methods_have_the_same_answer(servers: Servers) -> None:
+def test_get_and_post_return_the_same_series(servers: Servers) -> None:
     for url in servers:
         assert _ask(url, "vector(1); vector(2)") == _ask(url, "vector(1); vector(2)", "POST") == [5, 5]
 
@@ -81,7 +81,7 @@ def test_query_too_long_for_a_url_suggests_post(servers: Servers) -> None:
     assert _ask(servers.nginx, LONG, "POST") == _ask(servers.prometheus, LONG) == [5]
 
 
-def test_prometheus_own_words_for_a_wrong_query_by_post(servers: Servers) -> None:
+def test_post_query_error_shows_the_message_of_prometheus(servers: Servers) -> None:
     with pytest.raises(HttpError, match=r"POST .*/api/v1/query_range: HTTP 400: .*parse error") as caught:
         _ask(servers.nginx, "sum(", "POST")
     assert caught.value.reason == "bad_query"
@@ -115,7 +115,7 @@ def test_warnings_are_counted_and_logged_now_and_then(
     assert "connection refused" in lines[0]
 
 
-def test_explain_shows_them(load: ScorerSummary) -> None:
+def test_explain_shows_the_warnings_of_prometheus(load: ScorerSummary) -> None:
     report = run("c", load, Settings(), ClusterDelivery("here", {"load": load}, NoSecrets(), None))
     (query,) = report.queries
     (warning,) = query.warnings

@@ -89,14 +89,16 @@ def test_invalid_query_shows_the_error_of_victoriametrics(url: str) -> None:
     assert "unparsed data" in str(caught.value) or "missing" in str(caught.value)
 
 
-def test_no_series_is_an_empty_request(url: str) -> None:
+def test_query_without_series_sends_an_empty_request(url: str) -> None:
     scorer = summary(
         "Prometheus", "nothing_like_it", source_endpoint=f"{url}/api/v1/query_range", source_range=60, source_step=15
     )
     assert ask(scorer) == []
 
 
-def test_tenants_behind_a_gateway_get_their_own(url: str, tmp_path: Path, settings_factory: SettingsFactory) -> None:
+def test_tenants_behind_a_gateway_get_their_own_series(
+    url: str, tmp_path: Path, settings_factory: SettingsFactory
+) -> None:
     """Debian's package is the server without tenants: the gateway makes a label of every query from the header."""
 
     def forward(exchange: Exchange) -> None:

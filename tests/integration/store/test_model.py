@@ -13,7 +13,7 @@ PAIRS = [keys.pair(cluster, scorer) for cluster in CLUSTERS for scorer in SCORER
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_mix_is_counted_as_a_recount_would(bed: Bed, seed: int) -> None:
+def test_model_counts_match_a_recount_after_any_mix(bed: Bed, seed: int) -> None:
     mix = Mix(bed, seed)
     for _ in range(6):
         for _ in range(40):
@@ -21,8 +21,8 @@ def test_any_mix_is_counted_as_a_recount_would(bed: Bed, seed: int) -> None:
         mix.check()
 
 
-def test_memory_counts_as_a_server_does(bed_in_memory: Bed) -> None:
-    test_any_mix_is_counted_as_a_recount_would(bed_in_memory, 0)
+def test_model_in_memory_counts_like_a_server(bed_in_memory: Bed) -> None:
+    test_model_counts_match_a_recount_after_any_mix(bed_in_memory, 0)
 
 
 def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
@@ -64,7 +64,7 @@ def test_reader_survives_an_emptied_redis(bed_in_memory: Bed) -> None:
     assert mix.model.scorer("s1").states.failing == 1
 
 
-def test_an_emptied_redis_that_has_caught_up_is_told_from_the_one_before(bed_in_memory: Bed) -> None:
+def test_reader_detects_an_emptied_redis_that_has_caught_up(bed_in_memory: Bed) -> None:
     """More has changed in it than ever before, and nobody looked meanwhile."""
     mix = Mix(bed_in_memory, 4)
     bed_in_memory.cycle("c1", "s1")
@@ -78,7 +78,7 @@ def test_an_emptied_redis_that_has_caught_up_is_told_from_the_one_before(bed_in_
     assert mix.model.scorer("s1").states.never == len(CLUSTERS) - 1
 
 
-def test_an_older_copy_of_redis_is_read_whole(bed_in_memory: Bed) -> None:
+def test_reader_reloads_an_older_copy_of_redis(bed_in_memory: Bed) -> None:
     """A replica that took over lacks the newest changes."""
     mix = Mix(bed_in_memory, 6)
     before = mix.client.dump(keys.ROWS), mix.client.get(keys.SEQUENCE)
@@ -99,7 +99,7 @@ def test_unreadable_row_counts_as_a_pair_that_never_ran(bed_in_memory: Bed) -> N
     assert mix.model.scorer("s1").states.ok == 1
 
 
-def test_changes_name_what_changed_and_what_went(bed_in_memory: Bed) -> None:
+def test_updates_name_changed_and_removed_pairs(bed_in_memory: Bed) -> None:
     bed = bed_in_memory
     mix = Mix(bed, 1)
     before = mix.model.summary().sequence

@@ -89,7 +89,7 @@ def test_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -
     elapsed=st.floats(0, 4000),
     overridden=st.one_of(st.none(), st.integers(1, 4000)),
 )
-def test_an_upsert_never_postpones(
+def test_upsert_never_postpones_a_run(
     store: ScheduleStore, store_client: redis.Redis, old: int, new: int, elapsed: float, overridden: int | None
 ) -> None:
     store_client.flushall()
@@ -118,14 +118,14 @@ def test_missing_due_time_is_repaired(store: ScheduleStore, store_client: redis.
     assert due(store) == START + 1000
 
 
-def test_an_entry_that_is_no_longer_suspended_is_due_at_once(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_resumed_entry_is_due_at_once(store: ScheduleStore, store_client: redis.Redis) -> None:
     store.upsert([entry("c1", interval=3600, suspended=True)], START)
     store_client.zadd(keys.DUE, {"c1/s": START + 3000})
     store.upsert([entry("c1", interval=3600)], START + 10)
     assert due(store) == START + 10
 
 
-def test_remove_leaves_nothing_but_overrides(store_client: redis.Redis) -> None:
+def test_remove_keeps_overrides_only(store_client: redis.Redis) -> None:
     bench = Bench(store_client)
     register(store_client, ["c1", "c2"])
     bench.store.upsert([entry("c1"), entry("c1", "s2"), entry("c2")], START)
@@ -177,7 +177,7 @@ def test_overrides_of_a_deleted_scorer_are_forgotten(store: ScheduleStore, store
     assert set(store.overrides()) == {"*/t"}
 
 
-def test_an_override_is_merged_into_the_one_that_is_there(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_override_is_merged_into_the_existing_one(store: ScheduleStore, store_client: redis.Redis) -> None:
     register(store_client, ["c1"])
     store.set_override("c1/s", interval=5, note="too slow", by="ann", now=START)
     store.set_override("c1/s", paused=True, paused_until=START + 60, by="bob", now=START + 1)
@@ -189,7 +189,7 @@ def test_an_override_is_merged_into_the_one_that_is_there(store: ScheduleStore, 
     assert store.set_override("c1/s", paused=False, now=START + 3).interval == 9
 
 
-def test_two_people_do_not_undo_each_other(redis_server: RedisServer, redis_client: redis.Redis) -> None:
+def test_concurrent_overrides_of_two_people_are_both_kept(redis_server: RedisServer, redis_client: redis.Redis) -> None:
     register(redis_client, ["c1"])
 
     def change(**values: object) -> None:
@@ -207,7 +207,7 @@ def test_two_people_do_not_undo_each_other(redis_server: RedisServer, redis_clie
 
 
 @pytest.mark.parametrize("target", ["*/s", "c1/s"])
-def test_due_times_follow_a_persons_change(store: ScheduleStore, store_client: redis.Redis, target: str) -> None:
+def test_due_times_follow_an_override(store: ScheduleStore, store_client: redis.Redis, target: str) -> None:
     register(store_client, ["c1"])
     store.upsert([entry("c1", interval=600), entry("c1", "other")], START)
     slot = next_slot("c1/s", 600, START)
@@ -262,7 +262,7 @@ def test_override_of_one_cluster_reads_no_other_overrides(
     assert store.overrides_of("s", ["c1", "c2"]).keys() == {"*/s", "c2/s"}
 
 
-def test_resume_leaves_nothing_behind(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_resume_removes_the_override(store: ScheduleStore, store_client: redis.Redis) -> None:
     register(store_client, ["c1"])
     store.upsert([entry("c1")], START)
     store.set_override("*/s", paused=True, now=START)
@@ -284,7 +284,7 @@ def test_resume_keeps_an_interval(store: ScheduleStore, store_client: redis.Redi
 
 @pytest.mark.parametrize("is_down", [False, True])
 @pytest.mark.parametrize("by_scorer", [True, False])
-def test_resume_overrules_what_else_holds_the_pair(
+def test_resume_overrules_every_other_pause(
     store: ScheduleStore, store_client: redis.Redis, by_scorer: bool, is_down: bool
 ) -> None:
     register(store_client, ["c1"])
@@ -298,7 +298,7 @@ def test_resume_overrules_what_else_holds_the_pair(
     assert not effective(store.entries()[0], store.overrides(), START + 2).paused
 
 
-def test_resuming_many_is_spread(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_due_times_of_many_resumed_pairs_are_spread(store: ScheduleStore, store_client: redis.Redis) -> None:
     clusters = [f"c{n}" for n in range(300)]
     register(store_client, clusters[:1])
     store.upsert([entry(cluster, interval=3600) for cluster in clusters], START - 10_000)
@@ -310,7 +310,7 @@ def test_resuming_many_is_spread(store: ScheduleStore, store_client: redis.Redis
     assert 2.8 <= times[-1] - START <= 3.0
 
 
-def test_unknown_targets_are_refused_with_the_known_ones(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_unknown_targets_are_refused_with_the_registered_ones(store: ScheduleStore, store_client: redis.Redis) -> None:
     register(store_client, ["c1"], ["s", "t"])
     with pytest.raises(UnknownScorerError, match="s, t"):
         store.set_override("*/nope", interval=5)
@@ -327,7 +327,7 @@ def test_unknown_targets_are_refused_with_the_known_ones(store: ScheduleStore, s
     assert store.overrides() == {}
 
 
-def test_the_controller_keeps_overrides(store: ScheduleStore, store_client: redis.Redis) -> None:
+def test_controller_keeps_overrides(store: ScheduleStore, store_client: redis.Redis) -> None:
     register(store_client, ["c1"])
     store.upsert([entry("c1")], START)
     store.set_override("c1/s", interval=5, now=START)

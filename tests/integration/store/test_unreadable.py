@@ -104,7 +104,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("key", "field", "text"), OTHERS, ids=lambda value: value[:24])
-def test_everything_else_goes_on_beside_what_cannot_be_read(mix: Mix, key: str, field: str, text: str) -> None:
+def test_unreadable_rows_do_not_affect_others(mix: Mix, key: str, field: str, text: str) -> None:
     mix.client.hset(key, field, text)
     bed = mix.bed
     model = FleetQueries(mix.client, lambda: bed.now)

@@ -51,7 +51,7 @@ def test_preview_leaves_out_clusters_with_their_own_override(acting: WebProcess,
     assert "Affects 1 cluster</b>: worker01" in visitor.get(f"/act/interval?scorer={SAMPLE}&cluster=worker01")
 
 
-def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_score_now_shows_its_outcome(acting: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
@@ -70,7 +70,7 @@ def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.R
     assert 'None of <a href="/find?q=sampel">sampel</a> on <a href="/find?q=worker01">worker01</a> is known.' in other
 
 
-def test_an_outcome_is_read_once_for_all_who_look_at_it(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_outcome_is_read_once_for_all_viewers(acting: WebProcess, redis_client: redis.Redis) -> None:
     """And what has ended is not looked for again: its pair's history may have newer cycles alone."""
     fleet = good_fleet(redis_client)
     visitor = Visitor(acting)
@@ -147,7 +147,7 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
         assert "<dt>A score lives</dt><dd>1800 s</dd>" in html
 
 
-def test_intervals_and_their_reset(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_interval_form_sets_and_resets_the_override(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/interval?scorer={SAMPLE}&cluster=worker01")
@@ -161,7 +161,7 @@ def test_intervals_and_their_reset(acting: WebProcess, redis_client: redis.Redis
     assert [change.action for change in changes.read(redis_client).changes] == ["reset", "interval"]
 
 
-def test_forms_of_other_sites(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_foreign_forms_are_refused(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
@@ -170,7 +170,7 @@ def test_forms_of_other_sites(acting: WebProcess, redis_client: redis.Redis) -> 
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
-def test_forms_without_their_secret(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_forms_without_their_token_are_refused(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor, other = Visitor(acting), Visitor(acting)
     form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
@@ -183,7 +183,7 @@ def test_forms_without_their_secret(acting: WebProcess, redis_client: redis.Redi
     assert "act refused" in acting.log[before:]
 
 
-def test_read_only(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_read_only_page_offers_no_actions(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(page)
     wait_for(lambda: "All 2 scores" in visitor.get("/"), 20)
@@ -243,7 +243,7 @@ def test_login_in_a_second_tab_redirects_to_its_page(closed: WebProcess, redis_c
     assert visitor.post("/login", second, token=TOKEN)[0] == 403
 
 
-def test_an_act_after_the_end_of_the_session_is_said_to_be_lost(closed: WebProcess, redis_client: redis.Redis) -> None:
+def test_action_after_the_end_of_the_session_is_reported_as_lost(closed: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(closed)
     visitor.post("/login", visitor.get("/login"), token=TOKEN)
@@ -266,7 +266,7 @@ def test_login_does_not_redirect_to_foreign_addresses(closed: WebProcess, redis_
     assert (status, place) == (303, "/")
 
 
-def test_an_act_is_denied_and_logged_when_rights_cannot_be_asked(
+def test_action_is_denied_and_logged_if_rights_cannot_be_checked(
     redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     good_fleet(redis_client)
@@ -294,7 +294,7 @@ def test_an_act_is_denied_and_logged_when_rights_cannot_be_asked(
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
-def test_names_of_somebody_unknown_are_cut_in_the_log(closed: WebProcess, redis_client: redis.Redis) -> None:
+def test_unknown_names_are_truncated_in_the_log(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert Visitor(closed).post("/act/rescore", "", scorer="s" * 9000, cluster="c" * 9000)[0] == 303
     [refusal_line] = [line for line in closed.log.splitlines() if "act refused" in line and "sss" in line]
     assert "rescore" in refusal_line

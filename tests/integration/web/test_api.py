@@ -19,7 +19,7 @@ from tests.support.webprocess import WebProcess
 expect.set_options(timeout=TIMEOUT)
 
 
-def test_the_api_answers_as_the_exporter_does(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_api_responds_like_the_exporter(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     fetch(page, "/", "All 2 scores are fresh")
     client = Client(page.url)

@@ -66,7 +66,7 @@ def failing_fleet(client: redis.Redis) -> Fleet:
     return fleet
 
 
-def test_axe_finds_nothing(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_pages_have_no_axe_violations(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     pair = PAIR.replace("01", "02")
     lists = ("/changes", "/find?q=sample", "/parts", "/plans", "/placements")
@@ -81,7 +81,7 @@ def test_axe_finds_nothing(page: WebProcess, browser: Browser, redis_client: red
         assert tab.strangers == []
 
 
-def test_axe_finds_nothing_where_people_act(closed: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_forms_have_no_axe_violations(closed: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, closed.url) as tab:
         page = tab.open(f"/act/pause?scorer={SAMPLE}")
@@ -159,9 +159,7 @@ def test_reason_column_has_a_third_of_its_table_on_a_laptop(
 
 
 @pytest.mark.parametrize("scorers", [5, 33])
-def test_the_heads_of_a_matrix_can_be_read(
-    page: WebProcess, browser: Browser, redis_client: redis.Redis, scorers: int
-) -> None:
+def test_matrix_heads_are_readable(page: WebProcess, browser: Browser, redis_client: redis.Redis, scorers: int) -> None:
     many(redis_client, clusters=15, scorers=scorers)
     with Tab(browser, page.url) as tab:
         until_shown(lambda: tab.open("/").locator(".matrix thead a").count() == scorers, "the fleet to be counted")
@@ -214,7 +212,7 @@ def test_change_is_announced_once(page: WebProcess, browser: Browser, redis_clie
         assert browser_page.evaluate("window.told") == 1
 
 
-def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
+def test_open_page_reports_a_redis_outage_and_its_end(browser: Browser, tmp_path: Path) -> None:
     with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log", web_auth="local") as page:
         client = server.client()
         fleet = good_fleet(client)
@@ -240,7 +238,7 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
             assert browser_page.evaluate("window.same")
 
 
-def test_seven_tabs_of_one_browser_are_answered(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_seven_tabs_of_one_browser_are_served(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     """Browsers open six connections to a server without TLS; a tab must not keep one."""
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as first, ExitStack() as closing:
@@ -294,7 +292,7 @@ def test_tab_with_an_expired_login_shows_the_login(
         assert f"to=%2Fscorers%2F{SAMPLE}" in page.url
 
 
-def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_keyboard_shortcuts_work(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     many(redis_client, clusters=40, scorers=3)
     with Tab(browser, page.url) as tab:
         browser_page = tab.page
@@ -324,7 +322,9 @@ def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> 
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: redis.Redis, script: bool) -> None:
+def test_matrix_of_a_selected_part_is_shown(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, script: bool
+) -> None:
     labelled(redis_client)
     with Tab(browser, page.url, java_script_enabled=script) as tab:
 
@@ -402,7 +402,7 @@ def test_typed_filter_stays_when_something_appears_before_it(
         expect(browser_page.get_by_label("Label")).to_be_focused()
 
 
-def test_the_newest_cycle_is_seen_first(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_newest_cycle_is_visible_first(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     while redis_client.llen(keys.history_key("worker01", SAMPLE)) < 50:
         fleet.cycle("worker01", timings={"fetch": 0.02})
@@ -417,7 +417,7 @@ def test_the_newest_cycle_is_seen_first(page: WebProcess, browser: Browser, redi
             assert (cycle_visibility[0], cycle_visibility[-1]) == (False, True), width
 
 
-def test_without_javascript(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+def test_pages_work_without_javascript(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     with Tab(browser, page.url, java_script_enabled=False) as tab:
         browser_page = tab.page
@@ -489,7 +489,7 @@ def open_all(tab: Tab) -> None:
     until_shown(is_all, "the fleet with its labels")
 
 
-def test_the_score_over_time_has_both_axes(redis_client: redis.Redis, page: WebProcess, browser: Browser) -> None:
+def test_score_chart_has_both_axes(redis_client: redis.Redis, page: WebProcess, browser: Browser) -> None:
     fleet = good_fleet(redis_client)
     # The last one is at a round time: the text of its mark reaches farthest.
     newest = fleet.now // 300 * 300

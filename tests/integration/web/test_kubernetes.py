@@ -66,7 +66,7 @@ def own_settings() -> dict[str, Any]:
     return {name: value for name, value in variables.items() if name.startswith("web_") or name == "host_names"}
 
 
-def test_the_api_server_says_who_may_what(
+def test_api_server_decides_what_users_may_do(
     control_plane: ControlPlane, redis_client: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
     # The fleet is due in an hour, so that nothing is late when the page is read.

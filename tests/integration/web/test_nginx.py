@@ -39,7 +39,9 @@ def proxied(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
             yield url
 
 
-def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: redis.Redis) -> None:
+def test_page_behind_nginx_supports_login_polling_and_actions(
+    proxied: str, browser: Browser, redis_client: redis.Redis
+) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, proxied, ignore_https_errors=True) as tab:
         page = tab.open("/scores/")

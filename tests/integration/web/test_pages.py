@@ -66,7 +66,7 @@ def test_healthy_fleet_is_shown_with_links_to_its_pairs(page: WebProcess, redis_
     assert html.count('class="state s-ok"') >= 2
 
 
-def test_the_first_line_says_what_fails_where_and_why(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_first_line_names_the_failure_its_cluster_and_reason(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker02", message="parse error: unexpected <eof>")
 
@@ -79,7 +79,7 @@ def test_the_first_line_says_what_fails_where_and_why(page: WebProcess, redis_cl
     await_pairs(page, "/", ["worker02", "worker01"], *first_line_texts)
 
 
-def test_the_pair(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_pair_page_shows_score_history_and_failure(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker01", message="the whole text " * 40, in_a_row=4)
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no")
@@ -103,7 +103,7 @@ def test_held_back_value_is_shown_with_its_rule(page: WebProcess, redis_client: 
     fetch(page, f"/scorers/{SAMPLE}", "from 5 points on, if it lasts 60 s")
 
 
-def test_the_scorer_and_the_cluster(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_scorer_and_cluster_pages_show_their_pairs(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
@@ -139,7 +139,7 @@ def test_pages_stay_short_despite_many_overrides_and_a_long_history(
     assert len(re.findall("<[a-zA-Z]", html)) < 5000
 
 
-def test_search(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_search_finds_pairs_by_each_field(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker02")
     for query, expected_clusters in (
@@ -154,7 +154,7 @@ def test_search(page: WebProcess, redis_client: redis.Redis) -> None:
         await_pairs(page, f"/find?q={quote(query)}", expected_clusters)
 
 
-def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_pairs_of_many_reasons_are_listed_page_by_page(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     for number in range(130):
         cluster = f"edge{number}"
@@ -178,7 +178,7 @@ def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redi
     await_pairs(page, "/find?q=odd_129", ["edge129"], "1 pair ")
 
 
-def test_words_are_names_of_items_and_runs_too(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_search_words_match_items_and_runs(page: WebProcess, redis_client: redis.Redis) -> None:
     run = good_fleet(redis_client).score("worker01")
     for query in (run, f"run:{run}"):
         await_pairs(page, f"/find?q={query}", ["worker01"], "1 pair ")
@@ -202,7 +202,9 @@ def test_search_keeps_only_matching_results_in_memory(
     assert {len(row.score.results) for row in rows} == {1}
 
 
-def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_reports_the_number_of_searched_pairs(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(search, "_LOOKED_INTO", 3)
     monkeypatch.setattr(search, "MAX_ROWS", 3)
     fleet = good_fleet(redis_client)
@@ -303,7 +305,7 @@ def test_missing_page_is_reported_with_status_404(page: WebProcess, redis_client
 PROBE = "\"'><script>alert(1)</script><!--e--><!--b live-->{{7*7}}"
 
 
-def test_texts_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_foreign_texts_are_escaped(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = Fleet(redis_client)
     for cluster in CLUSTERS:
         fleet.entry(cluster)
@@ -325,7 +327,7 @@ def test_texts_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis)
         assert "alert(1)</script>" not in html, path
 
 
-def test_names_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) -> None:
     """Whatever may stand in a registry, a schedule and a stream of changes that somebody else has written to."""
     name = "\"'><img src=x onerror=alert(2)>{{7*7}}"
     fleet = good_fleet(redis_client)
@@ -349,7 +351,7 @@ def test_names_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis)
         assert "49" not in re.findall(r"&gt;(\d+)", answer.text), path
 
 
-def test_runs_and_the_page_lead_to_flower_and_grafana(
+def test_runs_and_pages_link_to_flower_and_grafana(
     redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     run = new_run_id(time.time())
@@ -376,7 +378,7 @@ def test_pages_load_no_foreign_resources(page: WebProcess, redis_client: redis.R
     assert not re.search(r"<[^>]* on\w+=", html)
 
 
-def test_behind_a_prefix(
+def test_pages_work_behind_a_prefix(
     redis_client: redis.Redis, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     good_fleet(redis_client)
@@ -389,7 +391,7 @@ def test_behind_a_prefix(
         assert all(prefixed.get(place.partition("#")[0]).status_code == 200 for place in places)
 
 
-def test_an_address_with_a_slash_too_many_leads_nowhere_else(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_address_with_an_extra_slash_does_not_redirect(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     for path in ("/plans/", "/scorers/", "/api/v1/summary/"):
         answer = page.get(path)
@@ -397,7 +399,7 @@ def test_an_address_with_a_slash_too_many_leads_nowhere_else(page: WebProcess, r
         assert "location" not in answer.headers
 
 
-def test_no_prefix_can_be_an_address_of_the_page(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_prefix_may_not_be_an_address_of_the_page(page: WebProcess, redis_client: redis.Redis) -> None:
     """Each address begins with one of `own_segments`."""
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores are fresh") + page.get("/docs").text
@@ -433,7 +435,9 @@ status:
 """
 
 
-def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
+def test_settings_are_shown_with_their_origin(
+    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
+) -> None:
     good_fleet(redis_client)
     ScheduleStore(redis_client).set_override(f"*/{SAMPLE}", interval=7, note="load test", by="ann")
     folder = tmp_path / "_out" / "dynamicscorers"
@@ -488,7 +492,7 @@ def test_scorer_that_could_not_run_shows_its_condition(page: WebProcess, redis_c
     assert (unready_scorer["name"], unready_scorer["conditions"][0]["reason"]) == ("broken", "MissingInterval")
 
 
-def test_the_fleet_by_cluster_set_and_by_label(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_fleet_is_grouped_by_cluster_set_and_label(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client).failure("worker02")
     for cluster, region in (("worker01", "eu"), ("worker02", "us east")):
         labels = {CLUSTER_SET: region, "env": "prod"}
@@ -525,7 +529,7 @@ def test_page_listens_on_ipv6(redis_server: RedisServer, redis_client: redis.Red
         fetch(page, "/", "All 2 scores are fresh")
 
 
-def test_the_headline_says_that_no_ticks_are_sent(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_headline_reports_that_no_ticks_are_sent(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     redis_client.zadd(keys.DUE, {"worker01/sample-scorer": time.time() - 60})
     fetch(page, "/", "No ticks are sent: worker01/sample-scorer has been due for")

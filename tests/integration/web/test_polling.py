@@ -42,7 +42,7 @@ def test_opened_page_is_newer_than_polled_pages(page: WebProcess, redis_client: 
     assert "another text" in page.get(PAIR, **polled).text
 
 
-def test_the_form_for_choosing_stays_in_a_large_fleet(page: WebProcess, redis_client: redis.Redis) -> None:
+def test_selection_form_stays_in_a_large_fleet(page: WebProcess, redis_client: redis.Redis) -> None:
     """Sent empty, as a browser sends it for "all"."""
     fleet = good_fleet(redis_client)
     for number in range(200):

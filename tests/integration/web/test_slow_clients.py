@@ -83,7 +83,7 @@ def test_slow_readers_hold_little_memory(process: WebProcess) -> None:
 
 
 @pytest.mark.parametrize("request_bytes", [HALF, b"GET / HTTP/1.1\r\nHost: ", b""])
-def test_clients_that_send_no_end_take_places_from_each_other_only(process: WebProcess, request_bytes: bytes) -> None:
+def test_unfinished_requests_compete_with_each_other_only(process: WebProcess, request_bytes: bytes) -> None:
     with _clients(process.port, 3, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "127.0.0.2") as patient:
         for client in patient:
             assert client.recv(4096).startswith(b"HTTP/1.1 200")

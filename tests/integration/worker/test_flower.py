@@ -119,7 +119,7 @@ def _comes_after_all(flower: Flower, uuid: str) -> None:
     wait_for(is_shown, 30, "the honest event", interval=0.1)
 
 
-def test_large_events_and_made_up_workers_take_no_memory(flower: Flower) -> None:
+def test_large_events_and_made_up_workers_use_no_memory(flower: Flower) -> None:
     _comes_after_all(flower, "0a")
     known_tasks, before = set(flower.tasks()), flower.memory
     # More than it may grow by, together.
@@ -149,7 +149,7 @@ TEXTS = ("", "{", "null", "[]", "{}", '{"body": 1}', "[" * 60_000, b"\xff", '{"b
 BODIES = ("", "{", "null", "[" * 60_000, "1", '{"type": 1}', "[null]")
 
 
-def test_whatever_comes_together_is_taken(
+def test_events_that_arrive_together_are_all_processed(
     flower: Flower, settings_factory: SettingsFactory, server: RedisServer
 ) -> None:
     """Hundreds of tasks in a quarter of a second, with long errors."""
@@ -167,7 +167,7 @@ def test_whatever_comes_together_is_taken(
     assert {tasks[number]["state"] for number in numbers} == {"FAILURE"}
 
 
-def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:
+def test_events_of_unknown_types_do_not_affect_others(flower: Flower) -> None:
     before = len(flower.child.log.read_text())
     for value in STRANGE:
         for name in FIELDS:
@@ -201,7 +201,7 @@ def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
     assert "<script>alert(1)" not in flower.get("/task/0f").text
 
 
-def test_flower_listens_again_after_redis_has_cut_it_off(flower: Flower) -> None:
+def test_flower_reconnects_after_redis_closes_its_connection(flower: Flower) -> None:
     _comes_after_all(flower, "11")
     assert flower.client.client_kill_filter(_type="pubsub") == 1  # as Redis does where a subscriber is too slow
     _comes_after_all(flower, "12")

@@ -78,7 +78,7 @@ def bed(world: Bed) -> Iterator[Bed]:
     assert world.agent.redis.acl_log() == []
 
 
-def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
+def test_operators_inspect_and_control_an_agent(bed: Bed) -> None:
     source = bed.source
     gate = Gate(matrix(SERIES))
     source.script(gate)
@@ -122,7 +122,7 @@ def test_forbidden_remote_command_is_refused(bed: Bed) -> None:
     assert bed.agent.process.is_running
 
 
-def test_an_agents_credential_controls_nobody(bed: Bed) -> None:
+def test_agent_credential_controls_no_worker(bed: Bed) -> None:
     with redis.Redis.from_url(bed.url("spoke"), decode_responses=True) as thief:
         permission_error = redis.exceptions.NoPermissionError
         with pytest.raises(permission_error):
@@ -170,7 +170,7 @@ def test_remote_control_can_be_disabled(tmp_path: Path, redis_url: str) -> None:
         assert agent.redis.pubsub_numsub(keys.CONTROL.commands)[0][1] == 0
 
 
-def test_manual_call_without_a_queue_is_an_error_that_names_it(bed: Bed) -> None:
+def test_manual_call_without_a_queue_names_the_queue(bed: Bed) -> None:
     process = bed.celery("call", "dsf.cycle", "--args", '["sample"]')
     assert process.returncode != 0
     assert "queue='spoke.<cluster>'" in process.stderr
@@ -200,7 +200,7 @@ def test_plain_celery_worker_command_is_refused(redis_url: str, role: str, queue
     assert "Traceback" not in process.stderr or role == "results"
 
 
-def test_results_worker_started_by_celery_answers_under_its_own_name(tmp_path: Path) -> None:
+def test_results_worker_started_by_celery_responds_under_its_own_name(tmp_path: Path) -> None:
     """Under the Redis user of results workers, which may answer as `results@...` only."""
     with RedisServer(aof=False) as server, server.client() as admin:
         for user in ("results", "operator"):

@@ -111,7 +111,7 @@ def report(result: Result) -> Any:
 # --- it works --------------------------------------------------------------------------------------------------------
 
 
-def test_in_the_pod_of_an_agent(
+def test_explain_runs_in_the_pod_of_an_agent(
     environment: dict[str, str],
     spoke: Spoke,
     summarise: SummaryFactory,
@@ -154,7 +154,9 @@ def test_in_the_pod_of_an_agent(
     assert list(temporary.iterdir()) == []
 
 
-def test_the_cluster_is_that_of_the_agent(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+def test_explain_defaults_to_the_cluster_of_the_agent(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory
+) -> None:
     spoke.deliver(summarise(scoreDimensionFormat="${cluster}"))
     printed_report = report(explain("sample", "-o", "json"))
     assert (printed_report["cluster"], printed_report["outcome"]) == (CLUSTER, "ok")
@@ -202,7 +204,7 @@ def test_explain_names_the_cluster_role_that_a_kubernetes_source_needs(
         spoke.session.delete(NODES.path(name="n1"))
 
 
-def test_fields_of_objects(
+def test_explain_names_the_missing_right_of_an_object_source(
     explain: Explain, spoke: Spoke, summarise: SummaryFactory, control_plane: ControlPlane, scorer: ScriptedServer
 ) -> None:
     query = {
@@ -243,12 +245,14 @@ def test_explain_refuses_a_source_that_is_pushed_to_the_agent(
 # --- it says why not -------------------------------------------------------------------------------------------------
 
 
-def test_without_a_configmap(explain: Explain, spoke: Spoke) -> None:
+def test_explain_reports_a_missing_configmap(explain: Explain, spoke: Spoke) -> None:
     message = error(explain("sample"))
     assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace} is missing; the hub delivers it" in message
 
 
-def test_without_the_right_to_read_it(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+def test_explain_names_the_missing_right_to_read_the_configmap(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory
+) -> None:
     spoke.deliver(summarise())
     spoke.grant([])
     message = error(explain("sample"))
@@ -275,7 +279,9 @@ def test_explain_names_an_unusable_configmap(explain: Explain, spoke: Spoke, bro
     assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace}: " in error(explain("sample"))
 
 
-def test_no_api_server(explain: Explain, spoke: Spoke, tmp_path: Path, control_plane: ControlPlane) -> None:
+def test_explain_reports_an_unreachable_api_server(
+    explain: Explain, spoke: Spoke, tmp_path: Path, control_plane: ControlPlane
+) -> None:
     away = tmp_path / "away"
     away.write_text(spoke.kubeconfig.read_text().replace(f":{control_plane.port}", f":{free_port()}"))
     message = error(explain("sample", DSF_KUBECONFIG=str(away)))

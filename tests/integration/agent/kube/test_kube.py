@@ -204,7 +204,7 @@ def test_token_is_withheld_from_a_server_that_its_secret_does_not_name(
     assert bearer(source) == "Bearer first-token"
 
 
-def test_the_agents_own_credentials_never_leave_it(
+def test_agent_credentials_are_not_released(
     make_agent: AgentFactory, control_plane: ControlPlane, summarise: SummaryFactory, source: ScriptedServer
 ) -> None:
     # With more rights than the chart gives, and marked by somebody who should have known better.
@@ -228,7 +228,7 @@ def test_the_agents_own_credentials_never_leave_it(
     assert not [request for request in source.requests if "Authorization" in request.headers]
 
 
-def test_the_charts_role_lets_the_agent_read_no_secret_of_its_own(
+def test_chart_role_denies_the_agent_its_own_secrets(
     control_plane: ControlPlane, settings_factory: Callable[..., Settings]
 ) -> None:
     spoke = Spoke(control_plane)
@@ -245,9 +245,7 @@ def test_the_charts_role_lets_the_agent_read_no_secret_of_its_own(
             session.close()
 
 
-def test_summaries_that_cannot_be_used_leave_the_last_good_ones(
-    agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory
-) -> None:
+def test_invalid_summaries_keep_the_last_valid_ones(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
     assert agent.value(VALID) == 1
     spoke.deliver_text(json.dumps([{"name": "sample"}]))
     wait_for(lambda: agent.value(VALID) == 0, AT_ONCE)
@@ -260,7 +258,7 @@ def test_summaries_that_cannot_be_used_leave_the_last_good_ones(
     wait_for(lambda: agent.value(SCORERS) == 1)
 
 
-def test_an_api_server_may_restart(
+def test_agent_survives_a_restart_of_the_api_server(
     control_plane: ControlPlane, make_agent: AgentFactory, summarise: SummaryFactory, source: ScriptedServer
 ) -> None:
     spoke = Spoke(control_plane, "prometheus")
@@ -342,7 +340,7 @@ def test_secret_type_determines_whether_a_label_releases_the_secret(
         config.stop()
 
 
-def test_the_role_that_the_hub_makes_is_enough(
+def test_delivered_role_is_sufficient(
     spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings], source: ScriptedServer
 ) -> None:
     source_access = {

@@ -41,7 +41,7 @@ def test_configuration_with_upstreams_finalizer_is_deleted_at_once(world: HubWor
     world.until(lambda: world.work(cluster) is None, 30)
 
 
-def test_configuration_that_was_deleted_before_the_migration_goes_with_upstreams_works(
+def test_configuration_deleted_before_the_migration_is_removed_with_upstreams_works(
     world: HubWorld, api: ScriptedServer
 ) -> None:
     clusters = [world.plane.cluster(), world.plane.cluster()]
@@ -58,7 +58,7 @@ def test_configuration_that_was_deleted_before_the_migration_goes_with_upstreams
     world.until(lambda: all(world.delivered_scorers(cluster) == ["cpu-scorer"] for cluster in clusters), 30)
 
 
-def test_objects_that_a_foreign_finalizer_keeps_are_reported_as_terminating(
+def test_objects_kept_by_a_foreign_finalizer_are_reported_as_terminating(
     world: HubWorld, api: ScriptedServer, settings_factory: Callable[..., Settings]
 ) -> None:
     [cluster] = world.setup(api.url, "one")
@@ -109,7 +109,7 @@ def test_leaving_removes_upstreams_finalizer_without_a_running_hub(world: HubWor
     assert world.items(MANIFEST_WORKS) == []
 
 
-def test_check_of_a_running_upstream_hub_names_what_would_stop(world: HubWorld) -> None:
+def test_check_of_a_running_upstream_hub_names_blocking_objects(world: HubWorld) -> None:
     cluster, elsewhere = world.plane.cluster(), world.plane.namespace("dynamic-scoring")
     upstream.create_config(world.session, world.namespace)
     upstream.create_config(world.session, elsewhere, masks=[{"clusterName": cluster, "scoreName": "cpu"}])

@@ -13,7 +13,7 @@ from tests.support.manifests import config, scorer
 _APPLY = ("--server-side", "--field-manager", "argocd-controller", "-f", "-")
 
 
-def test_after_the_hub_wrote_its_statuses_nothing_differs_from_git(world: HubWorld, api: ScriptedServer) -> None:
+def test_written_statuses_do_not_differ_from_git(world: HubWorld, api: ScriptedServer) -> None:
     objects = [
         config(world.namespace, masks=[{"clusterName": "other", "scoreName": "*"}]),
         scorer(world.namespace, "cpu-scorer", configURL=f"{api.url}/config"),

@@ -80,7 +80,7 @@ def test_unwritable_cluster_does_not_delay_other_clusters(world: HubWorld, api: 
     assert 'namespaces "nowhere-0" not found' in world.told_by("Distributed")[2]
 
 
-def test_many_clusters_at_once_and_an_api_server_that_dies_meanwhile(world: HubWorld, api: ScriptedServer) -> None:
+def test_many_new_clusters_are_served_despite_a_killed_api_server(world: HubWorld, api: ScriptedServer) -> None:
     world.setup(api.url)
     hub = world.hub()
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)

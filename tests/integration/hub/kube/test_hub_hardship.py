@@ -99,7 +99,7 @@ def test_slow_etcd_delays_updates_without_errors(world: HubWorld, api: ScriptedS
     assert not any("Traceback" in process.log.read_text() for process in (leader, standby, results))
 
 
-def test_clocks_that_are_off_change_no_scores(world: HubWorld, api: ScriptedServer) -> None:
+def test_clock_differences_do_not_change_scores(world: HubWorld, api: ScriptedServer) -> None:
     """More of the hub's: tests/integration/hub/test_running.py, and of whoever leads: test_leader.py."""
     [cluster] = world.setup(api.url, "one")
     hub = world.hub(clock=20.0)

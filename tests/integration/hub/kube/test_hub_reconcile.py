@@ -108,7 +108,7 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
     running.until(lambda: running.delivered_scorers(cluster) == ["cpu-scorer"], 10)
 
 
-def test_no_status_contradicts_itself(running: HubWorld) -> None:
+def test_statuses_are_consistent(running: HubWorld) -> None:
     cluster = running.plane.cluster()
     names = [f"score-{number}" for number in range(6)]
     path = DYNAMIC_SCORERS.path(running.namespace)
@@ -134,7 +134,7 @@ def test_no_status_contradicts_itself(running: HubWorld) -> None:
         assert (is_active, synced, has_name) in ((True, {"True"}, True), (False, {"Unknown"}, False)), status
 
 
-def test_clusters_come_and_go_and_edited_works_are_repaired_at_once(running: HubWorld) -> None:
+def test_added_and_removed_clusters_are_followed_and_edited_works_repaired_at_once(running: HubWorld) -> None:
     waiting = running.plane.cluster(accepted=False)
     other = _cluster(running)
     assert running.work(waiting) is None

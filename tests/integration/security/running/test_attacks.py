@@ -13,7 +13,7 @@ from tests.integration.security.running.proofs import counted, undisturbed, work
 from tests.support.httpserver import answer
 
 
-def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fleet) -> None:
+def test_processes_are_denied_nothing_with_their_own_users(fleet: Fleet) -> None:
     works(fleet, *CLUSTERS)
     assert "dynamic_scoring_up 1.0" in fleet.get(fleet.web_port, "/metrics")
     expected = {"dsf-controller", "dsf-beat", "dsf-results", "dsf-web", "dsf-flower", "spoke-c1", "spoke-c10"}
@@ -40,7 +40,7 @@ def _seen_by_flower(fleet: Fleet) -> set[str]:
 class TestResults:
     """Results pushed by a thief with the credential of c1, and their effect."""
 
-    def test_forged(self, fleet: Fleet) -> None:
+    def test_forged_result_is_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "bad_signature", 4) as thief:
             mine = fleet.signing_key()
             guessed = messages.SigningKey(id=1, secret=b"x" * 32)
@@ -50,26 +50,26 @@ class TestResults:
             send(thief, sign(result("c10"), mine).replace(b" c10\n", b" c1\n"))
             send(thief, sign(result("c1"), mine).replace(b" c1\n", b" c10\n"))
 
-    def test_changed_on_the_way(self, fleet: Fleet) -> None:
+    def test_altered_result_is_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "bad_signature", 3) as thief:
             good = sign(result("c1"), fleet.signing_key())
             signature = good.split()[1]
             send(thief, good.replace(b"99.0", b"100.0"), good[:-20], good.replace(signature, signature[::-1]))
 
-    def test_as_messages_of_celery(self, fleet: Fleet) -> None:
+    def test_forged_celery_messages_are_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "malformed", 4) as thief:
             good = sign(result("c1"), fleet.signing_key()).decode()
             for task in ("dsf.cycle", "celery.chord_unlock", "os.system", "celery.map"):
                 send(thief, message(good, task=task))
 
-    def test_truncated_and_oversized(self, fleet: Fleet) -> None:
+    def test_truncated_and_oversized_results_are_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "malformed", 4) as thief:
             whole = sign(result("c1"), fleet.signing_key())
             send(thief, whole[:70], "", whole[5:])
             big = result("c1", results=[({"node": "x" * 3_000_000}, 1.0)])
             send(thief, sign(big, fleet.signing_key()))
 
-    def test_replayed(self, fleet: Fleet) -> None:
+    def test_replayed_result_is_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "replayed", 2) as thief:
             # An older one would be stale: what the agent has sent is taken in first.
             fleet.until(lambda: not fleet.admin.exists(*keys.mail_slots("c1")))
@@ -145,7 +145,7 @@ class TestTicks:
         works(fleet, "c1")
 
 
-def test_redis_restarts_and_everybody_comes_back(fleet: Fleet) -> None:
+def test_processes_recover_from_a_restart_of_redis(fleet: Fleet) -> None:
     before = fleet.state("c1")
     fleet.redis.restart()
     # Writes of transactions and scripts survive too: Redis replays its log as the default user, which is off and

@@ -158,7 +158,7 @@ def test_emptied_redis_gets_the_cluster_users_back(fleet: Fleet) -> None:
         fleet.spoke("c1", key_ids["c1"] - 1).ping()
 
 
-def test_users_that_somebody_removed_or_made_are_put_right(fleet: Fleet) -> None:
+def test_removed_and_foreign_users_are_repaired(fleet: Fleet) -> None:
     fleet.admin.acl_deluser("spoke-c10")
     fleet.admin.execute_command("ACL SETUSER", "spoke-evil", "on", "nopass", "+@all", "~*")
     expected = {cluster_user(cluster) for cluster in CLUSTERS}
@@ -214,7 +214,7 @@ def accept(fleet: Fleet, key_id: int) -> None:
     Registry(fleet.admin).put_cluster(ClusterRecord(name="c1", key_ids=(key_id,)))
 
 
-def test_an_agent_waits_for_what_is_to_come(by_hand: Fleet) -> None:
+def test_agent_waits_for_its_credentials(by_hand: Fleet) -> None:
     """Its credentials were revoked, and the new ones come later; or the file of its password is away for a moment."""
     fleet, agent, new = by_hand, by_hand.process("agent-c1"), by_hand.key_id() + 1
     pid = agent.pid

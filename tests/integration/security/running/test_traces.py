@@ -8,7 +8,7 @@ from tests.integration.security.traces import contents, files, pages, secrets_in
 from tests.support.httpserver import answer
 
 
-def test_no_secret_is_anywhere(fleet: Fleet) -> None:
+def test_secrets_appear_nowhere(fleet: Fleet) -> None:
     """A source that refuses the token is one more occasion to show it."""
     places = dict(traffic(fleet, "good cycles", "dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish"))
     fleet.source.script(answer({"error": "no such token"}, 401))

@@ -122,7 +122,9 @@ def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: Wo
 # This machine's clock may be late, so Amazon's keys are not kept to their end.
 @pytest.mark.parametrize(("cloud", "lifetime"), [("azure", 100), ("gcp", 100), ("aws", 50), ("pod", 50)])
 @pytest.mark.usefixtures("pod")
-def test_renewed_before_its_end(world: World, cloud: str, lifetime: int, later: Callable[[float], None]) -> None:
+def test_cloud_token_is_renewed_before_its_end(
+    world: World, cloud: str, lifetime: int, later: Callable[[float], None]
+) -> None:
     world.clouds.seconds = 100
     methods, tls = (POD, None) if cloud == "pod" else (world.methods(cloud), world.tls)
     with source(world, "aws" if cloud == "pod" else cloud) as server:
@@ -162,7 +164,7 @@ def test_valid_token_is_used_while_the_api_server_is_away(
 
 
 @pytest.mark.parametrize("cloud", ["azure", "gcp"])
-def test_after_a_401_it_is_got_anew_once(world: World, cloud: str) -> None:
+def test_cloud_token_is_renewed_once_after_a_401(world: World, cloud: str) -> None:
     bed, methods = world.bed, world.methods(cloud)
     with source(world, cloud) as server:
         assert bed.fetch(server.url, methods, world.tls) == 1
@@ -281,7 +283,7 @@ def test_token_in_an_invalid_cloud_response_is_not_shown(world: World, cloud: st
     ],
 )
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_the_words_of_a_cloud_are_shown(world: World, cloud: str, refusal: object) -> None:
+def test_cloud_error_message_is_shown(world: World, cloud: str, refusal: object) -> None:
     world.clouds.server.script(answer(refusal, 403))
     error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
     assert "HTTP 403: 403: no such pool" in error.message
@@ -302,7 +304,9 @@ def test_untrusted_ca_of_a_cloud_server_fails_as_auth_failed(
 @pytest.mark.parametrize(
     ("cloud", "modules"), [("azure", ["azure.identity"]), ("gcp", ["google.auth"]), ("aws", ["botocore.auth"])]
 )
-def test_without_its_library(world: World, cloud: str, modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cloud_library_is_named(
+    world: World, cloud: str, modules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, f"dsf.clouds.{cloud}", raising=False)
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)

@@ -59,9 +59,7 @@ def test_pushed_and_pulled_metrics_reach_the_scoring_api(
         assert agent.metrics('dynamic_scoring_otlp_samples_total{result="kept"}')
 
 
-def test_unsupported_source_is_an_error_that_names_the_setting(
-    tmp_path: Path, redis_url: str, scorer: ScriptedServer
-) -> None:
+def test_unsupported_source_error_names_the_setting(tmp_path: Path, redis_url: str, scorer: ScriptedServer) -> None:
     with Agent(tmp_path, redis_url) as agent:
         agent.configure(
             summary("pushed", "http://agent/v1/metrics", scorer.url, sourceType="OpenTelemetry", sourceQuery="m"),

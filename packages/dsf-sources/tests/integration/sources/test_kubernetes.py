@@ -115,7 +115,7 @@ def test_query_selects_series_and_cycles_fill_the_range(cluster: Cluster) -> Non
     ]
 
 
-def test_without_the_role_the_cycle_says_which_rule_is_missing(control_plane: ControlPlane) -> None:
+def test_missing_role_is_named_by_the_cycle(control_plane: ControlPlane) -> None:
     cluster = Cluster(control_plane, [])
     with pytest.raises(HttpError) as caught:
         cluster.values()
@@ -149,7 +149,7 @@ def test_watch_runs_only_while_a_scorer_needs_it(cluster: Cluster) -> None:
     assert cluster.values()["cpu", ""] == 12
 
 
-def test_no_copy_passes_for_news_while_the_server_is_away(control_plane: ControlPlane) -> None:
+def test_stale_copy_is_not_used_while_the_server_is_away(control_plane: ControlPlane) -> None:
     cluster = Cluster(control_plane, RULES)
     with control_plane.paused(), pytest.raises(HttpError) as caught:
         cluster.values(seconds=1)
@@ -176,7 +176,7 @@ def test_no_copy_passes_for_news_while_the_server_is_away(control_plane: Control
     cluster.close()
 
 
-def test_outside_of_kubernetes_it_is_refused() -> None:
+def test_kubernetes_source_is_refused_outside_of_kubernetes() -> None:
     with pytest.raises(HttpError) as caught:
         ask(SCORER, memory(SCORER))
     assert caught.value.reason == "unsupported_source"

@@ -101,7 +101,9 @@ def cluster(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Ite
     new_cluster.close()
 
 
-def test_fields_of_the_selected_objects_in_pages(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selected_objects_are_read_in_pages_with_their_fields(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, app in (("a", "shop"), ("b", "shop"), ("c", "other")):
         cluster.deployment(name, app, cpu="500m" if name == "a" else "2")
     expected_values = {
@@ -139,7 +141,7 @@ def test_unreleased_kind_is_not_read_despite_permissions(cluster: Cluster) -> No
     assert "add {apiGroup: '', resource: configmaps} to the chart's spokeSetting.agent.sources.objects" in str(error)
 
 
-def test_without_the_right_the_cycle_says_how_to_grant_it(cluster: Cluster) -> None:
+def test_missing_right_error_names_the_rule_to_grant(cluster: Cluster) -> None:
     cluster.plane.set_rules(cluster.namespace, "agent", [])
 
     def refusal() -> HttpError | None:
@@ -172,7 +174,7 @@ def test_invalid_object_source_is_refused(cluster: Cluster, source: dict[str, An
     assert words in str(error)
 
 
-def test_while_the_server_is_silent_or_away(control_plane: ControlPlane) -> None:
+def test_silent_or_absent_server_is_reported(control_plane: ControlPlane) -> None:
     cluster = Cluster(control_plane)
     with control_plane.paused():
         began = time.monotonic()

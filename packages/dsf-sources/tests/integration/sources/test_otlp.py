@@ -27,9 +27,7 @@ from .senders import Make, Sdk, gauge, partial, push, pushed, request
 
 
 @pytest.mark.parametrize("compression", [Compression.Gzip, Compression.NoCompression])
-def test_the_sdk_pushes_and_the_scorer_gets_a_matrix(
-    make: Make, sdk: Callable[..., Sdk], compression: Compression
-) -> None:
+def test_sdk_metrics_become_a_matrix(make: Make, sdk: Callable[..., Sdk], compression: Compression) -> None:
     agent = make()
     app = sdk(agent.url, compression=compression)
     free = app.meter.create_gauge("system.memory.usage")
@@ -70,7 +68,9 @@ def test_pushed_values_fill_the_range_and_keep_a_counter_reset(make: Make) -> No
     assert series["values"] == [[now - 120, "10"], [now - 60, "20"], [now, "1"]]
 
 
-def test_delta_and_exponential_are_rejected_in_words_the_rest_is_kept(make: Make, sdk: Callable[..., Sdk]) -> None:
+def test_delta_and_exponential_points_are_rejected_with_a_message_and_the_rest_kept(
+    make: Make, sdk: Callable[..., Sdk]
+) -> None:
     agent = make(pushed("calls; latency; latency_count; up"))
     delta = {Counter: AggregationTemporality.DELTA, Histogram: AggregationTemporality.CUMULATIVE}
     app = sdk(
@@ -87,7 +87,7 @@ def test_delta_and_exponential_are_rejected_in_words_the_rest_is_kept(make: Make
     assert agent.received.counts == {"delta": 1, "exponential_histogram": 1, "kept": 1}
 
 
-def test_partial_success_counts_the_senders_points_and_says_why(make: Make) -> None:
+def test_partial_success_counts_rejected_points_and_names_the_reason(make: Make) -> None:
     agent = make(pushed("sum; h_bucket; m; future; old; long"))
     delta = pb.Metric(name="sum")
     delta.sum.aggregation_temporality = pb.AGGREGATION_TEMPORALITY_DELTA
@@ -145,7 +145,7 @@ def test_scopes_with_the_same_attributes_are_series_of_their_own(make: Make) -> 
     }
 
 
-def test_json_with_numbers_as_text_and_unknown_fields(make: Make) -> None:
+def test_json_with_numbers_as_text_and_unknown_fields_is_accepted(make: Make) -> None:
     agent = make(pushed("requests; s; s_sum"))
     now = str(int(time.time() * 1e9))
     total = {
@@ -228,7 +228,7 @@ def test_push_applies_a_changed_configuration(make: Make, tmp_path: Path) -> Non
     assert agent.received.counts["kept"] == 1
 
 
-def test_the_same_request_again_is_nothing_and_older_ones_are_rejected(make: Make) -> None:
+def test_repeated_request_changes_nothing_and_older_points_are_rejected(make: Make) -> None:
     agent = make(pushed("m"))
     now = time.time()
     again = request(gauge("m", 1, at=now))
@@ -238,7 +238,7 @@ def test_the_same_request_again_is_nothing_and_older_ones_are_rejected(make: Mak
     assert (rejected, "older than a sample" in words) == (1, True)
 
 
-def test_the_bound_on_memory_is_kept_and_said(make: Make) -> None:
+def test_memory_bound_is_kept_and_reported(make: Make) -> None:
     agent = make(pushed("m"), series=3)
     rejected, words = partial(push(agent, request(gauge("m", 1, 2, 3, 4, 5))))
     assert rejected == 2
@@ -268,7 +268,7 @@ def test_unwanted_series_are_dropped(make: Make) -> None:
     assert agent.received.counts["unwanted"] == 2
 
 
-def test_without_a_receiver_the_cycle_says_what_to_do() -> None:
+def test_missing_receiver_is_reported_with_its_setting() -> None:
     scorer = pushed("m")
     for source_memory in (None, memory(scorer)):
         with pytest.raises(HttpError) as caught:
@@ -277,7 +277,7 @@ def test_without_a_receiver_the_cycle_says_what_to_do() -> None:
         assert "DSF_OTLP_PORT" in str(caught.value)
 
 
-def test_attributes_of_any_size_take_no_memory(make: Make) -> None:
+def test_unwanted_attributes_of_any_size_use_no_memory(make: Make) -> None:
     agent = make(pushed('db_calls{node="n1"}'), max_bytes=10_000_000)
     before = 0
     tracemalloc.start()
@@ -297,7 +297,7 @@ def test_attributes_of_any_size_take_no_memory(make: Make) -> None:
     assert (agent.received.counts["unwanted"], agent.series()) == (30 * 40, [])
 
 
-def test_the_same_attribute_many_times_is_too_long(make: Make) -> None:
+def test_repeated_attributes_count_as_too_long(make: Make) -> None:
     agent = make(pushed("db_calls"))
     point = gauge("db_calls", 1)
     attributes = point.gauge.data_points[0].attributes

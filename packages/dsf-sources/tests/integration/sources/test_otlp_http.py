@@ -40,7 +40,7 @@ def test_gzip_bombs_large_bodies_and_lies_are_refused(make: Make) -> None:
     assert push(agent, request()).status_code == 200
 
 
-def test_refusals_are_a_status_message(make: Make) -> None:
+def test_refused_request_returns_a_status_message(make: Make) -> None:
     from google.rpc.status_pb2 import Status
 
     answer = push(make(max_bytes=10), bytes(11))
@@ -60,7 +60,7 @@ def test_expect_header_is_answered_at_once(make: Make) -> None:
     assert len(agent.series()) == 1
 
 
-def test_chunked_bodies(make: Make) -> None:
+def test_chunked_bodies_are_accepted(make: Make) -> None:
     agent = make(pushed("m"), max_bytes=1000)
     body = request(gauge("m", 1)).SerializeToString()
     headers = {"Content-Type": "application/x-protobuf"}
@@ -106,7 +106,7 @@ def test_wrong_tokens_of_a_sender_are_limited(make: Make, tmp_path: Path) -> Non
     assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
 
 
-def test_connections_are_kept(make: Make) -> None:
+def test_connections_are_kept_open(make: Make) -> None:
     agent = make(pushed("m"))
     with requests.Session() as session:
         for value in range(3):
@@ -126,7 +126,7 @@ def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
     return connection
 
 
-def test_senders_that_stall_keep_others_out_for_a_while_only(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_senders_block_others_for_a_limited_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "_WAIT", 0.05)
     monkeypatch.setattr(receiver, "_BODY", 1.5)
     agent = make()
@@ -192,7 +192,7 @@ def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make
         assert process.memory_info().rss - before < 80_000_000
 
 
-def test_half_heads_give_way_to_those_who_come_later(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_heads_are_dropped_for_later_connections(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver._OtlpServer, "places", 8)
     agent = make()
     half = [socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) for _ in range(20)]

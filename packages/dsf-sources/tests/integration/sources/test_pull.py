@@ -54,14 +54,14 @@ def test_selected_series_has_short_label_names(exporter: ScriptedServer) -> None
     ]
 
 
-def test_counters_and_histograms_are_series_like_others(exporter: ScriptedServer) -> None:
+def test_counters_and_histograms_become_series(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "http_server_duration_seconds_bucket; requests_total")
     matrix = ask(scorer, memory(scorer))
     assert [series["metric"].get("le", series["metric"].get("code")) for series in matrix] == ["0.5", "+Inf", '2"00']
     assert [series["values"][0][1] for series in matrix] == ["3", "4", "17"]
 
 
-def test_cycles_fill_the_range(exporter: ScriptedServer) -> None:
+def test_pulled_samples_fill_the_range(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, 'system_memory_usage_bytes{state="free"}', source_range=60, source_step=30)
     source_memory = memory(scorer)
     for at, free in ((1000, 1), (1030, 2), (1060, 3), (1090, 4)):
@@ -71,7 +71,7 @@ def test_cycles_fill_the_range(exporter: ScriptedServer) -> None:
     assert source_memory.budget.series == 1
 
 
-def test_old_samples_go(exporter: ScriptedServer) -> None:
+def test_old_samples_are_dropped(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
     source_memory = memory(scorer)
     for at in range(1000, 3000, 30):
@@ -121,14 +121,14 @@ def test_vanished_series_ends(exporter: ScriptedServer) -> None:
     assert series["values"] == [[1000, "17"]]
 
 
-def test_times_of_samples_count_when_they_are_given(exporter: ScriptedServer) -> None:
+def test_sample_timestamps_are_used_if_present(exporter: ScriptedServer) -> None:
     exporter.script(answer("m 7 990000\n", **TEXT))
     scorer = otel(exporter, "m", source_range=20, source_step=10)
     (series,) = ask(scorer, memory(scorer), now=1000)
     assert series["values"] == [[990, "7"], [1000, "7"]]
 
 
-def test_the_token_is_sent_and_a_refusal_said(exporter: ScriptedServer) -> None:
+def test_token_is_sent_and_its_refusal_reported(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total")
     ask(scorer, memory(scorer), access=bearer("t0ken"))
     assert exporter.requests[-1].headers["Authorization"] == "Bearer t0ken"
@@ -164,7 +164,7 @@ def test_malformed_exposition_is_refused(exporter: ScriptedServer) -> None:
     assert "not Prometheus' text format" in str(caught.value)
 
 
-def test_the_bounds_are_kept_and_said(exporter: ScriptedServer) -> None:
+def test_memory_bounds_are_kept_and_reported(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "system_memory_usage_bytes", source_range=60, source_step=30)
     with pytest.raises(HttpError) as caught:
         ask(scorer, memory(scorer, series=1))
@@ -192,7 +192,7 @@ def test_history_restarts_after_a_query_change_and_ends_with_its_scorer(exporter
     assert source_memory.budget.series == 1
 
 
-def test_without_an_agent_there_is_the_present(exporter: ScriptedServer) -> None:
+def test_pull_without_an_agent_returns_current_samples(exporter: ScriptedServer) -> None:
     (series,) = ask(otel(exporter, "requests_total", source_range=60, source_step=30), now=1000)
     assert series["values"] == [[1000, "17"]]
 
