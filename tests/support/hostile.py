@@ -88,7 +88,8 @@ def growth(reader: str, template: str, size: int, room: int = _ROOM) -> dict[str
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    lines = [json.loads(line) for line in process.stdout.splitlines()]
+    # Readers may log to standard output.
+    lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('["')]
     assert process.returncode == 0, f"{reader} died behind {lines[-1:]}: {process.stderr[-2000:]}"
     return dict(lines)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, Final, cast
+
+import anyio
+from starlette.requests import Request
 
 from dsf import http
 from dsf.api.manifest import parse_documents
@@ -13,15 +19,31 @@ from dsf.api.scoringresponse import parse_response
 from dsf.auth import oauth2
 from dsf.backtest.recording import Recording
 from dsf.messages import derive_key, frame, verify
+from dsf.optimizer import mcp
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.requestbody import load_json
 from dsf.otlp import receiver
 from dsf.otlp.scrape import scraped
 from dsf.otlp.selector import Selector
 from dsf.sources.prometheus import cut
+from dsf.web import forms
 from dsf.worker import flower, remotecontrol
 
 _SECRET = bytes(32)
+#: First lines of an assistant.
+_GREETINGS: Final = (
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    },
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+)
 
 
 def result(data: bytes) -> None:
@@ -80,6 +102,27 @@ def manifests(data: bytes) -> None:
 def plan_request(data: bytes) -> None:
     """A request to the optimiser, as the service and as the tools for assistants read it."""
     OptimizeParams.model_validate(load_json(data))
+
+
+def assistant(data: bytes) -> None:
+    """A line on the standard input of `dsf mcp`, behind the first ones of a client."""
+    lines = b"\n".join([*(json.dumps(message).encode() for message in _GREETINGS), data, b""])
+    anyio.run(mcp.serve, mcp.make_server(cast("Any", None)), io.BytesIO(lines), io.StringIO())
+
+
+def page_form(data: bytes) -> None:
+    """The body of a form of the page."""
+    anyio.run(forms.read_form, Request({"type": "http", "method": "POST", "headers": []}, _pieces(data)))
+
+
+def _pieces(data: bytes, size: int = 16384) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """A body as it arrives."""
+    stream = io.BytesIO(data)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": stream.read(size), "more_body": stream.tell() < len(data)}
+
+    return receive
 
 
 def control_reply(data: bytes) -> None:

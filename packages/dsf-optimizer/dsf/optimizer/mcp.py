@@ -5,22 +5,27 @@ The official SDK implements the protocol; this module implements tool calls and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, TextIO, cast
 from urllib.parse import urlsplit
 
 import anyio
 import redis
+from anyio import from_thread
 from anyio.to_thread import run_sync
 from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.message import SessionMessage
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -28,7 +33,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
-from dsf.errors import DsfError
+from dsf.boundedjson import turn
+from dsf.errors import DsfError, JsonBoundsError
 from dsf.http.hosts import is_loopback
 from dsf.optimizer.access import by_tool, current_caller
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
@@ -40,6 +46,8 @@ log = dsf.log.get(__name__)
 
 #: Path over HTTP.
 PATH: Final = "/mcp"
+# Bytes of a line that is too long, read at a time.
+_PIECE: Final = 64 * 1024
 
 _INSTRUCTIONS: Final = (
     "Scores say how well clusters suit a purpose. A plan chooses a policy for each cluster and a cluster for each "
@@ -112,12 +120,61 @@ def run_stdio(service: OptimizerService) -> None:
     meanwhile file descriptor 1 is standard error for all other code.
     """
     _quiet()
-    anyio.run(_serve_stdio, make_server(service))
+    # Child processes and other code that reads standard input see its end, not the protocol.
+    with os.fdopen(os.dup(0), "rb") as requests:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        anyio.run(serve, make_server(service), requests, None)
 
 
-async def _serve_stdio(server: Server[Any]) -> None:
-    async with stdio_server() as (incoming, outgoing):
+async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | None) -> None:
+    """Serve one client, one message to a line. `responses` None: standard output."""
+    lines = _CheckedLines(requests)
+    stdout = None if responses is None else anyio.wrap_file(responses)
+    async with stdio_server(anyio.wrap_file(cast("TextIO", lines)), stdout) as (incoming, outgoing):
+        lines.send = outgoing.send
         await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+class _CheckedLines:
+    """Lines within the bounds of a request over HTTP. The client gets an error for each of the others."""
+
+    #: Sends a message to the client; set before the first line is read.
+    send: Callable[[SessionMessage], Coroutine[Any, Any, None]]
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readline(self) -> str:
+        """Return the next line, empty at the end. Blocks; called in a thread of anyio's."""
+        while line := self._stream.readline(MAX_BODY + 1):
+            try:
+                if len(line) > MAX_BODY:
+                    self._skip_line(line)
+                    raise JsonBoundsError(f"it has more than {MAX_BODY} bytes")
+                with turn(len(line)):
+                    load_json(line)
+            except (ValueError, DsfError) as error:
+                reason = str(error) if isinstance(error, DsfError) else "it is no JSON"
+                self._refuse(f"the message is refused: {reason}")
+            else:
+                return line.decode("utf-8", "replace")
+        return ""
+
+    def _skip_line(self, start: bytes) -> None:
+        piece = start
+        while piece and not piece.endswith(b"\n"):
+            piece = self._stream.readline(_PIECE)
+
+    def _refuse(self, reason: str) -> None:
+        log.warning("message refused", reason=reason)
+        refusal = types.JSONRPCError(
+            jsonrpc="2.0", id=None, error=types.ErrorData(code=types.PARSE_ERROR, message=reason)
+        )
+        # The client may be gone.
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            from_thread.run(self.send, SessionMessage(refusal))
 
 
 def _quiet() -> None:
