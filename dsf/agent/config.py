@@ -65,6 +65,10 @@ class AgentConfig(ABC):
     def summaries(self) -> Summaries:
         """All summaries as of now, by the scorer's name."""
 
+    def namespaces(self) -> dict[str, str]:
+        """The namespace of each scorer as of now, empty for the hub's own."""
+        return {name: summary.namespace or "" for name, summary in self.summaries().items()}
+
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
         """Call this with the summaries at each change, in the watching thread."""
         self._listeners.append(listener)

@@ -167,7 +167,7 @@ class CycleRunner:
         # For what stays in memory: a plug-in's answers and its series, each as large as one cycle may have.
         self._budget = MemoryBudget(2 * settings.max_source_bytes)
         #: The ticks that wait for a thread.
-        self.turns = Turns(settings.agent_concurrency, self._namespaces)
+        self.turns = Turns(settings.agent_concurrency, config.namespaces)
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
         self._ending = ending or threading.Event()
@@ -227,9 +227,6 @@ class CycleRunner:
             self._running.leave(cycle)
             if not isinstance(cycle.payload, bytes):
                 cycle.payload.close()
-
-    def _namespaces(self) -> dict[str, str]:
-        return {name: summary.namespace or "" for name, summary in self._config.summaries().items()}
 
     def fetch(self, task: AnyTask, cycle: AgentCycle) -> AgentCycle:
         """Query the source, and store the scoring request in the cycle. Raises CycleError, or Celery's Retry."""

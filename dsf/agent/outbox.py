@@ -4,7 +4,8 @@ The mailbox has a few slots of one result each, emptied by the hub. An agent may
 its share of the slots, or that finds all slots taken, replaces its waiting result by the newer one: each scorer has its
 turn. The replacement happens at the scorer's second try (or its last), because a healthy hub empties a slot within that
 time: an agent that stood still has several results of a scorer at once. Without a result to replace the agent keeps the
-new one.
+new one. The scorers of one namespace never fill all slots (`dsf.agent.shares`): those of the others reach a hub that is
+behind, too.
 
 The signing key is a file that is read at each use, so that rotation needs no restart.
 """
@@ -13,12 +14,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import redis
 
 from dsf import keys
 from dsf.agent.config import read_limited
+from dsf.agent.shares import has_share
 from dsf.errors import CycleError, SettingsError
 from dsf.messages import Result, SigningKey, sign
 from dsf.settings import Settings
@@ -66,16 +70,18 @@ class Mail(NamedTuple):
 class Mailbox:
     """Writes results into the slots; only this process writes them. Thread-safe."""
 
-    def __init__(self, client: redis.Redis, cluster: str) -> None:
+    def __init__(self, client: redis.Redis, cluster: str, namespaces: Callable[[], Mapping[str, str]]) -> None:
+        """`namespaces` returns the namespace of each scorer here, empty for the hub's own."""
         self._redis = client
+        self._namespaces = namespaces
         self._slots = keys.mail_slots(cluster)
         self._flag = keys.mail_flag(cluster)
         self._lock = threading.Lock()
         # Scorer -> the slot that is tried first.
         self._homes: dict[str, int] = {}
-        # The newest result of each slot, which the hub may have taken; slots that a thread is writing.
+        # The newest result of each slot, which the hub may have taken; scorers of the slots that a thread is writing.
         self._written: dict[int, Mail] = {}
-        self._busy: set[int] = set()
+        self._busy: dict[int, str] = {}
 
     def put(self, mail: Mail, text: bytes, *, replace: bool = True) -> bool:
         """True if the result is in a slot now, also in place of an older result if `replace` allows that.
@@ -84,7 +90,7 @@ class Mailbox:
         """
         with self._lock:
             home = self._homes.setdefault(mail.scorer, len(self._homes) % len(self._slots))
-        if self._write(home, mail, text):
+        if self._has_share(mail) and self._write(home, mail, text):
             return True
         taken = self._taken_slots()
         older = [slot for slot in self._older(mail) if slot in taken]
@@ -95,7 +101,7 @@ class Mailbox:
                 return False
             if self._replace(scores, mail, text):
                 return True
-        free = [slot for slot in range(len(self._slots)) if slot not in taken]
+        free = [slot for slot in range(len(self._slots)) if slot not in taken] if self._has_share(mail) else []
         return any(self._write(slot, mail, text) for slot in free) or (
             mail.is_score and replace and self._replace(older, mail, text)
         )
@@ -103,11 +109,30 @@ class Mailbox:
     def _replace(self, slots: list[int], mail: Mail, text: bytes) -> bool:
         return any(self._write(slot, mail, text, replace=True) for slot in slots)
 
+    def _has_share(self, mail: Mail) -> bool:
+        """False if the scorers of the result's namespace use as many slots as they may, as far as is known here."""
+        namespaces = self._namespaces()
+        with self._lock:
+            scorers = {slot: old.scorer for slot, old in self._written.items()} | self._busy
+        used = Counter(namespaces.get(scorer, "") for scorer in scorers.values())
+        namespace = namespaces.get(mail.scorer, "")
+        # A result that is known may be gone, and its slot free.
+        is_alone = not set(namespaces.values()) - {namespace}
+        return is_alone or has_share(namespace, used, len(self._slots), namespaces.values())
+
     def _taken_slots(self) -> set[int]:
+        """Return the slots with results, and forget the results that the hub has taken."""
+        with self._lock:
+            before = dict(self._written)
         with self._redis.pipeline(transaction=False) as pipe:
-            for slot in self._slots:
-                pipe.exists(slot)
-            return {slot for slot, is_taken in enumerate(pipe.execute()) if is_taken}
+            for key in self._slots:
+                pipe.exists(key)
+            taken = {slot for slot, is_taken in enumerate(pipe.execute()) if is_taken}
+        with self._lock:
+            for slot, mail in before.items():
+                if slot not in taken and self._written.get(slot) is mail:
+                    del self._written[slot]
+        return taken
 
     def _older(self, mail: Mail) -> list[int]:
         """Slots with older results of the same scorer, the oldest first; the hub may have taken them."""
@@ -125,9 +150,11 @@ class Mailbox:
         """True if the result is in this slot now. False if the slot is taken, or if another thread is writing it."""
         with self._lock:
             # The hub may have emptied it since, and another thread filled it.
-            if slot in self._busy or (replace and not mail.is_newer(self._written[slot])):
+            if slot in self._busy:
                 return False
-            self._busy.add(slot)
+            if replace and ((old := self._written.get(slot)) is None or not mail.is_newer(old)):
+                return False
+            self._busy[slot] = mail.scorer
         try:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(self._slots[slot], text, nx=not replace)
@@ -138,17 +165,25 @@ class Mailbox:
                 self._written[slot] = mail
             return is_in
         finally:
-            self._busy.discard(slot)
+            del self._busy[slot]
 
 
 class Outbox:
     """Signs results and puts them into the mailbox. Thread-safe."""
 
     def __init__(
-        self, client: redis.Redis, keyring: KeyRing, cluster: str, max_bytes: int, ending: threading.Event | None = None
+        self,
+        client: redis.Redis,
+        keyring: KeyRing,
+        cluster: str,
+        max_bytes: int,
+        *,
+        namespaces: Callable[[], Mapping[str, str]],
+        ending: threading.Event | None = None,
     ) -> None:
-        """`ending` is set at shutdown: what cannot be sent then is given up."""
-        self._mailbox = Mailbox(client, cluster)
+        """`namespaces` returns the namespace of each scorer here, empty for the hub's own. `ending` is set at
+        shutdown: what cannot be sent then is given up."""
+        self._mailbox = Mailbox(client, cluster, namespaces)
         self._keyring = keyring
         self._max_bytes = max_bytes
         self._ending = ending or threading.Event()
@@ -177,7 +212,8 @@ class Outbox:
                 raise CycleError(
                     "publish",
                     "results_behind",
-                    "the hub has taken no result of this cluster for so long; check its results workers",
+                    "the hub has not taken the results of this cluster and namespace for so long; check its results "
+                    "workers",
                 )
             replace = True
             self._ending.wait(_AGAIN)

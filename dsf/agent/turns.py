@@ -1,9 +1,8 @@
 """Shares of the agent's threads by namespace, which decide the tick that gets a thread next.
 
 All scorers of a cluster share the agent's threads, and a cycle holds its thread while a server does not answer.
-Therefore the scorers of one namespace never get all threads: some are reserved for the hub's own namespace, and each
-other one may hold at most as many as it leaves free. Two namespaces that hang thus leave threads for a third one. A
-namespace alone on its cluster has all threads. Ticks beyond the share wait for their turn until they expire.
+Therefore the scorers of one namespace never get all threads (`dsf.agent.shares`). Ticks beyond the share wait for their
+turn until they expire.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, Final
 from celery.concurrency import thread
 from celery.concurrency.base import apply_target
 
+from dsf.agent.shares import has_share
 from dsf.agent.ticks import REFUSAL, TICK_HEADER
 from dsf.errors import CycleError
 from dsf.messages import CYCLE_TASK
@@ -133,19 +133,8 @@ class Turns:
 
     def _may_run(self, name: str, present: Iterable[str]) -> bool:
         """True if a cycle of this namespace may begin; `present` are the namespaces with scorers on this cluster."""
-        free = self._free
-        if free <= 0:
-            return False
-        present = {*present, name}
-        if len(present) == 1 or self._threads == 1:
-            return True
-        running = self._namespaces[name].running
-        if not name:
-            return running < self._threads - 1
-        reserved = max(1, self._threads // 4) if "" in present else 0
-        own = self._namespaces[""].running if "" in self._namespaces else 0
-        # The hub's own cycles beyond their reserve take threads from all others.
-        return running < free - max(0, reserved - own)
+        running = {name: namespace.running for name, namespace in self._namespaces.items()}
+        return has_share(name, running, self._threads, present)
 
     def _reason(self, name: str) -> CycleError:
         running = self._namespaces[name].running if name in self._namespaces else 0

@@ -60,7 +60,7 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
     file.write_text(key.dump())
     agent = settings_factory(role="agent", cluster="c1", signing_key_file=file)
     with redis.Redis.from_url(redis_url) as raw:
-        outbox = Outbox(redis_client, KeyRing(agent), "c1", 10_000)
+        outbox = Outbox(redis_client, KeyRing(agent), "c1", 10_000, namespaces=dict)
         intake = Intake(raw, bed.ingest, ingest, threading.Event())
 
         def cycle(label: str) -> None:

@@ -39,7 +39,7 @@ def full(redis_client: redis.Redis) -> redis.Redis:
 
 @pytest.fixture
 def mailbox(raw: redis.Redis) -> Mailbox:
-    return Mailbox(raw, CLUSTER)
+    return Mailbox(raw, CLUSTER, dict)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def outbox(full: redis.Redis, settings_factory: SettingsFactory, tmp_path: Path)
     file = tmp_path / "key"
     file.write_text(derive_key(MASTER, CLUSTER, 1).dump())
     settings = settings_factory(role="agent", cluster=CLUSTER, signing_key_file=file)
-    return Outbox(full, KeyRing(settings), CLUSTER, 10_000)
+    return Outbox(full, KeyRing(settings), CLUSTER, 10_000, namespaces=dict)
 
 
 def entry(number: int, *, scorer: str = "", is_score: bool = True) -> Mail:
@@ -170,6 +170,45 @@ def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mail
     hub.join(60)
     assert sorted(emptied_texts) == sorted(str(number) for number, is_in in enumerate(stored_flags) if is_in)
     assert stored_flags.count(True) >= keys.MAIL_SLOTS
+
+
+def teams(**namespaces: int) -> dict[str, str]:
+    """The namespace of each scorer: so many of each, `a0`, `a1` ... of `a`; `hub` is the hub's own."""
+    return {
+        f"{name}{number}": "" if name == "hub" else name
+        for name, scorers in namespaces.items()
+        for number in range(scorers)
+    }
+
+
+def fill(mailbox: Mailbox, namespace: str, scorers: int) -> int:
+    """Put a result of each scorer of a namespace; return how many are in."""
+    return sum(mailbox.put(entry(n, scorer=f"{namespace}{n}"), f"{namespace}{n}".encode()) for n in range(scorers))
+
+
+def test_greedy_namespace_leaves_slots_for_others(redis_client: redis.Redis, raw: redis.Redis) -> None:
+    mailbox = Mailbox(raw, CLUSTER, lambda: teams(hub=20, a=40, b=40))
+    assert fill(mailbox, "a", 40) == 6
+    assert fill(mailbox, "b", 40) == 3
+    assert fill(mailbox, "hub", 20) == 7
+    assert all(redis_client.mget(SLOTS))
+    # A scorer replaces its own result although its namespace has its share.
+    newer = entry(99, scorer="a0")
+    assert mailbox.put(newer, b"a0 newer")
+    assert "a0 newer" in redis_client.mget(SLOTS)
+
+
+def test_namespace_uses_the_slots_that_the_hub_has_emptied(redis_client: redis.Redis, raw: redis.Redis) -> None:
+    mailbox = Mailbox(raw, CLUSTER, lambda: teams(hub=1, a=40))
+    for _ in range(5):
+        assert fill(mailbox, "a", 40) == 6
+        redis_client.delete(*SLOTS)
+    assert fill(mailbox, "hub", 1) == 1
+
+
+def test_namespace_that_is_alone_has_all_slots(raw: redis.Redis) -> None:
+    mailbox = Mailbox(raw, CLUSTER, lambda: teams(a=40))
+    assert fill(mailbox, "a", 40) == keys.MAIL_SLOTS
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------

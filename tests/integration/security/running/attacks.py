@@ -65,7 +65,7 @@ def push_tick(fleet: Fleet, task: str, arguments: list[object], embed: object = 
 
 def send(client: redis.Redis, *items: bytes | str) -> None:
     """Send as c1 whatever this is, as an agent sends its results."""
-    box = Mailbox(client, "c1")
+    box = Mailbox(client, "c1", dict)
     for number, item in enumerate(items):
         text = item if isinstance(item, bytes) else item.encode("utf-8", "surrogatepass")
         mail = Mail(f"s{number}", "", is_score=True)
