@@ -141,7 +141,7 @@ def _hub_time(server: hubclock.Server) -> Iterator[None]:
         clock.measure()
     hubclock.use(clock)
     try:
-        say_offset(clock.offset)
+        say_offset(clock.offset())
         yield
     finally:
         hubclock.use(None)
@@ -172,7 +172,7 @@ class _WatchedTime:
     def _say_once(self, clock: hubclock.HubClock) -> None:
         if not self._is_said:
             self._is_said = True
-            say_offset(clock.offset)
+            say_offset(clock.offset())
 
 
 @contextmanager

@@ -71,9 +71,8 @@ class HubClock:
         """Unix seconds by the hub's clock. Never waits."""
         return time.monotonic() + self._epoch if self._is_measured.is_set() else self._own_clock()
 
-    @property
     def offset(self) -> float:
-        """Seconds to add to the time of this machine for the hub's; negative if this machine is ahead."""
+        """Return the seconds to add to the time of this machine for the hub's; negative if this machine is ahead."""
         return self.now() - self._own_clock() if self._is_measured.is_set() else 0.0
 
     def start(self) -> None:
@@ -118,7 +117,7 @@ class HubClock:
         return True
 
     def _log_offset(self) -> None:
-        offset = self.offset
+        offset = self.offset()
         if abs(offset - self._logged_offset) > 1.0:
             self._logged_offset = offset
             log.warning(

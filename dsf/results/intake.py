@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import redis
-from celery import Task
+from celery import Task, shared_task
 
 import dsf.log
 from dsf import keys
-from dsf.messages import FRAME_MARK, MAX_FRAME_BYTES
+from dsf.messages import FRAME_MARK, INGEST_TASK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
 from dsf.store.heartbeats import Mark
@@ -165,6 +165,18 @@ class Batch:
         more = f" and {len(clusters) - _NAMED} more" if len(clusters) > _NAMED else ""
         count = len(self._waiting.slots)
         return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_NAMED])}{more}"
+
+
+@shared_task(name=INGEST_TASK, ignore_result=True, throws=(redis.RedisError, TypeError))
+def ingest(batch: Batch) -> str:
+    """Take in results from the clusters' mailboxes; returns how many there were of each outcome.
+
+    Raises redis.RedisError if Redis refuses them for now, and TypeError for the call of a message: a result counts only
+    if it was in its cluster's mailbox.
+    """
+    if not isinstance(batch, Batch):
+        raise TypeError("results are read from the clusters' mailboxes; no message can bring one")
+    return batch.take_in()
 
 
 class Intake:

@@ -60,7 +60,7 @@ class ResultsService:
             reports.report(clock)
 
         self._clock = clock = HubClock(client, on_measured=look_at)
-        ingest = Ingest(client, config, clock=clock.now, own_offset=lambda: clock.offset)
+        ingest = Ingest(client, config, clock=clock.now, own_offset=clock.offset)
         intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
         work = {
             "results-intake": _after(clock, intake.run),

@@ -51,7 +51,7 @@ class ClockReports:
 
     def report(self, clock: HubClock) -> None:
         """Write how far this machine's clock is off."""
-        self._write({self._field: ClockReport(name=self._name, offset=round(clock.offset, 3), at=clock.now())})
+        self._write({self._field: ClockReport(name=self._name, offset=round(clock.offset(), 3), at=clock.now())})
 
     def report_agents(self, offsets: Mapping[str, float], now: float) -> None:
         """Write how far the clocks of these clusters' agents are off (seconds, as in ClockReport), at `now`."""

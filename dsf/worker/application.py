@@ -24,10 +24,10 @@ from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
 from dsf.settings import Role, Settings, settings
 
 #: Only ingest: a message in its queue could run nothing else.
-_INGEST: Final = ["dsf.tasks.ingest"]
+_INGEST: Final = ["dsf.results.intake"]
 #: `hub` is a process of `dsf hub`, whose worker is that of the service `results`.
 _TASK_MODULES: Final[Mapping[Role, list[str]]] = {
-    "agent": ["dsf.tasks.cycle"],
+    "agent": ["dsf.agent.cycles"],
     "results": _INGEST,
     "hub": _INGEST,
 }

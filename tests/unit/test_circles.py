@@ -148,7 +148,7 @@ def test_the_optimiser_knows_nothing_of_cycles() -> None:
     reached = _reached(set(optimizer) - set(commands))
     assert "fastapi" in reached
     hub = ("celery", "demo", "fleetmetrics", "hub", "results", "schedule")
-    agent = ("agent", "auth", "cycle", "sources", "tasks")
+    agent = ("agent", "auth", "cycle", "sources")
     assert _below(reached, *commands, *(f"dsf.{name}" for name in (*hub, *agent))) == []
 
 

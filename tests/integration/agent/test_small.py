@@ -102,7 +102,7 @@ def test_agent_modules_import_without_optional_packages() -> None:
     files = [path for folder in folders for path in folder.glob("*.py") if path.stem != "__main__"]
     names = [".".join(("dsf", path.parent.name, path.stem)) for path in files]
     assert {"dsf.agent.main", "dsf.sources.registry", "dsf.otlp.plugin", "dsf.owncluster.kubelisting"} <= set(names)
-    names += ["dsf.cli.explain", "dsf.cli.dryrun", "dsf.tasks.cycle"]
+    names += ["dsf.cli.explain", "dsf.cli.dryrun"]
     code = (
         "import importlib\nfrom typer.testing import CliRunner\nfrom dsf.cli.main import app\n"
         f"for name in {json.dumps(names)}: importlib.import_module(name)\n"

@@ -15,8 +15,7 @@ from pydantic import BaseModel
 
 from dsf.agent.outbox import KeyRing, Outbox
 from dsf.messages import Result, derive_key
-from dsf.results.intake import Intake
-from dsf.tasks.ingest import ingest
+from dsf.results.intake import Intake, ingest
 from tests.integration.results.bed import SECRET, Bed
 from tests.support.fixtures import SettingsFactory
 

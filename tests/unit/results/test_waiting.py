@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dsf.results.ingest import Ingest
-from dsf.results.intake import Batch, Waiting
+from dsf.results.intake import Batch, Waiting, ingest
 
 
 class Refusing:
@@ -34,3 +34,9 @@ def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     with pytest.raises(redis.ResponseError, match="MISCONF"):
         batch.take_in()
     assert (batch.finished, ingest.refused) == ([0, 1, 3], ["malformed"])
+
+
+@pytest.mark.parametrize("batch", [None, {}, [{"cluster": "c1"}], "text"])
+def test_no_message_brings_results(batch: object) -> None:
+    with pytest.raises(TypeError, match="no message can bring one"):
+        ingest.run(batch)

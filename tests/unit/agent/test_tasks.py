@@ -8,10 +8,9 @@ import pytest
 from kombu.utils.imports import symbol_by_name
 
 from dsf.agent import ticks
+from dsf.agent.cycles import cycle
 from dsf.agent.main import AgentStep
 from dsf.messages import CYCLE_TASK, STAGE_TASKS
-from dsf.tasks.cycle import cycle
-from dsf.tasks.ingest import ingest
 
 
 @pytest.mark.parametrize("name", [*STAGE_TASKS, "celery.chain", "made.up"])
@@ -25,9 +24,3 @@ def test_no_message_starts_anything_else(name: str) -> None:
 
 def test_message_starts_a_cycle() -> None:
     assert symbol_by_name(cycle.Strategy) is ticks.accept
-
-
-@pytest.mark.parametrize("batch", [None, {}, [{"cluster": "c1"}], "text"])
-def test_no_message_brings_results(batch: object) -> None:
-    with pytest.raises(TypeError, match="no message can bring one"):
-        ingest.run(batch)
