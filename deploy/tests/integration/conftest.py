@@ -47,8 +47,12 @@ def ocm(plane: ControlPlane) -> Iterator[ControlPlane]:
         admin.create(NAMESPACES.path(), {"metadata": {"name": OCM_NAMESPACE}})
         # The registration controller makes it elsewhere.
         selector = {"selectorType": "LabelSelector", "labelSelector": {}}
-        made = {"apiVersion": CLUSTER_SETS.api_version, "kind": CLUSTER_SETS.kind, "metadata": {"name": "global"}}
-        admin.create(CLUSTER_SETS.path(), made | {"spec": {"clusterSelector": selector}})
+        cluster_set = {
+            "apiVersion": CLUSTER_SETS.api_version,
+            "kind": CLUSTER_SETS.kind,
+            "metadata": {"name": "global"},
+        }
+        admin.create(CLUSTER_SETS.path(), cluster_set | {"spec": {"clusterSelector": selector}})
         for program, command in (("placement", "controller"), ("addon", "manager")):
             arguments = [
                 *(str(programs / program), command, f"--kubeconfig={plane.kubeconfig}", "--disable-leader-election"),

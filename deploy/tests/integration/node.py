@@ -47,8 +47,8 @@ class Pod:
         self._places: dict[str, str] = {}
         (self._container,) = self._spec["containers"]
 
-    def start(self, **more: str) -> Pod:
-        """Mount, run the init containers, start the program. `more` are variables that only matter outside a pod."""
+    def start(self, **extra_variables: str) -> Pod:
+        """Mount, run the init containers, start the program. `extra_variables` only matter outside a pod."""
         for port in self._container.get("ports", []):
             self.ports[port["name"]] = self._node.port(self.name, port["containerPort"])
         volumes = {volume["name"]: volume for volume in self._spec["volumes"]}
@@ -61,7 +61,7 @@ class Pod:
             self._fill(self.folder / name, volumes.get(name, {}))
         for container in self._spec.get("initContainers", []):
             subprocess.run(self._command(container), env=self._environment(container), check=True, timeout=300)
-        environment = self._environment(self._container) | more
+        environment = self._environment(self._container) | extra_variables
         if self._spec["automountServiceAccountToken"]:
             account = self._spec["serviceAccountName"]
             environment["DSF_KUBECONFIG"] = str(self._node.cluster.kubeconfig_of(self._namespace, account))
@@ -72,11 +72,11 @@ class Pod:
         """Whether it passes one of its probes, asked for as the kubelet would ask."""
         assert self.child is not None
         assert self.child.is_running, self.child.tail()
-        asked = self._container[probe]
-        if "exec" in asked:
-            command = [self._here(text) for text in asked["exec"]["command"]]
+        probe_spec = self._container[probe]
+        if "exec" in probe_spec:
+            command = [self._here(text) for text in probe_spec["exec"]["command"]]
             return subprocess.run(command, check=False, timeout=300, capture_output=True).returncode == 0
-        port, path = self.ports[asked["httpGet"]["port"]], asked["httpGet"]["path"]
+        port, path = self.ports[probe_spec["httpGet"]["port"]], probe_spec["httpGet"]["path"]
         return self.get(port, path)[0] == 200
 
     def get(self, port: int, path: str) -> tuple[int, str]:
@@ -111,24 +111,24 @@ class Pod:
         arguments = [self._here(text) for text in container.get("args", [])]
         if "command" not in container:
             return [*_ENTRY_POINT, *arguments]
-        program, *others = container["command"]
-        return [_PROGRAMS[program](), *(self._here(text) for text in others), *arguments]
+        program, *arguments_of_command = container["command"]
+        return [_PROGRAMS[program](), *(self._here(text) for text in arguments_of_command), *arguments]
 
     def _environment(self, container: chart.Object) -> dict[str, str]:
-        found = {"PATH": os.environ["PATH"], "PYTHONPATH": str(chart.ROOT), "HOME": str(self.folder)}
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(chart.ROOT), "HOME": str(self.folder)}
         for entry in container.get("env", []):
             source: Any = entry.get("valueFrom")
             if source is None:
-                text = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], entry.get("value", ""))
-                found[entry["name"]] = self._here(text)
+                text = re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], entry.get("value", ""))
+                variables[entry["name"]] = self._here(text)
             elif "fieldRef" in source:
                 assert source["fieldRef"]["fieldPath"] == "metadata.namespace"
-                found[entry["name"]] = self._namespace
+                variables[entry["name"]] = self._namespace
             else:
                 reference = source["secretKeyRef"]
                 data = self._node.read(SECRETS, self._namespace, reference["name"])
-                found[entry["name"]] = base64.b64decode(data[reference["key"]]).decode()
-        return found
+                variables[entry["name"]] = base64.b64decode(data[reference["key"]]).decode()
+        return variables
 
     def _here(self, text: str) -> str:
         """A text of the manifests with our places for theirs, all at once: one may look like another one's."""
@@ -157,9 +157,9 @@ class Node:
         """The port here of a pod's port."""
         return self.fixed.setdefault((pod, port), free_port())
 
-    def run(self, workload: chart.Object, name: str, **more: str) -> Pod:
+    def run(self, workload: chart.Object, name: str, **extra_variables: str) -> Pod:
         """Start a pod of a workload."""
-        self.pods[name] = Pod(self, workload, name).start(**more)
+        self.pods[name] = Pod(self, workload, name).start(**extra_variables)
         return self.pods[name]
 
     def read(self, resource: Any, namespace: str, name: str) -> dict[str, str]:

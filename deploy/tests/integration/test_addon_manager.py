@@ -69,14 +69,14 @@ def test_the_addon_is_installed_on_the_cluster(session: Session, cluster: str, d
         *("Namespace", "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service", "NetworkPolicy")
     }
 
-    def told() -> dict[str, Any]:
+    def addon_with_configs() -> dict[str, Any]:
         # By other controllers than the one that makes the ManifestWork.
         addon = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
         assert addon.get("status", {}).get("namespace") == AGENT_NAMESPACE
         assert _conditions(addon).get("Configured") == "True"
         return addon
 
-    addon = wait_for(told, 60)
+    addon = wait_for(addon_with_configs, 60)
     assert not addon["status"].get("registrations"), "it has no credentials of the hub"
 
 
@@ -139,16 +139,16 @@ def test_addon_config_of_one_cluster_overrides_its_variables_and_keeps_the_names
     session.merge(MANAGED_CLUSTER_ADDONS.path(other, ADDON_NAME), {"spec": {"configs": [reference]}})
 
     def moved() -> Objects:
-        found = _deployed(session, other)
-        (container,) = chart.containers(found["Deployment"])
+        deployed_objects = _deployed(session, other)
+        (container,) = chart.containers(deployed_objects["Deployment"])
         assert chart.environment(container)["X"] == "7"
-        return found
+        return deployed_objects
 
-    found = wait_for(moved, 60)
-    (container,) = chart.containers(found["Deployment"])
+    deployed = wait_for(moved, 60)
+    (container,) = chart.containers(deployed["Deployment"])
     assert container["image"] == "registry.example.com:5000/agent@sha256:0"
-    assert found["ServiceAccount"]["imagePullSecrets"] == [{"name": "here"}]
-    assert found["Deployment"]["metadata"]["namespace"] == AGENT_NAMESPACE
+    assert deployed["ServiceAccount"]["imagePullSecrets"] == [{"name": "here"}]
+    assert deployed["Deployment"]["metadata"]["namespace"] == AGENT_NAMESPACE
 
 
 def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub: HubCluster, cluster: str) -> None:
@@ -185,9 +185,9 @@ def test_manifests_rendered_by_ocm_deploy_the_agent(
     manifests = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["workload"]["manifests"]
     # Their order is not kept by OCM; its work agent tries again until all of them are there.
     manifests.sort(key=lambda manifest: manifest["kind"] != "Namespace")
-    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
-    said = ocm.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=listed)
-    assert said.count("serverside-applied") == len(manifests), said
+    manifest_list = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+    output = ocm.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=manifest_list)
+    assert output.count("serverside-applied") == len(manifests), output
     (container,) = chart.containers(session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME)))
     assert chart.environment(container)["DSF_CLUSTER"] == cluster
 
@@ -195,27 +195,33 @@ def test_manifests_rendered_by_ocm_deploy_the_agent(
 def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster: str) -> None:
     """On a cluster that shares the hub's API server. OCM's status follows the agent, which is ready while it scores."""
     assert cluster
-    own = ocm.cluster("real")
-    wait_for(lambda: _deployed(session, own), 60)
-    with programs_needed(), work_agent(own, ocm, ocm) as child:
-        wait_for(lambda: _agents_cluster(session) == own, 60, "the Deployment of the agent")
-        work = MANIFEST_WORKS.path(own, WORK)
+    real_cluster = ocm.cluster("real")
+    wait_for(lambda: _deployed(session, real_cluster), 60)
+    with programs_needed(), work_agent(real_cluster, ocm, ocm) as child:
+        wait_for(lambda: _agents_cluster(session) == real_cluster, 60, "the Deployment of the agent")
+        work = MANIFEST_WORKS.path(real_cluster, WORK)
         wait_for(lambda: _conditions(session.get(work)).get("Applied") == "True", 60, "everything applied")
         path = DEPLOYMENTS.path(AGENT_NAMESPACE, AGENT_NAME, "status")
         for ready, available in ((1, "True"), (0, "False"), (1, "True")):
             # The kubelet's part.
             counts = {"replicas": 1, "readyReplicas": ready, "availableReplicas": ready, "observedGeneration": 1}
             session.merge(path, {"status": counts})
-            wait_for(lambda: _condition(session, own, "Available") == available, 60, f"{available}\n{child.tail()}")  # noqa: B023
+            wait_for(
+                lambda: _condition(session, real_cluster, "Available") == available,  # noqa: B023
+                60,
+                f"{available}\n{child.tail()}",
+            )
         # OpenShift's part. The ConfigMap asks for it, and keeps it when all is applied again.
         service_ca = CONFIG_MAPS.path(AGENT_NAMESPACE, "dynamic-scoring-agent-service-ca")
-        asked = session.get(service_ca)["metadata"]["annotations"]
-        assert asked["service.beta.openshift.io/inject-cabundle"] == "true"
+        annotations = session.get(service_ca)["metadata"]["annotations"]
+        assert annotations["service.beta.openshift.io/inject-cabundle"] == "true"
         session.merge(service_ca, {"data": {"service-ca.crt": "a CA"}})
         generation = session.merge(work, {"spec": {"executor": None, "deleteOption": None}})["metadata"]["generation"]
 
         def applied_again() -> bool:
-            [applied] = [one for one in session.get(work)["status"]["conditions"] if one["type"] == "Applied"]
+            [applied] = [
+                condition for condition in session.get(work)["status"]["conditions"] if condition["type"] == "Applied"
+            ]
             return bool(applied["observedGeneration"] >= generation)
 
         wait_for(applied_again, 60, f"generation {generation}\n{child.tail()}")
@@ -241,8 +247,8 @@ def _plane_cluster(session: Session) -> str:
     return name
 
 
-def _conditions(found: dict[str, Any]) -> dict[str, str]:
-    conditions = found.get("status", {}).get("conditions", [])
+def _conditions(resource_object: dict[str, Any]) -> dict[str, str]:
+    conditions = resource_object.get("status", {}).get("conditions", [])
     return {condition["type"]: condition["status"] for condition in conditions}
 
 

@@ -66,7 +66,7 @@ def test_every_object_is_taken_as_it_is(plane: ControlPlane) -> None:
     What an earlier set has too, but for its namespace and what is generated anew, is left out.
     """
     accounts, objects = [], []
-    known: set[str] = set()
+    applied_texts: set[str] = set()
     for name, values in chart.MATRIX.items():
         copied = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
         copied.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
@@ -74,8 +74,8 @@ def test_every_object_is_taken_as_it_is(plane: ControlPlane) -> None:
         rendered = chart.render(copied)
         for o in [*rendered, *_agent(rendered)]:
             text = re.sub(rf"(hub|agent)-{name}\b|\b[0-9a-f]{{64}}\b", "", json.dumps(o, sort_keys=True))
-            if (text not in known or o["kind"] == "Namespace") and o["kind"] not in chart.FOREIGN_KINDS:
-                known.add(text)
+            if (text not in applied_texts or o["kind"] == "Namespace") and o["kind"] not in chart.FOREIGN_KINDS:
+                applied_texts.add(text)
                 objects.append(o)
         accounts.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"hub-{name}"}})
         # Pods need the account that a controller manager makes.
@@ -84,16 +84,16 @@ def test_every_object_is_taken_as_it_is(plane: ControlPlane) -> None:
     plane.kubectl("create", "-f", "-", stdin=_listed(accounts))
     # First the Service that names a port of the nodes: others get any that is free.
     objects.sort(key=lambda o: o["kind"] != "Service" or "nodePort" not in str(o["spec"]))
-    said = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=_listed(objects))
-    assert said.count("serverside-applied") == len(objects), said
-    assert "Warning" not in said
+    output = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=_listed(objects))
+    assert output.count("serverside-applied") == len(objects), output
+    assert "Warning" not in output
     # Names for the whole cluster, and ports of its nodes, are free for the other tests.
     names = {
         (o["apiVersion"], o["kind"], o["metadata"]["name"]): o for o in objects if "namespace" not in o["metadata"]
     }
-    left = [o for (_, kind, _), o in names.items() if kind != "Namespace"]
-    left += [o for o in objects if o["kind"] == "Service" and o["spec"].get("type") == "NodePort"]
-    plane.kubectl("delete", "-f", "-", stdin=_listed(left))
+    remaining = [o for (_, kind, _), o in names.items() if kind != "Namespace"]
+    remaining += [o for o in objects if o["kind"] == "Service" and o["spec"].get("type") == "NodePort"]
+    plane.kubectl("delete", "-f", "-", stdin=_listed(remaining))
 
 
 def _listed(objects: list[chart.Object]) -> str:
@@ -123,8 +123,8 @@ def test_renewed_ca_and_its_predecessor_accept_each_others_certificates(
     assert after[ca]["tls.key"] == before[ca]["tls.key"]
     assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
     for trusted in (before, after):
-        for shown in (before, after):
-            _verify(tmp_path, trusted[tls]["ca.crt"], shown[tls]["tls.crt"])
+        for secrets in (before, after):
+            _verify(tmp_path, trusted[tls]["ca.crt"], secrets[tls]["tls.crt"])
     old, new = (_agent_part(objects, "ConfigMap", "-ca") for objects in (template, _template(session)))
     assert old["data"]["redis-ca.crt"] != new["data"]["redis-ca.crt"]
     old, new = (_agent_part(objects, "Deployment") for objects in (template, _template(session)))
@@ -138,18 +138,18 @@ def test_rsa_ca_keeps_its_key_on_upgrade(release: Release, session: Session, tmp
     ran(["openssl", "genrsa", "-traditional", "-out", "rsa.key", "2048"], cwd=tmp_path, check=True)
     ran(["openssl", "req", "-x509", "-key", "rsa.key", "-out", "rsa.crt", *subject], cwd=tmp_path, check=True)
     files = {"tls.crt": "rsa.crt", "tls.key": "rsa.key"}
-    made = {key: base64.b64encode((tmp_path / name).read_bytes()).decode() for key, name in files.items()}
-    found = session.get(SECRETS.path(HUB_NAMESPACE, ca))
+    rsa_files = {key: base64.b64encode((tmp_path / name).read_bytes()).decode() for key, name in files.items()}
+    secret = session.get(SECRETS.path(HUB_NAMESPACE, ca))
     # In Helm's name: it changes no field of another manager. Without the annotation, as if half of its life were over.
-    [helm] = [one["manager"] for one in found["metadata"]["managedFields"] if one["operation"] == "Apply"]
-    kept = {"name": ca, "labels": found["metadata"]["labels"], "annotations": found["metadata"]["annotations"]}
-    del kept["annotations"][RENEW_AFTER]
-    body = {**found, "metadata": kept, "data": made}
+    [helm] = [entry["manager"] for entry in secret["metadata"]["managedFields"] if entry["operation"] == "Apply"]
+    metadata = {"name": ca, "labels": secret["metadata"]["labels"], "annotations": secret["metadata"]["annotations"]}
+    del metadata["annotations"][RENEW_AFTER]
+    body = {**secret, "metadata": metadata, "data": rsa_files}
     session.apply(SECRETS.path(HUB_NAMESPACE, ca), body, field_manager=helm)
     release.upgrade()
     after = _secrets(session)
-    assert after[ca]["tls.key"] == made["tls.key"]
-    assert after[ca]["tls.crt"] != made["tls.crt"]
+    assert after[ca]["tls.key"] == rsa_files["tls.key"]
+    assert after[ca]["tls.crt"] != rsa_files["tls.crt"]
     assert after[tls]["ca.crt"] == after[ca]["tls.crt"]
     _verify(tmp_path, after[tls]["ca.crt"], after[tls]["tls.crt"])
     # So the next upgrade makes none.
@@ -169,8 +169,8 @@ def test_ca_with_a_new_key_is_installed_by_the_documented_commands(
         if text.startswith("openssl "):
             subprocess.run(["sh", "-c", text], cwd=tmp_path, check=True, capture_output=True)
         elif text.startswith("kubectl "):
-            said = ran(["sh", "-c", f"echo {text}"], check=True).stdout
-            plane.kubectl(*(str(tmp_path / w) if w.startswith("new.") else w for w in said.split()[1:]))
+            expanded_command = ran(["sh", "-c", f"echo {text}"], check=True).stdout
+            plane.kubectl(*(str(tmp_path / w) if w.startswith("new.") else w for w in expanded_command.split()[1:]))
         elif "--set-file redis.tls.ca=new.crt" in text:
             release.upgrade({"redis": {"tls": {"ca": (tmp_path / "new.crt").read_text()}}})
             both = _secrets(session)[tls]
@@ -189,8 +189,8 @@ def test_ca_with_a_new_key_is_installed_by_the_documented_commands(
 
 def _agent_part(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
     name = f"dynamic-scoring-agent{suffix}"
-    (found,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
-    return found
+    (part,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
+    return part
 
 
 def _verify(folder: Path, authority: str, certificate: str) -> None:
@@ -198,8 +198,8 @@ def _verify(folder: Path, authority: str, certificate: str) -> None:
         (folder / name).write_bytes(base64.b64decode(encoded))
     # As strict as Python is.
     command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"]
-    done = ran(command, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    process = ran(command, cwd=folder)
+    assert process.returncode == 0, process.stderr
 
 
 def test_an_upgrade_keeps_what_was_generated(release: Release, session: Session) -> None:
@@ -229,8 +229,8 @@ def test_an_upgrade_keeps_what_was_generated(release: Release, session: Session)
     (agent,) = [o for o in _template(session) if o["kind"] == "Deployment"]
     (container,) = chart.containers(agent)
     assert chart.environment(container)["DSF_REDIS_URL"] == "rediss://203.0.113.9:6379/0"
-    made = session.get(SECRETS.path(HUB_NAMESPACE, tls))
-    assert "203.0.113.9" in made["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
+    tls_secret = session.get(SECRETS.path(HUB_NAMESPACE, tls))
+    assert "203.0.113.9" in tls_secret["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
 
 
 def test_user_objects_survive_upgrade_uninstallation_and_reinstallation(

@@ -30,13 +30,13 @@ def test_overlay_is_short_and_the_one_of_the_page() -> None:
 def test_overlay_gives_agents_the_ca_and_pods_their_secrets(built: list[chart.Object]) -> None:
     ca = chart.one(built, "ConfigMap", "our-redis-ca")["data"]["ca.crt"]
     assert chart.one(chart.agent_objects(built), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"] == ca
-    named = {
+    referenced_secrets = {
         volume["secret"]["secretName"]
         for workload in chart.workloads([o for o in built if o["kind"] != "AddOnTemplate"]).values()
         for volume in chart.pod(workload)["volumes"]
         if "secret" in volume
     }
-    assert named <= {secret["metadata"]["name"] for secret in chart.of_kind(built, "Secret")}
+    assert referenced_secrets <= {secret["metadata"]["name"] for secret in chart.of_kind(built, "Secret")}
     assert not [o for o in built if o["metadata"]["name"] == "dynamic-scoring-redis-external"], "nothing is exposed"
 
 

@@ -59,9 +59,9 @@ def _dsf(world: World, *words: str) -> Any:
         "DSF_REDIS_PASSWORD_FILE": str(password),
         "DSF_REDIS_CA_FILE": str(world.node.folder / "redis" / "tls" / "ca.crt"),
     }
-    done = ran([sys.executable, "-P", "-m", "dsf.cli", *words, "--output", "json"], env=environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    process = ran([sys.executable, "-P", "-m", "dsf.cli", *words, "--output", "json"], env=environment)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 def _good_runs(world: World) -> set[str]:

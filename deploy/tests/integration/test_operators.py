@@ -46,12 +46,12 @@ def test_manifests_beside_the_chart(operators: ControlPlane) -> None:
 
 def test_unknown_field_is_refused_by_the_crds_of_other_operators(operators: ControlPlane) -> None:
     # Else the other tests would say nothing.
-    everything = [o for name in chart.FOREIGN for o in _rendered(name)]
-    wrong = [chart.of_kind(everything, kind)[0] for kind in sorted(KINDS)]
+    objects = [o for name in chart.FOREIGN for o in _rendered(name)]
+    wrong = [chart.of_kind(objects, kind)[0] for kind in sorted(KINDS)]
     for obj in wrong:
         obj["spec"]["misspelt"] = "1"
-    said = _apply(operators, wrong, is_taken=False)
-    assert said.count(".spec.misspelt: field not declared in schema") == len(KINDS), said
+    output = _apply(operators, wrong, is_taken=False)
+    assert output.count(".spec.misspelt: field not declared in schema") == len(KINDS), output
 
 
 def _rendered(name: str) -> list[chart.Object]:
@@ -64,7 +64,7 @@ def _apply(plane: ControlPlane, objects: list[chart.Object], *, is_taken: bool =
     namespace = plane.namespace("operators")
     manifests = [json.dumps(o | {"metadata": o["metadata"] | {"namespace": namespace}}) for o in objects]
     arguments = ("apply", "--server-side", "--validate=strict", "-f", "-")
-    said = plane.kubectl(*arguments, stdin="\n".join(manifests), check=is_taken)
-    assert said.count("serverside-applied") == (len(objects) if is_taken else 0), said
-    assert "Warning" not in said
-    return said
+    output = plane.kubectl(*arguments, stdin="\n".join(manifests), check=is_taken)
+    assert output.count("serverside-applied") == (len(objects) if is_taken else 0), output
+    assert "Warning" not in output
+    return output

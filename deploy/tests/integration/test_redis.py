@@ -140,14 +140,14 @@ def test_probes_work_with_every_redis_that_will_do(bundled: Bundled) -> None:
     asks = f"{find('redis-cli')} -p {bundled.port}"
 
     def answers() -> set[bool]:
-        found = set()
+        outcomes = set()
         for workload in (chart.workloads(OBJECTS)["dynamic-scoring-redis"], alone):
             container = chart.pod(workload)["containers"][0]
             for kind in ("startup", "liveness", "readiness"):
                 *shell, text = container[f"{kind}Probe"]["exec"]["command"]
-                done = subprocess.run([*shell, text.replace("redis-cli", asks)], timeout=300, check=False)
-                found.add(done.returncode == 0)
-        return found
+                process = subprocess.run([*shell, text.replace("redis-cli", asks)], timeout=300, check=False)
+                outcomes.add(process.returncode == 0)
+        return outcomes
 
     assert answers() == {True}
     bundled.stop()

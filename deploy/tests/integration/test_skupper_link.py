@@ -44,10 +44,10 @@ def _condition(kind: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _skupper(session: Session) -> Iterator[None]:
     """Grants get what is needed for a link, and tokens with the right code are redeemed."""
-    ended = threading.Event()
+    finished = threading.Event()
 
     def work() -> None:
-        while not ended.wait(0.1):
+        while not finished.wait(0.1):
             with contextlib.suppress(ObjectNotFoundError, BackendError):
                 for grant in session.get(GRANTS.path(HUB))["items"]:
                     if "status" not in grant:
@@ -63,19 +63,19 @@ def _skupper(session: Session) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        finished.set()
         thread.join()
 
 
 @pytest.fixture
 def session(control_plane: ControlPlane) -> Iterator[Session]:
     """The API server with Skupper's kinds and both namespaces."""
-    with contextlib.closing(control_plane.session()) as made:
+    with contextlib.closing(control_plane.session()) as admin_session:
         kinds = (GRANTS, TOKENS, SITES, LISTENERS)
-        create_crds(made, [open_crd(one.group, one.version, one.plural, one.kind) for one in kinds])
+        create_crds(admin_session, [open_crd(kind.group, kind.version, kind.plural, kind.kind) for kind in kinds])
         for name in (HUB, AGENTS):
             control_plane.kubectl("create", "namespace", name, check=False)
-        yield made
+        yield admin_session
 
 
 def _link(plane: ControlPlane, folder: Path, *contexts: str) -> subprocess.CompletedProcess[str]:
@@ -92,8 +92,8 @@ def test_all_clusters_are_linked_at_once(control_plane: ControlPlane, session: S
     with _skupper(session):
         # Twice: a used token is not redeemed again.
         for _ in range(2):
-            done = _link(control_plane, tmp_path, "kind-hub", "kind-cluster1", "kind-cluster2")
-            assert done.returncode == 0, done.stdout + done.stderr
+            process = _link(control_plane, tmp_path, "kind-hub", "kind-cluster1", "kind-cluster2")
+            assert process.returncode == 0, process.stdout + process.stderr
     assert session.get(SITES.path(HUB, "hub"))["spec"]["linkAccess"] == "nodeport"
     assert session.get(GRANTS.path(HUB, "managed-clusters"))["spec"]["redemptionsAllowed"] == 2
     names = {site["metadata"]["name"] for site in session.get(SITES.path(AGENTS))["items"]}
@@ -104,5 +104,5 @@ def test_all_clusters_are_linked_at_once(control_plane: ControlPlane, session: S
 
 
 def test_wrong_usage_is_said() -> None:
-    done = ran([SCRIPT, "kind-hub"])
-    assert (done.returncode, "usage: " in done.stderr) == (2, True)
+    process = ran([SCRIPT, "kind-hub"])
+    assert (process.returncode, "usage: " in process.stderr) == (2, True)

@@ -117,9 +117,9 @@ class World:
         }
         self.node.run(self._workload(STATEFUL_SETS, "redis"), "redis")
 
-    def run(self, name: str, **more: str) -> None:
+    def run(self, name: str, **extra_variables: str) -> None:
         """Start a pod of the Deployment of this name; `-2` behind it is a second one."""
-        self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name, **more)
+        self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name, **extra_variables)
 
     def _workload(self, resource: Resource, name: str) -> chart.Object:
         return self.session.get(resource.path(HUB_NAMESPACE, f"dynamic-scoring-{name}"))
@@ -133,8 +133,8 @@ class World:
             json.dumps({"args": [scorer], "queue": f"spoke.{CLUSTER}"}).encode(),
             {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
         )
-        with urllib.request.urlopen(request, timeout=300) as done:
-            assert done.status == 200
+        with urllib.request.urlopen(request, timeout=300) as response:
+            assert response.status == 200
 
     def join(self) -> None:
         """Join a cluster with a scorer, and deploy its agent."""
@@ -176,8 +176,8 @@ class World:
         collector = {"metadata": {"name": "collector"}, "stringData": {"token": _COLLECTOR_TOKEN}}
         self.session.create(SECRETS.path(AGENT_NAMESPACE), collector)
         for kind, resource in _EARLIER:
-            for found in chart.of_kind(objects, kind):
-                self.session.create(resource.path(AGENT_NAMESPACE if resource.namespaced else ""), found)
+            for manifest in chart.of_kind(objects, kind):
+                self.session.create(resource.path(AGENT_NAMESPACE if resource.namespaced else ""), manifest)
         for config_map in chart.of_kind(objects, "ConfigMap"):
             self._hub.plane.kubectl("apply", "-f", "-", stdin=json.dumps(config_map))
         agent = self.session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, "dynamic-scoring-agent"))
@@ -205,10 +205,10 @@ class World:
     def score(self, name: str = SCORER) -> list[tuple[str, int]]:
         """The items of the cluster's AddOnPlacementScore."""
         try:
-            found = self.session.get(ADDON_PLACEMENT_SCORES.path(CLUSTER, f"{name}-score"))
+            score_object = self.session.get(ADDON_PLACEMENT_SCORES.path(CLUSTER, f"{name}-score"))
         except ObjectNotFoundError:
             return []
-        return [(item["name"], item["value"]) for item in (found.get("status") or {}).get("scores", ())]
+        return [(item["name"], item["value"]) for item in (score_object.get("status") or {}).get("scores", ())]
 
 
 @pytest.fixture(scope="module")
@@ -219,12 +219,12 @@ def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         scorer.script(answer(_RESULTS), path="/scoring")
         session = stack.enter_context(contextlib.closing(hub.plane.session()))
         stack.enter_context(hub.release(VALUES))
-        made = World(hub, session, tmp_path_factory.mktemp("whole"), scorer)
-        stack.callback(made.node.stop)
+        new_world = World(hub, session, tmp_path_factory.mktemp("whole"), scorer)
+        stack.callback(new_world.node.stop)
         with programs_needed():
             stack.enter_context(work_agent(CLUSTER, hub.plane, hub.plane))
-        made.start()
-        yield made
+        new_world.start()
+        yield new_world
 
 
 def test_installed_chart_produces_a_score(world: World) -> None:
@@ -281,9 +281,9 @@ def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
             world.node.until(
                 lambda: expected <= {client["user"] for client in reader.client_list()}, "everybody to be connected"
             )
-            refused: Any = reader.acl_log()
+            denied_commands: Any = reader.acl_log()
         hub.acl_deluser("reader")
-    assert refused == []
+    assert denied_commands == []
 
 
 def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: HubCluster) -> None:
@@ -383,8 +383,8 @@ def test_the_optimiser_asks_who_calls(world: World, hub: HubCluster) -> None:
 
 def _status(request: urllib.request.Request) -> int:
     try:
-        with urllib.request.urlopen(request, timeout=300) as done:
-            return int(done.status)
+        with urllib.request.urlopen(request, timeout=300) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code

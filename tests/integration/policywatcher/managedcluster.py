@@ -28,8 +28,8 @@ NAMESPACE = "dynamic-scoring"
 _RBAC = ("rbac.authorization.k8s.io", "v1")
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _KINDS = {
-    one.kind: one
-    for one in (
+    resource.kind: resource
+    for resource in (
         Resource("", "v1", "serviceaccounts", "ServiceAccount"),
         Resource("apps", "v1", "deployments", "Deployment"),
         Resource(*_RBAC, "roles", "Role"),

@@ -99,7 +99,10 @@ def test_the_manifest_is_valid() -> None:
     for document in documents:
         kubernetes_validate.validate(document, "1.36", strict=True)
     deployment = documents[-1]
-    environment = {one["name"]: one["value"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    environment = {
+        variable["name"]: variable["value"]
+        for variable in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
     assert environment == {
         "WATCH_NAMESPACE": "cluster1",
         "TARGET_CLAIM_NAME": CLAIM,
@@ -116,22 +119,22 @@ def test_watcher_reads_policies_page_by_page_and_detects_replacements(
     monkeypatch.setattr(program, "_PAGE", 2)
     configuration = client.Configuration()
     config.load_kube_config(str(cluster.kubeconfig), client_configuration=configuration)
-    with contextlib.closing(program.Cluster(configuration, cluster.name, CLAIM)) as asked:
+    with contextlib.closing(program.Cluster(configuration, cluster.name, CLAIM)) as watched_cluster:
         for number in range(4):
             cluster.policy(f"policy-{number}", "Compliant")
-        assert asked.compliance().compliance == "compliant"
+        assert watched_cluster.compliance().compliance == "compliant"
         # As people replace one, between two looks.
-        before = asked.compliance()
-        assert (asked.compliance() == before, len(before.policies)) == (True, 4)
+        before = watched_cluster.compliance()
+        assert (watched_cluster.compliance() == before, len(before.policies)) == (True, 4)
         cluster.delete_policy("policy-3")
         cluster.policy("policy-3", "Compliant")
-        assert asked.compliance().policies != before.policies
+        assert watched_cluster.compliance().policies != before.policies
         cluster.policy("policy-4", "NonCompliant")
-        assert asked.compliance().compliance == "noncompliant"
-        assert asked.claim() is None
+        assert watched_cluster.compliance().compliance == "noncompliant"
+        assert watched_cluster.claim() is None
         cluster.forbid("ClusterRoleBinding")
         with pytest.raises(program.ClusterError, match="cannot read ClusterClaim"):
-            asked.claim()
+            watched_cluster.claim()
 
 
 def test_watcher_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None:
@@ -161,14 +164,14 @@ def test_watcher_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("variables", "expected_message"),
     [({}, "run in a pod or set KUBECONFIG"), ({"POLL_INTERVAL_SEC": "x"}, "allowed is a number of seconds")],
 )
-def test_watcher_reports_why_it_cannot_start(tmp_path: Path, given: dict[str, str], told: str) -> None:
-    environment = {"PYTHONPATH": str(SAMPLE), "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path), **given}
+def test_watcher_reports_why_it_cannot_start(tmp_path: Path, variables: dict[str, str], expected_message: str) -> None:
+    environment = {"PYTHONPATH": str(SAMPLE), "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path), **variables}
     child = Child([sys.executable, "-m", "policywatcher"], tmp_path / "log", environment, inherit=False)
     assert child.wait() == 2
-    assert told in child.tail()
+    assert expected_message in child.tail()
     assert "Traceback" not in child.tail()
 
 

@@ -37,10 +37,10 @@ class LanguageModel:
 
     def _handle(self, exchange: Exchange) -> None:
         request = exchange.request
-        wanted = f"Bearer {self.token}" if self.token else None
+        expected_authorization = f"Bearer {self.token}" if self.token else None
         if (request.method, request.path) != ("POST", "/v1/completions"):
             self._error(exchange, 404, "Not Found")
-        elif wanted and request.headers.get("Authorization") != wanted:
+        elif expected_authorization and request.headers.get("Authorization") != expected_authorization:
             self._error(exchange, 401, "Unauthorized")
         else:
             self._complete(exchange, request.json())

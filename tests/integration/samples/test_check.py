@@ -59,8 +59,8 @@ def check(url: str, *options: str, warned: Collection[str] = ()) -> dict[str, st
 
 @pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in SAMPLES.items() for path in paths])
 def test_sample_passes_scorer_check(start: Start, name: str, path: str) -> None:
-    found = check(f"{start(name)}{path}", "--dimension", SAMPLES[name][path], warned=WARNED.get(name, ()))
-    skipped = {point for point, outcome in found.items() if outcome == "skipped"}
+    outcomes = check(f"{start(name)}{path}", "--dimension", SAMPLES[name][path], warned=WARNED.get(name, ()))
+    skipped = {point for point, outcome in outcomes.items() if outcome == "skipped"}
     assert skipped == (SKIPPED_WITHOUT_SOURCE if name == "static-scorer" else SKIPPED)
 
 
@@ -78,10 +78,10 @@ def test_the_language_model_scorer_passes(llm_forecast: Start, model: LanguageMo
 
 def test_the_recording_passes_too(start: Start) -> None:
     file = ROOT / "samples" / "simple-prediction-scorer" / "recorded.json"
-    found = check(
+    outcomes = check(
         f"{start('simple-prediction-scorer')}/config", "--sample", str(file), "--dimension", "${node};${device}"
     )
-    assert found["range"] == found["labels"] == "pass"
+    assert outcomes["range"] == outcomes["labels"] == "pass"
 
 
 def test_real_names_of_accelerators_pass_too(start: Start, tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_the_series_of_nodes_pass(start: Start, tmp_path: Path) -> None:
     data = [series(["48", "40"], resource="cpu"), series(["16", "20"], resource="cpu", node="n1")]
     file.write_text(json.dumps({"data": data}))
     url = f"{start('resource-usage-scorer')}/config"
-    found = check(url, "--sample", str(file), "--dimension", "${meta}")
-    assert found["labels"] == found["range"] == "pass"
+    outcomes = check(url, "--sample", str(file), "--dimension", "${meta}")
+    assert outcomes["labels"] == outcomes["range"] == "pass"
 
 
 @pytest.mark.parametrize("name", [*SAMPLES, "resource-usage-scorer", "llm-forecast-scorer"])
@@ -108,6 +108,6 @@ def test_sample_script_queries_a_running_scorer(start: Start, model: LanguageMod
     url = start(name, **({"VLLM_ENDPOINT": model.url, "MODEL_NAME": MODEL} if name not in SAMPLES else {}))
     script = ROOT / "samples" / name / "test_scorer.sh"
     variables = os.environ | {"PATH": f"{os.environ['PATH']}:{find('curl').parent}"}
-    done = subprocess.run([script, url], env=variables, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout
+    process = subprocess.run([script, url], env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stderr
+    assert re.search(r'"score":-?[0-9]', process.stdout), process.stdout

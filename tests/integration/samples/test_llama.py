@@ -26,10 +26,10 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     child = Child(command, folder / "log", dict(os.environ), inherit=False)
     try:
         # The server's own log comes in between, in the middle of lines too.
-        said = wait_for(
+        address_match = wait_for(
             lambda: re.search(r"address (http://[\d.]+:\d+)", child.log.read_text()), 60, f"llama.cpp: {child.log}"
         )
-        yield said[1]
+        yield address_match[1]
     finally:
         child.kill()
 

@@ -57,30 +57,32 @@ def started(llm_forecast: Start, model: LanguageModel, *, inference: str, scorin
     )
 
 
-def refused(url: str) -> dict[str, float]:
+def refusal_counts(url: str) -> dict[str, float]:
     """Results that were left out so far, by reason."""
     lines = requests.get(f"{url}/metrics", timeout=300).text.splitlines()
-    found = [line for line in lines if line.startswith("dynamic_scoring_api_results_refused_total{")]
-    return {line.split('reason="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
+    metric_lines = [line for line in lines if line.startswith("dynamic_scoring_api_results_refused_total{")]
+    return {line.split('reason="')[1].split('"')[0]: float(line.split()[-1]) for line in metric_lines}
 
 
 def counted(url: str, before: dict[str, float]) -> dict[str, float]:
     """What came to these counts."""
-    return {name: more for name, count in refused(url).items() if (more := count - before.get(name, 0.0))}
+    return {
+        name: new_count for name, count in refusal_counts(url).items() if (new_count := count - before.get(name, 0.0))
+    }
 
 
 def unavailable(url: str) -> str:
     """Why there are no scores."""
-    found = requests.post(f"{url}/scoring", json=TWO, timeout=300)
-    assert found.status_code == 503, found.text
-    assert "Retry-After" in found.headers
-    detail: str = found.json()["detail"]
+    response = requests.post(f"{url}/scoring", json=TWO, timeout=300)
+    assert response.status_code == 503, response.text
+    assert "Retry-After" in response.headers
+    detail: str = response.json()["detail"]
     return detail
 
 
 def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> None:
     model.says = " 2.25\n\nThe series rises."
-    before = refused(scorer)
+    before = refusal_counts(scorer)
     assert ask("POST", f"{scorer}/scoring", TWO) == {
         "results": [{"metric": {"pod": "web"}, "score": 2.25}],
         "dropped": {"no_samples": 1},
@@ -118,7 +120,7 @@ def test_wrapped_numbers_are_scores(model: LanguageModel, scorer: str, says: str
 def test_response_without_a_number_is_left_out_of_the_scores(model: LanguageModel, scorer: str) -> None:
     model.server.script(answer({"choices": [{"text": "I am not sure."}]}), model._handle)
     body = {"data": [series(["1"], pod=str(number)) for number in range(4)]}
-    before = refused(scorer)
+    before = refusal_counts(scorer)
     assert len(ask("POST", f"{scorer}/scoring", body)["results"]) == 3
     assert counted(scorer, before) == {"no_number": 1}
 
@@ -178,7 +180,7 @@ def test_an_unknown_model(llm_forecast: Start, model: LanguageModel) -> None:
 
 def test_the_others_stand_when_one_answer_fails(model: LanguageModel, scorer: str) -> None:
     model.server.script(answer("busy", 429), model._handle)
-    before = refused(scorer)
+    before = refusal_counts(scorer)
     body = {"data": [series(["1"], pod=str(number)) for number in range(4)]}
     assert len(ask("POST", f"{scorer}/scoring", body)["results"]) == 3
     assert counted(scorer, before) == {"llm_error": 1}
@@ -198,12 +200,12 @@ def test_series_beyond_the_deadline_are_left_out(llm_forecast: Start, model: Lan
     for seconds in (2, 20):
         scorer = started(llm_forecast, model, inference="25", scoring=str(seconds))
         model.seconds = 0.35 * seconds
-        before = refused(scorer)
-        found = requests.post(f"{scorer}/scoring", json=body, timeout=300)
-        results = found.json().get("results", [])
+        before = refusal_counts(scorer)
+        response = requests.post(f"{scorer}/scoring", json=body, timeout=300)
+        results = response.json().get("results", [])
         if len(results) >= 3:
             break
-    assert found.status_code == 200, found.text
+    assert response.status_code == 200, response.text
     # Three at a time for all of the time.
     assert 3 <= len(results) <= 6
     assert counted(scorer, before) == {"deadline": 12 - len(results)}
@@ -224,9 +226,9 @@ def test_both_tokens(llm_forecast: Start, model: LanguageModel, tokens: Path) ->
 
     # Another one is taken at once, and no answer has it.
     (tokens / "inference").write_text("wrong\n")
-    found = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=300)
-    assert found.status_code == 503
-    assert "HTTP 401" in found.json()["detail"]
-    assert "wrong" not in found.text.replace("not the right one", "")
+    response = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=300)
+    assert response.status_code == 503
+    assert "HTTP 401" in response.json()["detail"]
+    assert "wrong" not in response.text.replace("not the right one", "")
     (tokens / "inference").write_text("model-token\n")
     assert len(ask("POST", f"{url}/scoring", TWO, headers=right)["results"]) == 1

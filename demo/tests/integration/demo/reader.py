@@ -67,8 +67,8 @@ class Reader:
             if step.text.startswith("dsf status"):
                 # A look at files costs less than a command, of which the first ones would come too early.
                 wait_for(lambda: len(self.scores()) == 2, 90, "the scores of both clusters")
-            done = wait_for(lambda: self._succeeded(step.text), 45, step.text, interval=0.3)
-            self.outputs[step.text] = done.stdout
+            process = wait_for(lambda: self._succeeded(step.text), 45, step.text, interval=0.3)
+            self.outputs[step.text] = process.stdout
 
     def scores(self) -> dict[str, list[dict[str, object]]]:
         """Cluster -> what OCM's scheduler reads of the page's scorer."""
@@ -94,10 +94,10 @@ class Reader:
     def _succeeded(self, command: str) -> subprocess.CompletedProcess[str]:
         text = self._exchanged(command)
         if text.startswith("dsf "):
-            done = forked.dsf(shlex.split(text)[1:], self._environment)
+            process = forked.dsf(shlex.split(text)[1:], self._environment)
         else:
-            done = ran(["/bin/bash", "-c", text], cwd=self.folder, env=self._environment)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+            process = ran(["/bin/bash", "-c", text], cwd=self.folder, env=self._environment)
+        assert process.returncode == 0, f"{command}: {process.stdout}{process.stderr}"
         if command.startswith("dsf scores"):
-            assert "worker02" in done.stdout, done.stdout
-        return done
+            assert "worker02" in process.stdout, process.stdout
+        return process

@@ -48,14 +48,14 @@ def test_redis_package_is_unpacked_with_its_missing_libraries(
     monkeypatch.setattr("dsf.demo.debian.shutil.which", lambda name: None)
     monkeypatch.setattr(debian, "available", lambda: True)
     with archive():
-        found = programs.find("redis-server")
-    said = ran([found, "--version"], check=True).stdout
-    assert re.match(r"Redis server v=\d", said)
+        server_path = programs.find("redis-server")
+    version_text = ran([server_path, "--version"], check=True).stdout
+    assert re.match(r"Redis server v=\d", version_text)
     progress = capfd.readouterr().err
     assert "unpacking Debian's package redis-server" in progress
     # The package whose link the program is, unless it is installed; the same goes for libraries.
     assert re.search("downloading .*redis-server", progress)
-    assert programs.find("redis-server") == found
+    assert programs.find("redis-server") == server_path
     assert capfd.readouterr().err == ""
 
 

@@ -98,10 +98,10 @@ def make_environment(folder: Path) -> dict[str, str]:
     for name in ("prometheus", "prometheus-node-exporter"):
         # Downloaded before the clock of a test runs.
         find(name)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     # A cluster that is gone is forgotten at once.
-    own = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
-    return kept | own | {"DSF_DEPARTURE_GRACE": "0"}
+    demo_variables = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    return variables | demo_variables | {"DSF_DEPARTURE_GRACE": "0"}
 
 
 def check_nothing_is_left(environment: dict[str, str], variable: str = "XDG_STATE_HOME") -> None:
@@ -110,14 +110,14 @@ def check_nothing_is_left(environment: dict[str, str], variable: str = "XDG_STAT
 
 
 def _of(variable: str, value: str) -> list[str]:
-    found = []
+    command_lines = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(variable) == value and process.pid != os.getpid():
-                found.append(" ".join(process.cmdline()))
+                command_lines.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
-    return found
+    return command_lines
 
 
 class Demo:
@@ -136,8 +136,8 @@ class Demo:
         return forked.dsf(arguments, self.environment | variables, timeout=300)
 
     def data(self, *arguments: str) -> Any:
-        done = self.dsf(*arguments, "-o", "json")
-        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        process = self.dsf(*arguments, "-o", "json")
+        return json.loads(process.stdout) if process.stdout.startswith("{") else {}
 
     def fresh(self) -> set[tuple[str, str]]:
         try:
@@ -164,15 +164,15 @@ class Demo:
 
     def _look(self) -> dict[str, Any]:
         [file] = (Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts").glob("*.json")
-        found: dict[str, Any] = json.loads(file.read_text())
+        state: dict[str, Any] = json.loads(file.read_text())
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 values = process.environ()
                 role = values.get("DSF_ROLE")
                 if role == "hub" and values.get("DSF_MANIFESTS") == str(self.folder):
-                    found["web_url"] = f"http://127.0.0.1:{values['DSF_LISTEN_PORT']}"
-                    found["flower_url"] = values["DSF_WEB_FLOWER_URL"]
-        return found
+                    state["web_url"] = f"http://127.0.0.1:{values['DSF_LISTEN_PORT']}"
+                    state["flower_url"] = values["DSF_WEB_FLOWER_URL"]
+        return state
 
     def items(self, cluster: str, scorer: str = "sample-scorer") -> set[str]:
         """Names of the items of a score."""
@@ -221,11 +221,11 @@ def demo(lacking: Demo) -> Iterator[Demo]:
 
 
 def test_once_says_why_a_score_is_missing(lacking: Demo) -> None:
-    said = lacking.errors.read_text()
-    assert lacking.process.wait() == 1, said
-    assert "worker01/nobody is not in the schedule; Healthy" in said
-    assert "configUrl" in said
-    assert "the log of hub ends with:" in said
+    error_output = lacking.errors.read_text()
+    assert lacking.process.wait() == 1, error_output
+    assert "worker01/nobody is not in the schedule; Healthy" in error_output
+    assert "configUrl" in error_output
+    assert "the log of hub ends with:" in error_output
 
 
 def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
@@ -284,38 +284,38 @@ def test_everything_that_is_promised(demo: Demo) -> None:
 
 def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, browser: Browser) -> None:
     demo.wait_fresh(PAIRS)
-    own = demo.folder / "sample-scorer.yaml"
-    before = own.read_text()
+    manifest_file = demo.folder / "sample-scorer.yaml"
+    before = manifest_file.read_text()
     page = demo.context()["web_url"]
     # The first address that a person reads.
     assert re.findall(r"https?://\S+", (demo.folder.parent / "demo.log").read_text())[0] == page
     with Tab(browser, page) as tab:
-        shown = tab.open("/")
-        expect(shown.locator("h1")).to_contain_text("All 6 scores are fresh")
-        shown.evaluate("window.same = true")
+        browser_page = tab.open("/")
+        expect(browser_page.locator("h1")).to_contain_text("All 6 scores are fresh")
+        browser_page.evaluate("window.same = true")
         # The hub, OCM's way to the agents, real Prometheus servers, results: all of it is in between.
-        own.write_text(before.replace("configSyncMode: Full", WRONG))
+        manifest_file.write_text(before.replace("configSyncMode: Full", WRONG))
         try:
-            expect(shown.locator("h1")).to_contain_text("sample-scorer fails on 2 clusters: bad_query")
+            expect(browser_page.locator("h1")).to_contain_text("sample-scorer fails on 2 clusters: bad_query")
             # Prometheus' own words.
-            expect(shown.locator("#problems")).to_contain_text("unclosed left parenthesis")
-            assert shown.evaluate("window.same")
+            expect(browser_page.locator("#problems")).to_contain_text("unclosed left parenthesis")
+            assert browser_page.evaluate("window.same")
         finally:
-            own.write_text(before)
+            manifest_file.write_text(before)
         # Until then a run still has the wrong query, and ends with its first stage.
-        expect(shown.locator("h1")).to_contain_text("All 6 scores are fresh")
-        shown = tab.open("/clusters/worker01/scorers/sample-scorer")
-        shown.get_by_role("link", name="Score now").click()
-        shown.get_by_role("button", name="Score now on 1 cluster").click()
-        expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
-        run = shown.locator("#page tbody code").first.inner_text()
-        shown.get_by_role("link", name="worker01").click()
-        expect(shown.locator("tr.asked")).to_contain_text(run)
+        expect(browser_page.locator("h1")).to_contain_text("All 6 scores are fresh")
+        browser_page = tab.open("/clusters/worker01/scorers/sample-scorer")
+        browser_page.get_by_role("link", name="Score now").click()
+        browser_page.get_by_role("button", name="Score now on 1 cluster").click()
+        expect(browser_page.locator("h1")).to_contain_text("1 of 1 run has ended")
+        run = browser_page.locator("#page tbody code").first.inner_text()
+        browser_page.get_by_role("link", name="worker01").click()
+        expect(browser_page.locator("tr.asked")).to_contain_text(run)
         assert tab.wrong == []
         # Flower finds the tasks of this very run, once it has heard of them: its page stays as it was opened.
         wait_for(lambda: set(STAGES) <= demo.stages(run), 60, f"the stages of {run} in Flower", interval=0.5)
-        shown.locator("tr.asked").get_by_role("link", name=run).click()
-        rows = shown.locator("#tasks-table tbody tr")
+        browser_page.locator("tr.asked").get_by_role("link", name=run).click()
+        rows = browser_page.locator("#tasks-table tbody tr")
         for stage in STAGES:
             expect(rows.filter(has_text=stage)).to_have_count(1)
         expect(rows.filter(has_text=stage)).to_contain_text(run)
@@ -330,19 +330,19 @@ def test_explain_works_with_the_printed_environment(demo: Demo) -> None:
 
 def test_compare_shows_a_scorer_and_its_worse_second_version(demo: Demo, tmp_path: Path) -> None:
     demo.wait_fresh(PAIRS)
-    found = re.search(r"http://(127\.0\.0\.1:\d+)/config", (demo.folder / "sample-scorer.yaml").read_text())
-    assert found is not None
+    address_match = re.search(r"http://(127\.0\.0\.1:\d+)/config", (demo.folder / "sample-scorer.yaml").read_text())
+    assert address_match is not None
     files = [tmp_path / f"{name}-scorer.yaml" for name in ("steady", "hasty")]
     for file in files:
         text = (ROOT / "demo" / "backtest" / file.name).read_text()
-        file.write_text(text.replace("127.0.0.1:8000", found[1]))
+        file.write_text(text.replace("127.0.0.1:8000", address_match[1]))
     placement = ROOT / "demo" / "backtest" / "placement.yaml"
     options = ("--since", "20s", "--every", "5s", "--rate", "50", "--placement", str(placement))
-    done = demo.dsf("compare", *map(str, files), *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Placement apps/web: \d of \d decisions differ; flaps \d -> \d", done.stdout), done.stdout
+    process = demo.dsf("compare", *map(str, files), *options)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert re.search(r"Placement apps/web: \d of \d decisions differ; flaps \d -> \d", process.stdout), process.stdout
     # Each cluster was asked at its own Prometheus.
-    assert "on worker01, worker02: " in done.stdout
+    assert "on worker01, worker02: " in process.stdout
 
 
 def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Path) -> None:
@@ -350,11 +350,13 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
     wheels = [built(package, tmp_path / f"dist{number}", "--wheel") for number, package in enumerate(PACKAGES)]
     programs = environment(tmp_path / "environment", *wheels)
     demo.wait_fresh(PAIRS)
-    own = demo.environment | {"TMPDIR": str(tmp_path), "MAY_END": str(tmp_path / "may-end")}
+    second_environment = demo.environment | {"TMPDIR": str(tmp_path), "MAY_END": str(tmp_path / "may-end")}
     output, errors = tmp_path / "output", tmp_path / "errors"
     command = (programs / "python", "-c", PATIENT, "demo", "--once", "--with", ",".join(EXTRAS))
     with output.open("wb") as out, errors.open("wb") as err:
-        process = subprocess.Popen(command, env=own, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        process = subprocess.Popen(
+            command, env=second_environment, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
     try:
         (manifests,) = wait_for(lambda: list(tmp_path.glob("dsf-demo-*/manifests")), 60, "the other's folder")
         wait_for(lambda: demo.scheduled("sample-scorer", manifests), 60, "the other demo", interval=0.5)
@@ -376,20 +378,22 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
     finally:
         process.terminate()
         process.wait(120)
-    said = errors.read_text()
-    assert code == 0, output.read_text() + said
-    assert "every cluster has every score" in said
-    assert "Traceback" not in said
+    error_output = errors.read_text()
+    assert code == 0, output.read_text() + error_output
+    assert "every cluster has every score" in error_output
+    assert "Traceback" not in error_output
     rows = [line.split() for line in output.read_text().splitlines()]
     assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH"]
-    extra = [(cluster, one.sample) for cluster in ("worker01", "worker02") for one in EXTRAS.values()]
+    extra = [
+        (cluster, extra_service.sample) for cluster in ("worker01", "worker02") for extra_service in EXTRAS.values()
+    ]
     assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
     assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
     # A demo that is not kept leaves neither folder nor context: the one that is there is the first demo's.
     assert not list(tmp_path.glob("dsf-demo-*"))
     contexts = Path(demo.environment["XDG_STATE_HOME"]) / "dsf" / "contexts"
     assert len(list(contexts.glob("*.json"))) == 1
-    check_nothing_is_left(own, "TMPDIR")
+    check_nothing_is_left(second_environment, "TMPDIR")
     assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
 
@@ -434,7 +438,10 @@ def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
     wait_for(lambda: yaml.safe_load((demo.folder / "_out" / "problems.yaml").read_text()), 10)
     demo.edit("static-scorer.yaml", "configSyncMode: Fool", "configSyncMode: Full")
 
-    agents = wait_for(lambda: found if set(found := _agents(demo.environment)) == {"worker01", "worker02"} else {}, 20)
+    agents = wait_for(
+        lambda: current_agents if set(current_agents := _agents(demo.environment)) == {"worker01", "worker02"} else {},
+        20,
+    )
     # None of this is a reason for an agent to end.
     assert not re.findall(r".*agent worker.* ended.*|.* is gone.*", demo.process.log.read_text()[before:])
     agents["worker01"].kill()
@@ -458,12 +465,12 @@ def test_sigterm_ends_all_of_it_as_ctrl_c_does(demo: Demo) -> None:
 
 
 def _agents(environment: dict[str, str]) -> dict[str, psutil.Process]:
-    found = {}
+    processes = {}
     for process in psutil.process_iter():
         try:
             values = process.environ()
         except psutil.Error:
             continue
         if values.get("XDG_STATE_HOME") == environment["XDG_STATE_HOME"] and values.get("DSF_ROLE") == "agent":
-            found[values["DSF_CLUSTER"]] = process
-    return found
+            processes[values["DSF_CLUSTER"]] = process
+    return processes

@@ -20,9 +20,9 @@ from tests.support.redisserver import free_port
 
 @pytest.fixture
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
-    made = Supervisor(tmp_path, lambda _: None)
-    yield made
-    made.stop_all()
+    new_supervisor = Supervisor(tmp_path, lambda _: None)
+    yield new_supervisor
+    new_supervisor.stop_all()
 
 
 def without_valkey(patch: pytest.MonkeyPatch) -> None:

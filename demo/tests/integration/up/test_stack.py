@@ -24,9 +24,9 @@ def own_url(redis_url: str, redis_client: redis.Redis) -> Iterator[str]:
     redis_client.execute_command("ACL", "DELUSER", "owner")
 
 
-def make(folder: Path, url: str, said: list[str]) -> Stack:
+def make(folder: Path, url: str, messages: list[str]) -> Stack:
     options = StackOptions(folder, folder / "_out", folder / "state", redis_url=url, flower=False)
-    return Stack(options, Supervisor(folder / "state", said.append), Ports(said.append), said.append)
+    return Stack(options, Supervisor(folder / "state", messages.append), Ports(messages.append), messages.append)
 
 
 @pytest.mark.parametrize(
@@ -44,33 +44,33 @@ def test_redis_settings_of_the_shell_are_ignored(
 def test_refused_password_is_reported_once_per_occurrence(
     tmp_path: Path, own_url: str, redis_client: redis.Redis
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     def follow_anew() -> None:
         # Redis asks for the password at a connect only.
         stack.client.connection_pool.disconnect()
         stack.follow()
 
-    with make(tmp_path, own_url, said) as stack:
-        said.clear()
+    with make(tmp_path, own_url, messages) as stack:
+        messages.clear()
         follow_anew()
-        assert not said
+        assert not messages
         redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">changed")
         follow_anew()
         follow_anew()
-        (words,) = said
+        (words,) = messages
         assert "refuses user or password" in words
         assert "sesame" not in words
         redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">sesame")
         follow_anew()
         redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">changed")
         follow_anew()
-        assert len(said) == 2, "it is news again"
+        assert len(messages) == 2, "it is news again"
 
 
 def test_unreachable_embedded_redis_is_not_reported(tmp_path: Path) -> None:
-    said: list[str] = []
-    with make(tmp_path, f"redis://127.0.0.1:{free_port()}/0", said) as stack:
-        said.clear()
+    messages: list[str] = []
+    with make(tmp_path, f"redis://127.0.0.1:{free_port()}/0", messages) as stack:
+        messages.clear()
         stack.follow()
-    assert not said
+    assert not messages

@@ -30,15 +30,15 @@ STUBBORN = (
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, said: list[str]) -> Iterator[Supervisor]:
-    made = Supervisor(tmp_path, said.append)
-    yield made
-    made.stop_all()
+def supervisor(tmp_path: Path, messages: list[str]) -> Iterator[Supervisor]:
+    new_supervisor = Supervisor(tmp_path, messages.append)
+    yield new_supervisor
+    new_supervisor.stop_all()
 
 
 def is_gone(pid: int) -> bool:
@@ -48,7 +48,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_dead_program_is_restarted_and_reported(supervisor: Supervisor, said: list[str]) -> None:
+def test_dead_program_is_restarted_and_reported(supervisor: Supervisor, messages: list[str]) -> None:
     supervisor.start(python("the agent", SLEEP))
     first = supervisor.pid("the agent")
     os.kill(first, signal.SIGKILL)
@@ -58,12 +58,12 @@ def test_dead_program_is_restarted_and_reported(supervisor: Supervisor, said: li
         return supervisor.pid("the agent") != first
 
     wait_for(replaced, 10)
-    assert said == ["the agent ended (signal SIGKILL); starting it again"]
+    assert messages == ["the agent ended (signal SIGKILL); starting it again"]
     assert supervisor.troubles() == {}
 
 
 def test_program_that_keeps_dying_is_given_up(
-    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESTART_LIMIT", 3)
     supervisor.start(python("hub", "print('DSF_REDIS_URL is wrong'); raise SystemExit(2)"))
@@ -73,13 +73,13 @@ def test_program_that_keeps_dying_is_given_up(
         return supervisor.troubles()
 
     wait_for(given_up, 20)
-    assert "hub ended 3 times in a row, the last time exit code 2; it is not started again" in said[-1]
-    assert "DSF_REDIS_URL is wrong" in said[-1]
-    assert said[:-1] == ["hub ended (exit code 2); starting it again: DSF_REDIS_URL is wrong"] * 2
+    assert "hub ended 3 times in a row, the last time exit code 2; it is not started again" in messages[-1]
+    assert "DSF_REDIS_URL is wrong" in messages[-1]
+    assert messages[:-1] == ["hub ended (exit code 2); starting it again: DSF_REDIS_URL is wrong"] * 2
 
 
 def test_program_that_dies_slowly_is_given_up(
-    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a busy machine, where five starts take longer than the window."""
     monkeypatch.setattr(module, "RESTART_LIMIT", 3)
@@ -92,7 +92,7 @@ def test_program_that_dies_slowly_is_given_up(
         return supervisor.troubles()
 
     wait_for(given_up, 20)
-    assert "port 5555 is in use" in said[0]
+    assert "port 5555 is in use" in messages[0]
 
 
 def test_program_that_ran_for_a_while_is_restarted_without_limit(
@@ -101,12 +101,12 @@ def test_program_that_ran_for_a_while_is_restarted_without_limit(
     monkeypatch.setattr(module, "RESTART_LIMIT", 2)
     monkeypatch.setattr(module, "RESTART_WINDOW", 0.0)
     supervisor.start(python("agent", "pass"))
-    seen: set[int] = set()
+    pids: set[int] = set()
 
     def started_often() -> bool:
         supervisor.check()
-        seen.add(supervisor.pid("agent"))
-        return len(seen) > 3
+        pids.add(supervisor.pid("agent"))
+        return len(pids) > 3
 
     wait_for(started_often, 20)
     assert supervisor.troubles() == {}
@@ -204,9 +204,9 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
     pids: list[int] = []
 
     def run() -> None:
-        with supervising(tmp_path, lambda _: None) as made:
-            made.start(python("child", SLEEP))
-            pids.append(made.pid("child"))
+        with supervising(tmp_path, lambda _: None) as supervisor:
+            supervisor.start(python("child", SLEEP))
+            pids.append(supervisor.pid("child"))
             os.kill(os.getpid(), number)
             pytest.fail("the signal did not end the block")
 
@@ -222,17 +222,17 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("look", [Supervisor.check, lambda made: made.wait_ready(10, "child")])
+@pytest.mark.parametrize("look", [Supervisor.check, lambda supervisor: supervisor.wait_ready(10, "child")])
 def test_signal_during_object_deletion_ends_the_block(tmp_path: Path, look: Callable[[Supervisor], None]) -> None:
     class Deleted:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def run() -> None:
-        with supervising(tmp_path, lambda _: None) as made:
-            made.start(python("child", SLEEP))
+        with supervising(tmp_path, lambda _: None) as supervisor:
+            supervisor.start(python("child", SLEEP))
             Deleted()
-            look(made)
+            look(supervisor)
             pytest.fail("the signal did not end the block")
 
     with pytest.raises(KeyboardInterrupt):
@@ -250,8 +250,8 @@ def test_ignored_hangup_does_not_end_the_block(tmp_path: Path) -> None:
         "    print('goes on', signal.getsignal(signal.SIGHUP).name)\n"
     )
     command = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
-    ended = ran(command)
-    assert ended.stdout == "goes on SIG_IGN\n", ended.stderr
+    process = ran(command)
+    assert process.stdout == "goes on SIG_IGN\n", process.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")

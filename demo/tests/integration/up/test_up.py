@@ -47,10 +47,10 @@ spec:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     # A cluster that is gone is forgotten at once.
-    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1", "DSF_DEPARTURE_GRACE": "0"}
-    return kept | own
+    demo_variables = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1", "DSF_DEPARTURE_GRACE": "0"}
+    return variables | demo_variables
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_up_runs_one_agent_per_accepted_cluster(
     up = Child([*DSF, "up", *options], tmp_path / "up.log", environment, inherit=False)
     try:
         pairs = Pairs(redis_client)
-        wait_for(lambda: (found := pairs.state("c1", "static").score) and len(found.items) == 6, 40, up.tail())
+        wait_for(lambda: (score := pairs.state("c1", "static").score) and len(score.items) == 6, 40, up.tail())
         (manifests / "c2.yaml").write_text(CLUSTER.format(name="c2"))
         wait_for(lambda: pairs.state("c2", "static").score, 40, up.tail())
         (manifests / "c1.yaml").unlink()
@@ -119,15 +119,15 @@ def test_up_runs_one_agent_per_accepted_cluster(
 
 def _agents(pid: int) -> set[str]:
     """Clusters of the agents that this process runs."""
-    found = set()
+    clusters = set()
     for child in psutil.Process(pid).children():
         try:
             values = child.environ()
         except psutil.Error:
             continue
         if values.get("DSF_ROLE") == "agent":
-            found.add(values["DSF_CLUSTER"])
-    return found
+            clusters.add(values["DSF_CLUSTER"])
+    return clusters
 
 
 @pytest.mark.parametrize("in_file", [False, True])
@@ -136,11 +136,11 @@ def test_unreachable_redis_is_reported_without_its_password(
 ) -> None:
     url = "redis://:secret@127.0.0.1:1/0"
     (tmp_path / "url").write_text(f"{url}\n")
-    given = ("--redis-url-file", str(tmp_path / "url")) if in_file else ("--redis-url", url)
-    done = run(environment, "--manifests", str(tmp_path), *given)
-    assert done.returncode == 1
-    assert "cannot use Redis at redis://127.0.0.1:1/0" in done.stderr
-    assert "secret" not in done.stderr + done.stdout
+    arguments = ("--redis-url-file", str(tmp_path / "url")) if in_file else ("--redis-url", url)
+    process = run(environment, "--manifests", str(tmp_path), *arguments)
+    assert process.returncode == 1
+    assert "cannot use Redis at redis://127.0.0.1:1/0" in process.stderr
+    assert "secret" not in process.stderr + process.stdout
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,17 @@ def test_unreachable_redis_is_reported_without_its_password(
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], word: str) -> None:
-    done = commandline.dsf("up", *arguments)
-    assert done.exit_code == 2
-    assert isinstance(done.exception, SystemExit)
-    assert word in " ".join(done.stderr.split())
-    assert "secret" not in done.stderr
+    result = commandline.dsf("up", *arguments)
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert word in " ".join(result.stderr.split())
+    assert "secret" not in result.stderr
 
 
 def test_the_demo_takes_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("redis://:secret@[y")
-    for more, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
-        done = commandline.dsf("demo", "--redis-url-file", str(tmp_path / "url"), *more)
-        assert done.exit_code == 2
-        assert word in " ".join(done.stderr.split())
-        assert "secret" not in done.stderr
+    for options, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
+        result = commandline.dsf("demo", "--redis-url-file", str(tmp_path / "url"), *options)
+        assert result.exit_code == 2
+        assert word in " ".join(result.stderr.split())
+        assert "secret" not in result.stderr

@@ -62,11 +62,11 @@ class Bed:
         """Name of a policy: `enable-mig-3g`, and which cluster."""
         return f"policy-{setting}-{self.clusters[cluster]}"
 
-    def params(self, score: str = PERFORMANCE, **more: Any) -> OptimizeParams:
+    def params(self, score: str = PERFORMANCE, **fields: Any) -> OptimizeParams:
         """A request for all of it."""
-        return OptimizeParams.model_validate(self.body(score, **more))
+        return OptimizeParams.model_validate(self.body(score, **fields))
 
-    def body(self, score: str = PERFORMANCE, **more: Any) -> dict[str, Any]:
+    def body(self, score: str = PERFORMANCE, **fields: Any) -> dict[str, Any]:
         """The same as it is sent."""
         return {
             "namespace": self.namespace,
@@ -79,7 +79,7 @@ class Bed:
             ],
             "targetWorkloads": [{"name": "mwrs-app01"}, {"name": "mwrs-app02"}],
             "preference": {"addOnPlacementScore": score, "scoreDimensionFormat": "${app};${device}"},
-        } | more
+        } | fields
 
     def score(self, name: str, values: dict[str, tuple[int, int]], *, valid: float = 600) -> None:
         """Write a score of every cluster; it expires in so many seconds."""
@@ -96,31 +96,31 @@ class Bed:
 
     def claims(self, cluster: str, **claims: str) -> None:
         """What a ManagedCluster says about itself; `_` stands for `-`."""
-        said = [{"name": name.replace("_", "-"), "value": value} for name, value in claims.items()]
-        self.session.merge(MANAGED_CLUSTERS.path("", cluster, "status"), {"status": {"clusterClaims": said}})
+        cluster_claims = [{"name": name.replace("_", "-"), "value": value} for name, value in claims.items()]
+        self.session.merge(MANAGED_CLUSTERS.path("", cluster, "status"), {"status": {"clusterClaims": cluster_claims}})
 
     def objects(self) -> dict[tuple[str, str], Manifest]:
         """Every Placement and PlacementBinding of the namespace, without what the API server adds."""
-        found = {}
+        objects = {}
         for resource in (PLACEMENTS, PLACEMENT_BINDINGS):
-            for one in self.session.get(resource.path(self.namespace))["items"]:
-                metadata = {key: one["metadata"].get(key) for key in ("name", "namespace", "labels", "annotations")}
-                content = {key: value for key, value in one.items() if key not in ("metadata", "status")}
-                found[resource.kind, one["metadata"]["name"]] = {"metadata": metadata, **content}
-        return found
+            for item in self.session.get(resource.path(self.namespace))["items"]:
+                metadata = {key: item["metadata"].get(key) for key in ("name", "namespace", "labels", "annotations")}
+                content = {key: value for key, value in item.items() if key not in ("metadata", "status")}
+                objects[resource.kind, item["metadata"]["name"]] = {"metadata": metadata, **content}
+        return objects
 
     def versions(self) -> dict[str, str]:
         """resourceVersion by uid."""
         return {
-            one["metadata"]["uid"]: one["metadata"]["resourceVersion"]
+            item["metadata"]["uid"]: item["metadata"]["resourceVersion"]
             for resource in (PLACEMENTS, PLACEMENT_BINDINGS)
-            for one in self.session.get(resource.path(self.namespace))["items"]
+            for item in self.session.get(resource.path(self.namespace))["items"]
         }
 
     def bound(self) -> list[str]:
         """The policies that are bound."""
         items = self.session.get(PLACEMENT_BINDINGS.path(self.namespace))["items"]
-        return sorted(subject["name"] for one in items for subject in one["subjects"])
+        return sorted(subject["name"] for binding in items for subject in binding["subjects"])
 
     def close(self) -> None:
         """Take the clusters and their scores away, so that later tests do not see them."""
@@ -135,14 +135,14 @@ class Bed:
         self.session.create(resource.path(self.namespace), manifest)
 
     def _bind_all(self) -> None:
-        everything = {
+        global_set = {
             "apiVersion": MANAGED_CLUSTER_SETS.api_version,
             "kind": MANAGED_CLUSTER_SETS.kind,
             "metadata": {"name": "global"},
             "spec": {"clusterSelector": {"selectorType": "LabelSelector", "labelSelector": {}}},
         }
         with contextlib.suppress(ObjectConflictError):
-            self.session.create(MANAGED_CLUSTER_SETS.path(), everything)
+            self.session.create(MANAGED_CLUSTER_SETS.path(), global_set)
         binding = {
             "apiVersion": MANAGED_CLUSTER_SET_BINDINGS.api_version,
             "kind": MANAGED_CLUSTER_SET_BINDINGS.kind,

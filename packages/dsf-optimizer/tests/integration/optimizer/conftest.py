@@ -31,6 +31,6 @@ def solver() -> Iterator[SolverProcess]:
 @pytest.fixture
 def bed(policy_plane: ControlPlane, solver: SolverProcess) -> Iterator[Bed]:
     """A namespace with everything to plan, and nothing planned."""
-    made = Bed(policy_plane, solver)
-    yield made
-    made.close()
+    new_bed = Bed(policy_plane, solver)
+    yield new_bed
+    new_bed.close()

@@ -70,8 +70,10 @@ def test_the_hub_judges_tokens_and_rights(bed: Bed) -> None:
     assert http.post("/optimize", json=body, headers=writer).json()["applied"] is True
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=reader).status_code == 403
     assert http.get("/addonplacementscores", headers=nobody).status_code == 403
-    found = http.get("/addonplacementscores", params={"namespace": bed.clusters[0]}, headers=reader).json()["items"]
-    assert {one["metadata"]["namespace"] for one in found} == {bed.clusters[0]}
+    score_objects = http.get("/addonplacementscores", params={"namespace": bed.clusters[0]}, headers=reader).json()[
+        "items"
+    ]
+    assert {score_object["metadata"]["namespace"] for score_object in score_objects} == {bed.clusters[0]}
     # Elsewhere they may do nothing: the rights are asked for where the plan is.
     assert http.get("/plans", headers=writer).status_code == 403
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=writer).status_code == 200
@@ -131,7 +133,7 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
     body = bed.body()
     body["preference"]["addonPlacementScore"] = body["preference"].pop("addOnPlacementScore")
     assert http.post("/optimize", json=body).json()["objective_value"] == 115
-    assert [one["namespace"] for one in http.get("/plans", params={"namespace": bed.namespace}).json()["items"]] == [
+    assert [plan["namespace"] for plan in http.get("/plans", params={"namespace": bed.namespace}).json()["items"]] == [
         bed.namespace
     ]
     for wrong, text in (
@@ -155,12 +157,14 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
     answer = http.post("/optimize", json=bed.body(planId="0123456789abcdef"))
     assert answer.status_code == 409
     assert http.get("/scorers/nobody").status_code == 404
-    missing = http.post("/optimize", json=bed.body(preference={"addOnPlacementScore": "no-such-score"}, dryRun=True))
-    assert {one["reason"] for one in missing.json()["unplaced"]} == {"no_score"}
+    unknown_score = http.post(
+        "/optimize", json=bed.body(preference={"addOnPlacementScore": "no-such-score"}, dryRun=True)
+    )
+    assert {workload["reason"] for workload in unknown_score.json()["unplaced"]} == {"no_score"}
     assert http.get("/addonplacementscores", params={"namespace": "nowhere"}).json() == {"items": []}
     names = {
-        one["metadata"]["name"]
-        for one in http.get("/addonplacementscores", params={"namespace": bed.clusters[1]}).json()["items"]
+        score_object["metadata"]["name"]
+        for score_object in http.get("/addonplacementscores", params={"namespace": bed.clusters[1]}).json()["items"]
     }
     assert PERFORMANCE in names
 

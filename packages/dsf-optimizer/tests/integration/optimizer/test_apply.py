@@ -56,9 +56,9 @@ def test_applied_plan_writes_placements_and_bindings(bed: Bed) -> None:
         ("Placement", "app01-placement"),
         ("Placement", "app02-placement"),
     }
-    for one in objects.values():
-        assert one["metadata"]["labels"][GENERATED_LABEL] == "true"
-        assert one["metadata"]["annotations"][PLAN_ID] == report.plan_id
+    for generated in objects.values():
+        assert generated["metadata"]["labels"][GENERATED_LABEL] == "true"
+        assert generated["metadata"]["annotations"][PLAN_ID] == report.plan_id
     selected = {"key": LABEL, "operator": "In", "values": [first]}
     assert objects["Placement", name]["spec"]["predicates"] == [
         {"requiredClusterSelector": {"labelSelector": {"matchExpressions": [selected]}}}
@@ -97,7 +97,7 @@ def test_the_same_plan_again_changes_nothing_and_another_replaces_it(bed: Bed) -
     first = service.apply(bed.params())
     versions = bed.versions()
     again = service.apply(bed.params())
-    assert [one.kept for one in again.plan.assignments] == [1, 1]
+    assert [assignment.kept for assignment in again.plan.assignments] == [1, 1]
     service.apply(bed.params())
     settled = bed.versions()
     third = service.apply(bed.params())
@@ -116,7 +116,7 @@ def test_smaller_plan_deletes_the_objects_of_the_larger_plan(bed: Bed) -> None:
     service = bed.service()
     service.apply(bed.params())
     report = service.apply(bed.params(targetWorkloads=[{"name": "mwrs-app02"}]))
-    assert [one.workload for one in report.plan.assignments] == ["mwrs-app02"]
+    assert [assignment.workload for assignment in report.plan.assignments] == ["mwrs-app02"]
     assert sorted(change.change for change in report.changes)[:3] == ["deleted"] * 3
     assert len(bed.objects()) == 3
     assert ("Placement", "app01-placement") not in bed.objects()

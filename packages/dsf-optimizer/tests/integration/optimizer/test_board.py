@@ -26,26 +26,26 @@ def test_proposal_is_stored_beside_the_applied_plan(
     settings = Settings(redis_url=redis_server.url)  # type: ignore[arg-type]
     service = bed.service(hub=HubRedis.of(settings), owner="ann")
     proposed = service.propose(bed.params())
-    (shown,) = read_plans(redis_client)
-    assert (shown.namespace, shown.plan_id, shown.applied) == (bed.namespace, proposed.plan_id, False)
-    assert {one.change for one in shown.moves} == {"is placed"}
-    assert shown.score_proposed == proposed.objective_value
+    (stored_plan,) = read_plans(redis_client)
+    assert (stored_plan.namespace, stored_plan.plan_id, stored_plan.applied) == (bed.namespace, proposed.plan_id, False)
+    assert {move.change for move in stored_plan.moves} == {"is placed"}
+    assert stored_plan.score_proposed == proposed.objective_value
     assert read(redis_client).changes == []
     service.apply(bed.params())
-    (shown,) = read_plans(redis_client)
-    assert shown.applied
-    assert not any(one.changes for one in shown.clusters)
+    (stored_plan,) = read_plans(redis_client)
+    assert stored_plan.applied
+    assert not any(cluster.changes for cluster in stored_plan.clusters)
     other = service.propose(bed.params(POWER))
-    (shown,) = read_plans(redis_client)
-    assert (shown.plan_id, shown.applied) == (other.plan_id, False)
-    assert any(one.change == "moves" for one in shown.moves)
+    (stored_plan,) = read_plans(redis_client)
+    assert (stored_plan.plan_id, stored_plan.applied) == (other.plan_id, False)
+    assert any(move.change == "moves" for move in stored_plan.moves)
     # Nobody's name was checked here.
     (change,) = read(redis_client).changes
     assert (change.action, change.who, change.namespace) == ("plan-applied", "ann (claimed)", bed.namespace)
     assert change.reference == proposed.plan_id
     service.reset(bed.namespace)
     assert read_plans(redis_client) == []
-    assert [one.action for one in read(redis_client).changes] == ["plan-reset", "plan-applied"]
+    assert [change.action for change in read(redis_client).changes] == ["plan-reset", "plan-applied"]
 
 
 def test_unreachable_redis_does_not_prevent_a_plan(bed: Bed, redis_server: RedisServer) -> None:
@@ -54,15 +54,15 @@ def test_unreachable_redis_does_not_prevent_a_plan(bed: Bed, redis_server: Redis
     assert service.apply(bed.params()).applied
 
 
-def plan(namespace: str = "n", **more: Any) -> PlanComparison:
+def plan(namespace: str = "n", **fields: Any) -> PlanComparison:
     values = {"namespace": namespace, "at": 1e9, "plan_id": "x", "applied": True, "gap": 0.0, "status": "Optimal"}
-    return PlanComparison.model_validate({**values, "score_now": 0, "score_proposed": 0, **more})
+    return PlanComparison.model_validate({**values, "score_now": 0, "score_proposed": 0, **fields})
 
 
 def test_unreadable_plans_are_left_out_and_the_number_of_plans_is_limited(redis_client: redis.Redis) -> None:
     redis_client.hset(PLANS, "a", "{")
     assert remember(redis_client, plan("b"))
-    assert [one.namespace for one in read_plans(redis_client)] == ["b"]
+    assert [stored_plan.namespace for stored_plan in read_plans(redis_client)] == ["b"]
     redis_client.hset(PLANS, mapping={f"n{number}": "{" for number in range(98)})
     assert not remember(redis_client, plan("new"))
     assert remember(redis_client, plan("b"))
@@ -109,11 +109,15 @@ def test_oversized_plan_is_truncated_and_replaces_the_older_plan(redis_client: r
         column = {"cluster": "c", "blocks": [block] * blocks}
         return [{"cluster": "c", "now": column, "proposed": column, "changes": True}] * count
 
-    for count, blocks, shown in ((190, 15, 100), (1, 10_000, 0)):
+    for count, blocks, expected_clusters in ((190, 15, 100), (1, 10_000, 0)):
         large = plan(plan_id=f"new-{count}", clusters=clusters(count, blocks))
         assert remember(redis_client, large)
-        (found,) = read_plans(redis_client)
-        assert (found.plan_id, len(found.clusters), found.more_clusters) == (f"new-{count}", shown, count - shown)
+        (stored_plan,) = read_plans(redis_client)
+        assert (stored_plan.plan_id, len(stored_plan.clusters), stored_plan.more_clusters) == (
+            f"new-{count}",
+            expected_clusters,
+            count - expected_clusters,
+        )
     # Not even its warnings fit.
     assert not remember(redis_client, plan(warnings=["w" * 2_000_000]))
     assert read_plans(redis_client) == []

@@ -58,18 +58,18 @@ def pieces(count: int, size: int = 65536) -> Iterator[bytes]:
 def is_problem(answer: requests.Response, status: int) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    found: dict[str, Any] = answer.json()
-    assert found["status"] == status
-    assert found["title"]
-    assert found["detail"]
-    return found
+    problem: dict[str, Any] = answer.json()
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    return problem
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_oversized_body_is_refused(url: str, path: str) -> None:
     for body in (b" " * (MAX_BODY + 1), pieces(MAX_BODY // 65536 + 1)):
-        found = is_problem(requests.post(url + path, data=body, headers=HEADERS, timeout=300), 413)
-        assert str(MAX_BODY) in found["detail"]
+        problem = is_problem(requests.post(url + path, data=body, headers=HEADERS, timeout=300), 413)
+        assert str(MAX_BODY) in problem["detail"]
 
 
 def test_content_length_beyond_the_limit_is_refused_unread(url: str) -> None:
@@ -81,9 +81,9 @@ def test_content_length_beyond_the_limit_is_refused_unread(url: str) -> None:
 
 def test_body_of_the_maximum_length_is_read(url: str) -> None:
     body = json.dumps(BODY | {"namespace": "No"}).encode()
-    for sent in (body.ljust(MAX_BODY), iter([body, b" " * (MAX_BODY - len(body))])):
-        found = is_problem(requests.post(f"{url}/optimize", data=sent, headers=HEADERS, timeout=300), 422)
-        assert "body.namespace" in found["detail"]
+    for request_body in (body.ljust(MAX_BODY), iter([body, b" " * (MAX_BODY - len(body))])):
+        problem = is_problem(requests.post(f"{url}/optimize", data=request_body, headers=HEADERS, timeout=300), 422)
+        assert "body.namespace" in problem["detail"]
 
 
 def test_body_of_a_stranger_is_not_parsed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,22 +97,22 @@ def test_key_twice_behind_many_others_stops_no_probe(url: str, path: str) -> Non
     """The search takes one pass, in a thread."""
     body = b"{" + b"".join(b'"k%d":1,' % number for number in range(300_000)) + b'"z":1,"z":2}'
     started = time.process_time()
-    found = is_problem(requests.post(url + path, data=body, headers=HEADERS, timeout=300), 422)
+    problem = is_problem(requests.post(url + path, data=body, headers=HEADERS, timeout=300), 422)
     # The service runs in a thread of this process. The square of the keys takes half an hour.
     assert time.process_time() - started < 60
-    assert found["detail"] == "body: 'z' is there twice"
+    assert problem["detail"] == "body: 'z' is there twice"
 
 
 def test_body_of_too_many_values_is_refused(url: str) -> None:
     body = b'{"clusters":[' + b"1," * 600_000 + b"1]}"
-    found = is_problem(requests.post(f"{url}/optimize", data=body, headers=HEADERS, timeout=300), 400)
-    assert found["detail"] == "body: it has more than 500000 values"
+    problem = is_problem(requests.post(f"{url}/optimize", data=body, headers=HEADERS, timeout=300), 400)
+    assert problem["detail"] == "body: it has more than 500000 values"
 
 
 def test_errors_of_wrong_elements_are_few(url: str) -> None:
     for wrong in ([1] * 100_000, [{"name": "c", "availablePolicies": [1] * 90}] * 3_000):
-        sent = requests.post(f"{url}/optimize", json=BODY | {"clusters": wrong}, headers=HEADERS, timeout=300)
-        assert len(is_problem(sent, 422)["detail"]) < 1000
+        response = requests.post(f"{url}/optimize", json=BODY | {"clusters": wrong}, headers=HEADERS, timeout=300)
+        assert len(is_problem(response, 422)["detail"]) < 1000
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"namespace": ' + b"[" * 100_000])
@@ -128,17 +128,17 @@ def test_other_refusals_have_the_same_form(url: str) -> None:
 
 def test_rules_of_the_whole_request_are_said_in_plain_words(url: str) -> None:
     body = BODY | {"preferences": [{"addOnPlacementScore": "t"}]}
-    found = is_problem(requests.post(f"{url}/optimize", json=body, headers=HEADERS, timeout=300), 422)
-    assert found["detail"] == "body: either preference or preferences is required"
+    problem = is_problem(requests.post(f"{url}/optimize", json=body, headers=HEADERS, timeout=300), 422)
+    assert problem["detail"] == "body: either preference or preferences is required"
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_duplicate_key_in_a_body_is_refused(url: str, path: str) -> None:
     """One of its values would be lost, such as that of `dryRun`."""
     body = json.dumps(BODY | {"more": [{"dryRun": True}]}).replace('"dryRun": true', '"dryRun": true, "dryRun": false')
-    for sent in (body.encode(), iter([body[:9].encode(), body[9:].encode()])):
-        found = is_problem(requests.post(url + path, data=sent, headers=HEADERS, timeout=300), 422)
-        assert found["detail"] == "body: 'dryRun' is there twice"
+    for request_body in (body.encode(), iter([body[:9].encode(), body[9:].encode()])):
+        problem = is_problem(requests.post(url + path, data=request_body, headers=HEADERS, timeout=300), 422)
+        assert problem["detail"] == "body: 'dryRun' is there twice"
 
 
 def test_wrong_tokens_of_one_client_are_limited(tmp_path: Path) -> None:

@@ -21,17 +21,17 @@ STATUS = {"kind": "Status", "code": 429, "message": "storage is (re)initializing
 @contextlib.contextmanager
 def busy(times: int, **headers: str) -> Iterator[tuple[ManifestClient, list[float]]]:
     """A hub that refuses so many requests and then has no Placements; and when it was asked."""
-    asked: list[float] = []
+    request_times: list[float] = []
 
     def script(exchange: Exchange) -> None:
-        asked.append(time.monotonic())
-        if len(asked) <= times:
+        request_times.append(time.monotonic())
+        if len(request_times) <= times:
             exchange.answer(STATUS, 429, **headers)
         else:
             exchange.answer({"kind": "PlacementList", "metadata": {}, "items": []})
 
-    with StubServer(script) as server, contextlib.closing(ManifestClient(server.session())) as made:
-        yield made, asked
+    with StubServer(script) as server, contextlib.closing(ManifestClient(server.session())) as client:
+        yield client, request_times
 
 
 def test_busy_server_is_retried_after_its_retry_after_header(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,17 +43,17 @@ def test_busy_server_is_retried_after_its_retry_after_header(monkeypatch: pytest
 
     monkeypatch.setattr(lists, "_PAUSE", 0.01)
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    with busy(1, retry_after="1") as (hub, asked):
+    with busy(1, retry_after="1") as (hub, request_times):
         assert hub.objects(PLACEMENTS, "default") == []
     assert pauses == [1]
-    assert asked[1] - asked[0] >= 1
+    assert request_times[1] - request_times[0] >= 1
 
 
 def test_busy_server_without_retry_after_header_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "_PAUSE", 0.01)
-    with busy(3) as (hub, asked):
+    with busy(3) as (hub, request_times):
         assert hub.objects(PLACEMENTS, "default") == []
-    assert len(asked) == 4
+    assert len(request_times) == 4
 
 
 def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,14 +62,14 @@ def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
     monkeypatch.setattr(lists, "_BUSY", 10.0)
     monkeypatch.setattr(lists, "_PAUSE", 3.0)
-    with busy(1000) as (hub, asked), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
+    with busy(1000) as (hub, request_times), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
         hub.objects(PLACEMENTS, "default")
     # After 0, 3, 6 and 9 s.
-    assert len(asked) == 4
+    assert len(request_times) == 4
 
 
 def test_longer_than_it_may_take_is_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "_BUSY", 0.5)
-    with busy(1, retry_after="60") as (hub, asked), pytest.raises(ApiServerError, match="429"):
+    with busy(1, retry_after="60") as (hub, request_times), pytest.raises(ApiServerError, match="429"):
         hub.get(PLACEMENTS, "default", "any")
-    assert len(asked) == 1
+    assert len(request_times) == 1

@@ -64,11 +64,11 @@ def test_selection_by_claim_and_by_name(bed: Bed) -> None:
 
 def test_plan_is_applied_only_if_its_id_still_matches(bed: Bed) -> None:
     service = bed.service()
-    shown = service.propose(bed.params())
-    with pytest.raises(PlanConflictError, match=f"the plan is not {shown.plan_id} any more"):
-        service.apply(bed.params(POWER, planId=shown.plan_id))
+    proposal = service.propose(bed.params())
+    with pytest.raises(PlanConflictError, match=f"the plan is not {proposal.plan_id} any more"):
+        service.apply(bed.params(POWER, planId=proposal.plan_id))
     assert bed.objects() == {}
-    assert service.apply(bed.params(planId=shown.plan_id)).applied
+    assert service.apply(bed.params(planId=proposal.plan_id)).applied
 
 
 def test_expired_scores_evict_no_workload(bed: Bed) -> None:
@@ -87,8 +87,8 @@ def test_expired_scores_evict_no_workload(bed: Bed) -> None:
     report = service.propose(bed.params())
     # Upstream's clients test for Optimal, and no plan is better.
     assert (report.status, report.coverage, report.objective_value) == ("Optimal", "NothingPlaced", 0)
-    assert {one.reason for one in (*report.unplaced, *report.missing_scores)} == {"expired"}
-    assert any(f"cannot be applied: {refusal}" in one for one in report.warnings)
+    assert {entry.reason for entry in (*report.unplaced, *report.missing_scores)} == {"expired"}
+    assert any(f"cannot be applied: {refusal}" in warning for warning in report.warnings)
     assert bed.objects() == before
     assert service.apply(bed.params(POWER)).objective_value == 170
 
@@ -112,11 +112,11 @@ def test_staying_is_worth_something(bed: Bed) -> None:
     service.apply(bed.params())
     slightly = {"all": (80, 80), "3g.48gb": (60, 55), "2g.24gb": (62, 57)}
     bed.score(PERFORMANCE, slightly)
-    kept = service.propose(bed.params(keepCurrent=3))
-    assert {one.device for one in kept.plan.assignments} == {"3g.48gb"}
-    assert (kept.objective_value, kept.bound) == (115, 121)
+    proposal = service.propose(bed.params(keepCurrent=3))
+    assert {assignment.device for assignment in proposal.plan.assignments} == {"3g.48gb"}
+    assert (proposal.objective_value, proposal.bound) == (115, 121)
     moved = service.propose(bed.params())
-    assert {one.device for one in moved.plan.assignments} == {"2g.24gb"}
+    assert {assignment.device for assignment in moved.plan.assignments} == {"2g.24gb"}
 
 
 def test_weighted_mix_of_scores_selects_the_plan(bed: Bed) -> None:
@@ -127,7 +127,7 @@ def test_weighted_mix_of_scores_selects_the_plan(bed: Bed) -> None:
         {"addOnPlacementScore": POWER, "weight": 0.9},
     ]
     report = bed.service().propose(bed.params().model_validate(body))
-    assert {one.device for one in report.plan.assignments} == {"2g.24gb"}
+    assert {assignment.device for assignment in report.plan.assignments} == {"2g.24gb"}
     assert report.objective_value == pytest.approx(0.1 * 25 + 0.9 * 170)
 
 
@@ -138,7 +138,7 @@ def test_plans_are_read_from_their_objects(bed: Bed) -> None:
     assert (plan.plan_id, plan.complete) == (report.plan_id, True)
     assert plan.plan == report.plan
     assert plan.applied_at is not None
-    assert bed.namespace in [one.namespace for one in bed.service().plans().items]
+    assert bed.namespace in [item.namespace for item in bed.service().plans().items]
     bed.session.delete(PLACEMENT_BINDINGS.path(bed.namespace, generated_name("binding", bed.clusters[0])))
     (plan,) = bed.service().plans(bed.namespace).items
     assert plan.complete is False
@@ -189,7 +189,7 @@ def test_the_score_name_in_names_of_items_is_the_scorers(bed: Bed) -> None:
     for cluster in bed.clusters:
         path = ADDON_PLACEMENT_SCORES.path(cluster, PERFORMANCE, "status")
         status = bed.session.get(path)["status"]
-        items = [{**one, "name": f"example_performance_score;{one['name']}"} for one in status["scores"]]
+        items = [{**score, "name": f"example_performance_score;{score['name']}"} for score in status["scores"]]
         bed.session.merge(path, {"status": {"scores": items}})
     for name in (PERFORMANCE, "example_performance_score"):
         preference = {"addOnPlacementScore": name, "scoreDimensionFormat": "${scoreName};${app};${device}"}
@@ -204,21 +204,21 @@ def test_the_score_name_in_names_of_items_is_the_scorers(bed: Bed) -> None:
 def test_scores_with_what_they_mean(bed: Bed) -> None:
     scorer = register(bed)
     service = bed.service()
-    found = service.list_scores(bed.clusters[0]).items
-    assert [(one.metadata["name"], one.metadata["namespace"]) for one in found] == [
+    score_objects = service.list_scores(bed.clusters[0]).items
+    assert [(score_object.metadata["name"], score_object.metadata["namespace"]) for score_object in score_objects] == [
         (PERFORMANCE, bed.clusters[0]),
         (POWER, bed.clusters[0]),
     ]
-    assert found[0].metadata["annotations"] == {DESCRIPTION: "How fast", DIMENSION_FORMAT: "${app};${device}"}
-    assert not found[0].freshness.expired
-    assert 300 < (found[0].freshness.seconds_left or 0) <= 600
+    assert score_objects[0].metadata["annotations"] == {DESCRIPTION: "How fast", DIMENSION_FORMAT: "${app};${device}"}
+    assert not score_objects[0].freshness.expired
+    assert 300 < (score_objects[0].freshness.seconds_left or 0) <= 600
     assert len(service.list_scores().items) >= 4
     for name in (scorer, PERFORMANCE, "example_performance_score"):
         view = service.explain_scorer(name)
         assert (view.name, view.description, view.score_object) == (scorer, "How fast", PERFORMANCE)
     # Scores without a label are those of the scorer whose scores have their name: other tests have left some.
-    mine = [one for one in view.scores if one.cluster in bed.clusters]
-    assert [(one.cluster, one.items, one.lowest, one.highest) for one in mine] == [
+    mine = [score_view for score_view in view.scores if score_view.cluster in bed.clusters]
+    assert [(score_view.cluster, score_view.items, score_view.lowest, score_view.highest) for score_view in mine] == [
         (cluster, 6, 10, 80) for cluster in bed.clusters
     ]
     with pytest.raises(UnknownScorerError, match=f"there are: .*{scorer}"):

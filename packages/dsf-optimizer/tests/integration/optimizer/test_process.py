@@ -29,9 +29,9 @@ from .bed import POWER, Bed
 
 
 def environment(bed: Bed, **values: object) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
-    given = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in values.items()}
-    return kept | {"KUBECONFIG": str(bed.plane.kubeconfig), "PYTHONUNBUFFERED": "1"} | given
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
+    test_variables = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in values.items()}
+    return variables | {"KUBECONFIG": str(bed.plane.kubeconfig), "PYTHONUNBUFFERED": "1"} | test_variables
 
 
 @pytest.fixture
@@ -58,21 +58,23 @@ def served(bed: Bed, folder: Path, **settings: object) -> Iterator[tuple[Child, 
 def _solver_of(child: Child) -> int:
     """The process id of a server's solver, which was started with it; 0 if there is none."""
     children = psutil.Process(child.pid).children()
-    return next((one.pid for one in children if any("spawn_main" in part for part in one.cmdline())), 0)
+    return next((child.pid for child in children if any("spawn_main" in part for part in child.cmdline())), 0)
 
 
 def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed: Bed, tmp_path: Path) -> None:
     with served(bed, tmp_path, optimizer_time_limit=1) as (child, url), ThreadPoolExecutor(2) as threads:
         # The search does not end by itself.
         os.kill(wait_for(lambda: _solver_of(child), 30, "the solver"), signal.SIGSTOP)
-        asked = [threads.submit(requests.post, f"{url}/optimize", json=bed.body(), timeout=300) for _ in range(2)]
-        done, rest = wait(asked, timeout=300, return_when=FIRST_COMPLETED)
-        (busy,) = (one.result() for one in done)
+        requested_plans = [
+            threads.submit(requests.post, f"{url}/optimize", json=bed.body(), timeout=300) for _ in range(2)
+        ]
+        finished, rest = wait(requested_plans, timeout=300, return_when=FIRST_COMPLETED)
+        (busy,) = (future.result() for future in finished)
         assert (busy.status_code, busy.json()["title"]) == (503, "No plan")
         assert "other plans have been written for 1 s by now; try again" in busy.json()["detail"]
         child.signal(signal.SIGTERM)
         assert child.wait() == 0, child.tail()
-        (cut,) = (one.result(PATIENCE) for one in rest)
+        (cut,) = (future.result(PATIENCE) for future in rest)
         assert (cut.status_code, cut.json()["title"]) == (503, "No plan")
         assert cut.json()["detail"] == "the optimiser is shutting down, no plan was made; try again"
         assert "Traceback" not in child.log.read_text()
@@ -107,41 +109,41 @@ def _is_ready(url: str) -> bool:
 
 
 def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None:
-    for more, message in (
+    for overrides, message in (
         ({"optimizer_auth": "none", "listen_host": "0.0.0.0"}, "every client could move workloads"),
         ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
     ):
-        done = forked.dsf(["optimizer", "--port", "0"], environment(bed, **more), timeout=300)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        process = forked.dsf(["optimizer", "--port", "0"], environment(bed, **overrides), timeout=300)
+        assert (process.returncode, process.stdout) == (1, "")
+        assert message in process.stderr
+        assert "Traceback" not in process.stderr
 
 
 def test_the_command(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
     file = tmp_path / "params.json"
     file.write_text(json.dumps(bed.body()))
     picture = tmp_path / "plan.png"
-    shown = optimize("-f", str(file), "--dry-run", "--plot", str(picture))
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    assert re.search(r"mwrs-app01 +\S+ +3g\.48gb +60 +\S+ with 3g\.48gb \(60\): is worth the same", shown.stdout)
-    assert "Optimal, sum of scores 115" in shown.stdout
+    result = optimize("-f", str(file), "--dry-run", "--plot", str(picture))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert re.search(r"mwrs-app01 +\S+ +3g\.48gb +60 +\S+ with 3g\.48gb \(60\): is worth the same", result.stdout)
+    assert "Optimal, sum of scores 115" in result.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert bed.objects() == {}
     command = [sys.executable, "-m", "dsf.cli", "optimize", "-f", "-", "-o", "json"]
     body = json.dumps(bed.body())
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=environment(bed), input=body, capture_output=True, text=True, timeout=300, check=False
     )
-    report = json.loads(done.stdout)
-    assert (done.returncode, report["applied"], report["objective_value"]) == (0, True, 115)
+    report = json.loads(process.stdout)
+    assert (process.returncode, report["applied"], report["objective_value"]) == (0, True, 115)
     assert len(bed.objects()) == 6
     # YAML, and a workload too many.
     file.write_text(json.dumps(bed.body(clusters=bed.body()["clusters"][:1])))
-    left = optimize("-f", str(file), "-o", "yaml", "--dry-run")
-    assert left.exit_code == 1
-    assert "reason: capacity" in left.stdout
-    shown = optimize("--reset", bed.namespace, "--dry-run")
-    assert (shown.exit_code, shown.stdout.count("would be deleted")) == (0, 6)
+    yaml_result = optimize("-f", str(file), "-o", "yaml", "--dry-run")
+    assert yaml_result.exit_code == 1
+    assert "reason: capacity" in yaml_result.stdout
+    result = optimize("--reset", bed.namespace, "--dry-run")
+    assert (result.exit_code, result.stdout.count("would be deleted")) == (0, 6)
     assert len(bed.objects()) == 6
     undone = optimize("--reset", bed.namespace)
     assert (undone.exit_code, undone.stdout.count("deleted")) == (0, 6)
@@ -163,10 +165,10 @@ def test_mistakes_of_the_command(bed: Bed, optimize: Callable[..., Result], tmp_
         (["--reset", ".."], 2, "'..' is not a valid namespace name"),
         (["--reset", bed.namespace, "--plot", "plan.png"], 2, "not allowed with --reset, which draws no plan"),
     ):
-        done = optimize(*arguments)
-        assert (done.exit_code, done.stdout) == (code, ""), done.output
-        assert message in re.sub(r"[\s│]+", " ", done.stderr)
+        result = optimize(*arguments)
+        assert (result.exit_code, result.stdout) == (code, ""), result.output
+        assert message in re.sub(r"[\s│]+", " ", result.stderr)
     params.write_text(json.dumps(bed.body()))
-    done = optimize("-f", str(params), "--plot", str(tmp_path / "plan.gif"))
-    assert (done.exit_code, "the name has to end in" in done.stderr) == (1, True)
+    result = optimize("-f", str(params), "--plot", str(tmp_path / "plan.gif"))
+    assert (result.exit_code, "the name has to end in" in result.stderr) == (1, True)
     assert bed.versions() == in_force

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[5]
 
 def manifests() -> dict[str, dict[str, Any]]:
     text = (ROOT / "deploy" / "optimizer" / "optimizer.yaml").read_text()
-    return {one["kind"]: one for one in yaml.safe_load_all(text)}
+    return {manifest["kind"]: manifest for manifest in yaml.safe_load_all(text)}
 
 
 def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
@@ -46,13 +46,13 @@ def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
 
 
 def test_the_deployment_runs_the_command_with_tokens_asked_for() -> None:
-    found = manifests()
-    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    objects_by_kind = manifests()
+    (container,) = objects_by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["optimizer", "--host", "::", "--auth", "kubernetes"]
-    account = found["ServiceAccount"]["metadata"]
-    (subject,) = found["ClusterRoleBinding"]["subjects"]
+    account = objects_by_kind["ServiceAccount"]["metadata"]
+    (subject,) = objects_by_kind["ClusterRoleBinding"]["subjects"]
     assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
-    assert found["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
-    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert found["Service"]["spec"]["selector"].items() <= labels.items()
-    assert found["Service"]["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 8338
+    assert objects_by_kind["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
+    labels = objects_by_kind["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert objects_by_kind["Service"]["spec"]["selector"].items() <= labels.items()
+    assert objects_by_kind["Service"]["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 8338

@@ -27,9 +27,9 @@ from ...unit.optimizer.test_solve import cluster, workload
 @pytest.fixture(scope="module")
 def process() -> Iterator[SolverProcess]:
     """One that is replaced by what some tests do to it, and works again after each of them."""
-    made = SolverProcess(patience=0.2, grace=30)
-    yield made
-    made.close()
+    solver_process = SolverProcess(patience=0.2, grace=30)
+    yield solver_process
+    solver_process.close()
 
 
 def pid_of(process: SolverProcess) -> int:
@@ -120,7 +120,7 @@ def test_closing_cuts_what_is_solved_and_what_waits() -> None:
         waiting = [threads.submit(process.solve, instance(2, 2, 2), SearchLimits()) for _ in range(2)]
         wait_for(process._lock.locked, 5)
         process.close()
-        for one in waiting:
+        for future in waiting:
             with pytest.raises(SolverError, match="the optimiser is shutting down, no plan was made; try again"):
-                one.result(60)
+                future.result(60)
     assert not Path(f"/proc/{pid}").exists()

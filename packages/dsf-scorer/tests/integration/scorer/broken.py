@@ -35,7 +35,7 @@ def finite(series: dict[str, Any]) -> list[float]:
 
 def mean(data: list[dict[str, Any]]) -> Results:
     """What a scorer should do."""
-    return [{"metric": one["metric"], "score": sum(v) / len(v)} for one in data if (v := finite(one))]
+    return [{"metric": series["metric"], "score": sum(v) / len(v)} for series in data if (v := finite(series))]
 
 
 def answered(results: Any) -> Response:
@@ -105,7 +105,9 @@ def refuses(count: Callable[[int], bool]) -> Score:
 
 def naive(data: list[dict[str, Any]], value: Callable[[list[float]], Any]) -> Results:
     """One result per series, whatever it holds."""
-    return [{"metric": one["metric"], "score": value([float(text) for _, text in one["values"]])} for one in data]
+    return [
+        {"metric": series["metric"], "score": value([float(text) for _, text in series["values"]])} for series in data
+    ]
 
 
 def without_values(then: Callable[[], Any]) -> Score:
@@ -113,7 +115,7 @@ def without_values(then: Callable[[], Any]) -> Score:
 
     def score(data: list[dict[str, Any]]) -> Any:
         results = mean(data)
-        if any(not one["values"] for one in data):
+        if any(not series["values"] for series in data):
             results.append({"metric": {"pod": "x"}, "score": then()})
         return results
 
@@ -125,7 +127,7 @@ def with_nan(then: Callable[[], Any]) -> Score:
 
     def score(data: list[dict[str, Any]]) -> Any:
         results = mean(data)
-        if any(one["values"] and not finite(one) for one in data):
+        if any(series["values"] and not finite(series) for series in data):
             results.append({"metric": {"pod": "x"}, "score": then()})
         return results
 
@@ -147,7 +149,7 @@ def slow(seconds: float, length: int) -> Score:
     return score
 
 
-def asked(**params: Any) -> dict[str, Any]:
+def config_with(**params: Any) -> dict[str, Any]:
     """/config with other parameters of the source."""
     source = CONFIG["source"]
     return {**CONFIG, "source": {**source, "params": {**source["params"], **params}}}
@@ -200,7 +202,7 @@ def redirect() -> Response:
 BROKEN: list[tuple[str, str, Callable[[], FastAPI], tuple[str, ...]]] = [
     ("health", "503", lambda: api(health=lambda: JSONResponse({}, 503)), ()),
     ("health", "later than the hub waits", lambda: api(health=lambda: late(6, {})), ()),
-    ("config", "more points than Prometheus gives", lambda: api(config=asked(range=8_640_000, step=1)), ()),
+    ("config", "more points than Prometheus gives", lambda: api(config=config_with(range=8_640_000, step=1)), ()),
     ("config", "500", lambda: api(config=JSONResponse({}, 500)), ()),
     ("config", "not JSON", lambda: api(config=PlainTextResponse("name: x")), ()),
     ("config", "a list", lambda: api(config=[]), ()),

@@ -32,14 +32,14 @@ def series(pod: str, *values: str) -> dict[str, Any]:
 
 def scorer(prometheus: str, **values: Any) -> Scorer:
     source = Prometheus(query="a; b", range=600, step=60, host=prometheus)
-    made = Scorer(name="mean", description="d", score_name="mean", interval=30, source=source, **values)
+    new_scorer = Scorer(name="mean", description="d", score_name="mean", interval=30, source=source, **values)
 
-    @made.score
+    @new_scorer.score
     def mean(series: list[Series]) -> Iterable[Score]:
-        for one in series:
-            yield one.score(np.mean(one.values), meta="m")
+        for item in series:
+            yield item.score(np.mean(item.values), meta="m")
 
-    return made
+    return new_scorer
 
 
 def summary_of(url: str, *, token: bool = False) -> ScorerSummary:
@@ -89,11 +89,11 @@ def test_token_is_required_by_a_guarded_scorer(
     secret = tmp_path / "secrets" / "mine" / "token"
     secret.parent.mkdir(parents=True)
     secret.write_text("right")
-    known = tmp_path / "known"
-    known.write_text("right")
+    token_file = tmp_path / "known"
+    token_file.write_text("right")
     with (
         ScriptedServer(matrix(series("x", "1"))) as prometheus,
-        served(scorer(prometheus.url, token=Bearer(file=known))) as url,
+        served(scorer(prometheus.url, token=Bearer(file=token_file))) as url,
     ):
         assert cycle(summary_of(url, token=True)).results
         with pytest.raises(CycleError) as caught:
@@ -102,13 +102,13 @@ def test_token_is_required_by_a_guarded_scorer(
 
 
 def test_unavailable_is_tried_again(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
-    made = Scorer(name="away", description="d", score_name="away", interval=30)
+    unavailable_scorer = Scorer(name="away", description="d", score_name="away", interval=30)
 
-    @made.score
+    @unavailable_scorer.score
     def away(_: list[Series]) -> list[Score]:
         raise Unavailable("the model does not answer", retry_after=3)
 
-    with served(made) as url, pytest.raises(CycleError) as caught:
+    with served(unavailable_scorer) as url, pytest.raises(CycleError) as caught:
         cycle(summary_of(url))
     assert (caught.value.reason, caught.value.retryable, caught.value.retry_after) == ("http_error", True, 3.0)
     assert "the model does not answer" in caught.value.message
@@ -116,19 +116,23 @@ def test_unavailable_is_tried_again(cycle: Callable[[ScorerSummary], ScoringResp
 
 @pytest.mark.parametrize("size", [1_000_001, 20_000_000])
 def test_the_agent_hears_why_a_request_is_too_large(size: int) -> None:
-    made = Scorer(name="small", description="d", score_name="small", interval=30, limits=Limits(bytes=1_000_000))
-    made.score(lambda _: [])
-    with served(made) as url, pytest.raises(HttpError) as caught:
+    small_scorer = Scorer(
+        name="small", description="d", score_name="small", interval=30, limits=Limits(bytes=1_000_000)
+    )
+    small_scorer.score(lambda _: [])
+    with served(small_scorer) as url, pytest.raises(HttpError) as caught:
         http.post(f"{url}/scoring", b" " * size, deadline=time.monotonic() + 20, max_bytes=1000)
     assert caught.value.status == 413
     assert "more than 1000000 bytes" in str(caught.value)
 
 
 def test_the_agent_hears_why_it_is_refused_while_it_sends_much(tmp_path: Path) -> None:
-    known = tmp_path / "known"
-    known.write_text("right")
-    made = Scorer(name="closed", description="d", score_name="closed", interval=30, token=Bearer(file=known))
-    made.score(lambda _: [])
-    with served(made) as url, pytest.raises(HttpError) as caught:
+    token_file = tmp_path / "known"
+    token_file.write_text("right")
+    guarded_scorer = Scorer(
+        name="closed", description="d", score_name="closed", interval=30, token=Bearer(file=token_file)
+    )
+    guarded_scorer.score(lambda _: [])
+    with served(guarded_scorer) as url, pytest.raises(HttpError) as caught:
         http.post(f"{url}/scoring", b" " * 20_000_000, deadline=time.monotonic() + 20, max_bytes=1000)
     assert caught.value.reason == "unauthorized"

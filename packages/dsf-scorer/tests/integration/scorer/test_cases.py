@@ -188,8 +188,8 @@ def test_several_sources(tmp_path: Path) -> None:
     app = Scorer(name="n", description="d", score_name="s", interval=30, sources=sources)
 
     @app.score_sources
-    def both(given: Sources) -> Iterable[Score]:
-        yield Score(sum(one.values.sum() for one in given["load"]) + 10 * len(given["power"]), {"node": "a"})
+    def both(sources: Sources) -> Iterable[Score]:
+        yield Score(sum(series.values.sum() for series in sources["load"]) + 10 * len(sources["power"]), {"node": "a"})
 
     text = """
 url: {url}

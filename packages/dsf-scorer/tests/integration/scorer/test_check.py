@@ -18,7 +18,7 @@ from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Sou
 from tests.support.commandline import dsf
 from tests.support.scoringservices import hub_waits, served
 
-from .broken import BROKEN, CONFIG, api, asked, changed, late, mean, relabelled, scaled
+from .broken import BROKEN, CONFIG, api, changed, config_with, late, mean, relabelled, scaled
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +65,9 @@ def test_scorer_of_several_sources_passes_the_checks() -> None:
 
     @app.score_sources
     def both(sources: Sources) -> Iterable[Score]:
-        for one, other in zip(sources["load"], sources["power"], strict=True):
-            if len(one.finite()) and len(other.finite()):
-                yield one.score((one.finite().values.mean() + other.finite().values.mean()) / 4)
+        for load, other in zip(sources["load"], sources["power"], strict=True):
+            if len(load.finite()) and len(other.finite()):
+                yield load.score((load.finite().values.mean() + other.finite().values.mean()) / 4)
 
     with served(app) as url:
         code, points = check(f"{url}/config", "--skip", "large")
@@ -94,7 +94,7 @@ def test_mistake_fails_only_its_own_check(
 
 
 def test_points_of_a_series_up_to_the_limit_of_prometheus() -> None:
-    with served(api(config=asked(range=11_000, step=1))) as url:
+    with served(api(config=config_with(range=11_000, step=1))) as url:
         _, points = check(f"{url}/config", "--skip", "large")
     assert points["config"]["outcome"] == "pass"
 
@@ -102,12 +102,12 @@ def test_points_of_a_series_up_to_the_limit_of_prometheus() -> None:
 @pytest.mark.parametrize(
     ("point", "make", "options", "message"),
     [
-        ("config", lambda: api(config=asked(range=60, step=300)), (), "one sample, 60 s old"),
+        ("config", lambda: api(config=config_with(range=60, step=300)), (), "one sample, 60 s old"),
         # More than half of what it waits; a busy machine may add the other half.
         ("health", lambda: api(health=lambda: late(6.5, {})), (), "of the 12 s that the hub waits"),
         (
             "range",
-            lambda: api(config=asked(query="avg by (pod) (up)")),
+            lambda: api(config=config_with(query="avg by (pod) (up)")),
             (),
             "all 20 scores are between -1 and 1 and are published as 0",
         ),
@@ -175,17 +175,23 @@ def test_warnings_are_no_failures() -> None:
 
 def library(**values: Any) -> Scorer:
     source = Prometheus(query="100 * avg by (pod) (up)", range=600, step=60, host="http://prometheus:9090")
-    given: dict[str, Any] = {"name": "mean", "description": "d", "score_name": "mean", "interval": 30, "source": source}
-    made = Scorer(**(given | values))
+    defaults: dict[str, Any] = {
+        "name": "mean",
+        "description": "d",
+        "score_name": "mean",
+        "interval": 30,
+        "source": source,
+    }
+    new_scorer = Scorer(**(defaults | values))
 
-    @made.score
+    @new_scorer.score
     def score(series: list[Series]) -> Iterable[Score]:
-        for one in series:
-            values = one.finite().values
+        for item in series:
+            values = item.finite().values
             if values.size:
-                yield one.score(values.mean())
+                yield item.score(values.mean())
 
-    return made
+    return new_scorer
 
 
 def test_the_library_passes(tmp_path: Path) -> None:
@@ -309,7 +315,7 @@ def spread(value: Callable[[Series], float]) -> Scorer:
 
     @app.score
     def score(series: list[Series]) -> Iterable[Score]:
-        return [one.score(value(one)) for one in series if len(one)]
+        return [item.score(value(item)) for item in series if len(item)]
 
     return app
 
@@ -321,13 +327,17 @@ def test_scores_that_are_no_numbers_are_said_in_check_log_and_answer(caplog: pyt
     assert by_outcome(points, "warn") == {"one-series", "many-series"}, points
     assert points["many-series"]["message"] == "several series: every result was dropped (nan)"
     assert points["gaps"]["message"] == "0 results, 4 nan left out"
-    logged = [one.getMessage() for one in caplog.records if one.name == "dsf.scorer" and one.levelname == "WARNING"]
+    logged = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "dsf.scorer" and record.levelname == "WARNING"
+    ]
     assert len(logged) == 1
     assert "scorer=spread reason=nan" in logged[0]
 
 
 def test_series_without_a_score_are_named() -> None:
-    with served(spread(lambda one: float("nan") if one.labels["pod"] == "pod-3" else 7.5)) as url:
+    with served(spread(lambda series: float("nan") if series.labels["pod"] == "pod-3" else 7.5)) as url:
         _, points = check(f"{url}/config", "--skip", "large")
     assert points["many-series"]["message"] == ("several series: 1 of 20 have no score (nan), such as {'pod': 'pod-3'}")
 
@@ -360,17 +370,21 @@ def test_queries_run_on_a_prometheus(status: int, answer: object, outcome: str, 
 
 def test_queries_run_by_post_as_a_source_may_say() -> None:
     prometheus = FastAPI()
-    asked = []
+    query_bodies = []
 
     @prometheus.post("/api/v1/query_range")
     async def query_range(request: Request) -> JSONResponse:
-        asked.append(parse_qs((await request.body()).decode()))
+        query_bodies.append(parse_qs((await request.body()).decode()))
         return JSONResponse({"status": "success", "data": {"resultType": "matrix", "result": [{}]}})
 
     skipped = [part for name in NAMES if name not in ("config", "query") for part in ("--skip", name)]
     with served(api()) as url, served(prometheus) as server:
         code, points = check(f"{url}/config", *skipped, "--prometheus", server, "--post")
-        assert (code, points["query"]["message"], asked[0].keys()) == (0, "1 series", {"query", "start", "end", "step"})
+        assert (code, points["query"]["message"], query_bodies[0].keys()) == (
+            0,
+            "1 series",
+            {"query", "start", "end", "step"},
+        )
         assert check(f"{url}/config", *skipped, "--prometheus", server)[0] == 1
 
 
@@ -384,6 +398,6 @@ def test_queries_run_by_post_as_a_source_may_say() -> None:
     ],
 )
 def test_no_message_shows_a_secret_of_a_url(arguments: tuple[str, ...]) -> None:
-    done = dsf("scorer", *arguments)
-    assert done.exit_code != 0
-    assert "canary" not in done.output
+    result = dsf("scorer", *arguments)
+    assert result.exit_code != 0
+    assert "canary" not in result.output

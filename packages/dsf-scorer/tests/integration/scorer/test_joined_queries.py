@@ -57,16 +57,16 @@ def test_series_of_joined_queries_can_be_told_apart(prometheus: str, tmp_path: P
     file.write_text(text)
 
     def labels(query: str) -> dict[str, str]:
-        found = json.loads(
+        result = json.loads(
             http.get(
                 f"{prometheus}/api/v1/query?{urlencode({'query': query})}",
                 deadline=time.monotonic() + 60,
                 max_bytes=10**6,
             )
         )
-        assert len(found["data"]["result"]) == 1, found
-        return dict(found["data"]["result"][0]["metric"])
+        assert len(result["data"]["result"]) == 1, result
+        return dict(result["data"]["result"][0]["metric"])
 
     queries = split_queries(load(file).app.config()["source"]["params"]["query"])
-    asked = wait_for(lambda: [labels(query) for query in queries], 60, "two scrapes")
-    assert asked == [{"node": "n1", "asked": "cpu"}, {"node": "n1", "asked": "memory"}]
+    label_sets = wait_for(lambda: [labels(query) for query in queries], 60, "two scrapes")
+    assert label_sets == [{"node": "n1", "asked": "cpu"}, {"node": "n1", "asked": "memory"}]

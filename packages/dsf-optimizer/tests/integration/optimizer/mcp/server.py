@@ -16,8 +16,8 @@ from tests.support.wait import wait_for
 
 def environment(**settings: object) -> dict[str, str]:
     """Nothing of this process's environment but what programs need to start, and these settings; None is not set."""
-    own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return own | {f"DSF_{name.upper()}": str(value) for name, value in settings.items() if value is not None}
+    variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return variables | {f"DSF_{name.upper()}": str(value) for name, value in settings.items() if value is not None}
 
 
 class Server:

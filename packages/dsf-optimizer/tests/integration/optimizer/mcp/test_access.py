@@ -56,8 +56,8 @@ def test_reader_may_propose_plans_and_not_apply_them(
     proposal = reader.ask("propose_plan", **bed.body())
     assert proposal["objective_value"] == 115
     assert len(reader.ask("list_scores", cluster=bed.clusters[0])["scores"]) == 2
-    refused = reader.problem("apply_plan", **bed.body(), planId=proposal["plan_id"])
-    assert refused == (
+    refusal = reader.problem("apply_plan", **bed.body(), planId=proposal["plan_id"])
+    assert refusal == (
         f"system:serviceaccount:{bed.namespace}:reader may not create placements.cluster.open-cluster-management.io "
         f"in namespace {bed.namespace}; needed to apply a plan"
     )
@@ -80,9 +80,9 @@ def test_callers_at_the_same_time_are_not_mixed_up(guarded_server: Server, bed: 
         return name, bool(result.is_error), problem(result) if result.is_error else ""
 
     with ThreadPoolExecutor(8) as pool:
-        for name, is_error, said in pool.map(ask, range(24)):
+        for name, is_error, text in pool.map(ask, range(24)):
             assert is_error is (name == "looks")
-            assert not is_error or said.startswith(f"system:serviceaccount:{bed.namespace}:looks may not")
+            assert not is_error or text.startswith(f"system:serviceaccount:{bed.namespace}:looks may not")
     calls = [line for line in guarded_server.log().splitlines() if '"tool called"' in line and bed.namespace in line]
     assert sum(f"{bed.namespace}:moves" in line for line in calls) == 12
 
@@ -106,13 +106,13 @@ def test_foreign_web_page_is_refused_even_with_a_token(
     guarded_server: Server, bed: Bed, token: Callable[..., str]
 ) -> None:
     good = {"Authorization": f"Bearer {token('browser', READER)}"}
-    refused = post(guarded_server.mcp, **good, Origin="https://evil.example")
-    assert refused.status_code == 403
-    assert refused.json()["detail"].startswith("requests of the web page 'https://evil.example' are refused")
+    response = post(guarded_server.mcp, **good, Origin="https://evil.example")
+    assert response.status_code == 403
+    assert response.json()["detail"].startswith("requests of the web page 'https://evil.example' are refused")
     assert post(guarded_server.mcp, **good, Origin="null").status_code == 403
     assert post(guarded_server.mcp, **good, Origin="http://127.0.0.1.evil.example").status_code == 403
     assert post(guarded_server.mcp, **good, Origin="http://[").status_code == 403
     assert post(guarded_server.mcp, **good, Origin="http://localhost:3000").status_code == 200
     # A page of the service itself, by whatever name it is known.
-    own = {"Host": "optimizer.example", "Origin": "https://optimizer.example"}
-    assert post(guarded_server.mcp, **good, **own).status_code == 200
+    same_origin = {"Host": "optimizer.example", "Origin": "https://optimizer.example"}
+    assert post(guarded_server.mcp, **good, **same_origin).status_code == 200

@@ -53,8 +53,8 @@ def test_clients_of_the_old_dialect_need_no_session(open_server: Server) -> None
 def test_non_protocol_requests_are_refused(
     open_server: Server, body: bytes, headers: dict[str, str], status: int
 ) -> None:
-    sent = {"Content-Type": "application/json"} | ACCEPT | headers
-    answer = requests.post(open_server.mcp, data=body, headers=sent, timeout=300)
+    request_headers = {"Content-Type": "application/json"} | ACCEPT | headers
+    answer = requests.post(open_server.mcp, data=body, headers=request_headers, timeout=300)
     assert answer.status_code == status, answer.text
     assert "Traceback" not in answer.text
 

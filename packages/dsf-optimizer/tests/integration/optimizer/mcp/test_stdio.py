@@ -71,15 +71,15 @@ class Talk:
 @pytest.fixture
 def talk(common: dict[str, object], tmp_path: Path) -> Iterator[Talk]:
     """A conversation that has begun."""
-    made = Talk(tmp_path / "stderr", common)
+    session = Talk(tmp_path / "stderr", common)
     try:
-        made.send(INITIALIZE)
-        assert made.read()["result"]["serverInfo"]["name"] == "dynamic-scoring"
-        made.send(INITIALIZED)
-        yield made
+        session.send(INITIALIZE)
+        assert session.read()["result"]["serverInfo"]["name"] == "dynamic-scoring"
+        session.send(INITIALIZED)
+        yield session
     finally:
-        made.process.kill()
-        made.process.communicate()
+        session.process.kill()
+        session.process.communicate()
 
 
 def test_standard_output_contains_protocol_messages_only(
@@ -93,7 +93,7 @@ def test_standard_output_contains_protocol_messages_only(
     answers = [talk.read()]
     while answers[-1].get("id") != 9:
         answers.append(talk.read())
-    assert all("error" in one for one in answers)
+    assert all("error" in response for response in answers)
     plan = talk.call(2, "propose_plan", bed.body())["structuredContent"]
     assert plan["objective_value"] == 115
     assert talk.call(3, "apply_plan", bed.body() | {"planId": plan["plan_id"]})["structuredContent"]["applied"] is True
@@ -125,8 +125,8 @@ def test_signals_end_it_with_its_solver(talk: Talk, bed: Bed, number: signal.Sig
 
 def test_without_a_hub_it_says_what_to_set(tmp_path: Path) -> None:
     unset = dict.fromkeys((name for name in os.environ if name.startswith((ENV_PREFIX, "KUBE"))), None)
-    own = {"HOME": str(tmp_path), "DSF_REDIS_URL": "redis://:hunter2@127.0.0.1:1/0"}
-    answer = CliRunner().invoke(app, ["mcp"], prog_name="dsf", env={**unset, **own})
+    variables = {"HOME": str(tmp_path), "DSF_REDIS_URL": "redis://:hunter2@127.0.0.1:1/0"}
+    answer = CliRunner().invoke(app, ["mcp"], prog_name="dsf", env={**unset, **variables})
     assert (answer.exit_code, answer.stdout) == (1, "")
     assert "Set DSF_KUBECONFIG" in answer.stderr
     assert "hunter2" not in answer.stderr

@@ -39,14 +39,14 @@ def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
         schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
         assert set(schemas) == READING | DESTRUCTIVE | {"rescore"}
 
-        async def ask(tool: str, **given: Any) -> Any:
-            result = await client.call_tool(tool, given)
+        async def ask(tool: str, **arguments: Any) -> Any:
+            result = await client.call_tool(tool, arguments)
             assert not result.is_error, result.content
             jsonschema.validate(result.structured_content, schemas[tool])
             return result.structured_content
 
-        found = await ask("list_scores", cluster=bed.clusters[0])
-        performance, power = found["scores"]
+        score_list = await ask("list_scores", cluster=bed.clusters[0])
+        performance, power = score_list["scores"]
         assert (performance["score"], power["score"]) == (PERFORMANCE, POWER)
         assert (performance["meaning"], performance["item_names"]) == (MEANING, "${app};${device}")
         assert performance["freshness"]["expired"] is False
@@ -56,30 +56,30 @@ def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
 
         scorer = await ask("explain_scorer", name="performance-scorer")
         assert (scorer["description"], scorer["score_object"]) == (MEANING, PERFORMANCE)
-        assert {one["cluster"] for one in scorer["scores"]} >= set(bed.clusters)
+        assert {score["cluster"] for score in scorer["scores"]} >= set(bed.clusters)
 
         proposal = await ask("propose_plan", **bed.body())
         assert (proposal["status"], proposal["objective_value"], proposal["applied"]) == ("Optimal", 115, False)
-        assert {one["device"] for one in proposal["workloads"]} == {"3g.48gb"}
-        assert all(one["why_not"] and one["next_best"] for one in proposal["workloads"])
+        assert {workload["device"] for workload in proposal["workloads"]} == {"3g.48gb"}
+        assert all(workload["why_not"] and workload["next_best"] for workload in proposal["workloads"])
         assert proposal["output_yaml"] is None
         assert f"planId {proposal['plan_id']}" in proposal["next_step"]
         assert bed.objects() == {}
 
-        done = await ask("apply_plan", **bed.body(), planId=proposal["plan_id"], includeYaml=True)
-        assert (done["applied"], done["plan_id"]) == (True, proposal["plan_id"])
-        assert "kind: PlacementBinding" in done["output_yaml"]
+        applied = await ask("apply_plan", **bed.body(), planId=proposal["plan_id"], includeYaml=True)
+        assert (applied["applied"], applied["plan_id"]) == (True, proposal["plan_id"])
+        assert "kind: PlacementBinding" in applied["output_yaml"]
         assert bed.bound() == [bed.policy("enable-mig-3g", 0), bed.policy("enable-mig-3g", 1)]
         (plan,) = (await ask("list_plans", namespace=bed.namespace))["items"]
-        assert (plan["plan_id"], plan["complete"]) == (done["plan_id"], True)
+        assert (plan["plan_id"], plan["complete"]) == (applied["plan_id"], True)
 
         proposal = await ask("propose_plan", **bed.body(POWER))
         assert proposal["objective_value"] == 170
         await ask("apply_plan", **bed.body(POWER), planId=proposal["plan_id"])
         assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
 
-        gone = await ask("reset", namespace=bed.namespace)
-        assert {one["change"] for one in gone["deleted"]} == {"deleted"}
+        reset_report = await ask("reset", namespace=bed.namespace)
+        assert {deletion["change"] for deletion in reset_report["deleted"]} == {"deleted"}
         assert (await ask("reset", namespace=bed.namespace))["deleted"] == []
         assert (await ask("list_plans", namespace=bed.namespace))["items"] == []
 
