@@ -34,7 +34,6 @@ app = typer.Typer(
     cls=CommandGroup,
     help="Dynamic scoring of clusters. Commands use a running `dsf demo` or the Redis of DSF_REDIS_URL; of "
     "several demos, --context NAME after the command selects one.",
-    callback=lambda: None,
     no_args_is_help=True,
     add_completion=True,
     # Tracebacks go into bug reports; local variables may contain passwords.
@@ -73,6 +72,14 @@ def version(output: Output = Format.TABLE) -> None:
     emit(versions, output, lambda: f"dsf {versions.dsf} (Python {versions.python}, Celery {versions.celery})")
 
 
+def _print_version(is_set: bool) -> None:
+    if is_set:
+        from importlib import metadata
+
+        typer.echo(f"dsf {metadata.version('dynamic-scoring-framework')}")
+        raise typer.Exit
+
+
 def crds(
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="yaml or json; kubectl accepts both.")
@@ -89,6 +96,15 @@ def crds(
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         typer.echo(crd.dump_crds(), nl=False)
+
+
+@app.callback()
+def _options(
+    _show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Carries the option."""
 
 
 app.command("status", cls=FleetCommand, rich_help_panel=_LOOK)(status.status)

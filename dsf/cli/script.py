@@ -1,7 +1,9 @@
-"""The console script `dsf`."""
+"""The console scripts `dsf`, `kubectl-dsf` and `kubectl_complete-dsf`."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 
 from dsf.process.launch import end_when_told, launch
@@ -15,3 +17,21 @@ def run() -> None:
     from dsf.cli.main import run as run_any
 
     run_any()
+
+
+def complete_for_kubectl() -> None:
+    """Print the completions of `kubectl dsf ARGUMENTS`, one per line, and the directive that kubectl expects."""
+    words = ["dsf", *(sys.argv[1:] or [""])]
+    os.environ |= {
+        "_DSF_COMPLETE": "complete_bash",
+        "COMP_WORDS": shlex.join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    sys.argv = ["dsf"]
+    from dsf.cli.main import run as run_any
+
+    try:
+        run_any()
+    finally:
+        # Cobra's ShellCompDirectiveNoFileComp.
+        sys.stdout.write(":4\n")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,23 @@ def test_missing_command_prints_help_and_is_a_usage_error(dsf: Dsf) -> None:
 def test_version(dsf: Dsf) -> None:
     assert dsf("version").stdout.startswith("dsf ")
     assert set(loaded(dsf("version", "-o", "json"))) == {"dsf", "python", "celery"}
+
+
+def test_version_option_prints_the_version(dsf: Dsf) -> None:
+    result = dsf("--version")
+    assert (result.exit_code, result.stdout) == (0, f"dsf {metadata.version('dynamic-scoring-framework')}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "completion"),
+    [((), "status"), (("sta",), "status"), (("schedule", "pau"), "pause"), (("status", "--out"), "--output")],
+)
+def test_kubectl_completes_commands_and_options(words: tuple[str, ...], completion: str) -> None:
+    script = Path(sys.executable).with_name("kubectl_complete-dsf")
+    result = subprocess.run([script, *words], capture_output=True, text=True, check=True, timeout=60)
+    *completions, directive = result.stdout.splitlines()
+    assert completion in completions
+    assert directive == ":4"
 
 
 def test_crds_command_prints_the_crds_of_the_models(dsf: Dsf) -> None:
