@@ -66,11 +66,11 @@ class Authenticator:
         return self._access(spec, url, deadline, is_direct)
 
     def _access(
-        self, spec: ServerAccess, url: str, deadline: float, is_direct: bool, refused: str | None = None
+        self, spec: ServerAccess, url: str, deadline: float, is_direct: bool, rejected_token: str | None = None
     ) -> Access:
         proxy = None if is_direct else spec.proxy_url
         hosts, tls = self._hosts(spec, url), self._tls(spec.tls)
-        builder = CredentialsBuilder(url, deadline, hosts, self._source, self._tokens, tls, refused, proxy)
+        builder = CredentialsBuilder(url, deadline, hosts, self._source, self._tokens, tls, rejected_token, proxy)
         builder.is_direct = is_direct
         for line in _shown(spec):
             builder.shows(line)
@@ -91,8 +91,8 @@ class Authenticator:
                 "secret_refused",
             )
         # The object names these, too.
-        named = (*spec.methods.token_urls, *((spec.proxy_url,) if spec.proxy_url else ()))
-        return TokenHosts([*spec.allowed_hosts, *map(base_url, named)]) if named else hosts
+        server_urls = (*spec.methods.token_urls, *((spec.proxy_url,) if spec.proxy_url else ()))
+        return TokenHosts([*spec.allowed_hosts, *map(base_url, server_urls)]) if server_urls else hosts
 
     def _tls(self, spec: Tls | None) -> TlsOptions:
         if spec is None:

@@ -29,16 +29,16 @@ class CredentialsBuilder:
         source: SecretSource,
         tokens: TokenCache,
         tls: TlsOptions,
-        refused: str | None = None,
+        rejected_token: str | None = None,
         proxy: str | None = None,
     ) -> None:
         """`url` is the request's URL, `hosts` are the servers that the Secrets are bound to, `tls` has no client
-        certificate. `refused` is a token that the server rejected, `proxy` a configured proxy."""
+        certificate. `rejected_token` is a token that the server rejected, `proxy` a configured proxy."""
         self.url = url
         self.deadline = deadline
         self.source = source
         self.tokens = tokens
-        self.refused = refused
+        self.rejected_token = rejected_token
         self.tls = tls
         #: Whether to bypass all proxies.
         self.is_direct = False
@@ -53,24 +53,24 @@ class CredentialsBuilder:
         self._secrets: list[str] = []
         self._shown: list[str] = []
 
-    def header(self, name: str, value: str, *, shown: str) -> None:
-        """Send this header; `shown` is its value for display."""
+    def header(self, name: str, value: str, *, masked_value: str) -> None:
+        """Send this header; `masked_value` is its value for display."""
         self._headers.append((name, value))
-        self._shown.append(f"{name}: {shown}")
+        self._shown.append(f"{name}: {masked_value}")
 
-    def parameter(self, name: str, value: str, *, shown: str) -> None:
+    def parameter(self, name: str, value: str, *, masked_value: str) -> None:
         """Send this URL parameter."""
         self._params.append((name, value))
-        self._shown.append(f"?{name}={shown}")
+        self._shown.append(f"?{name}={masked_value}")
 
     def bearer(self, token: str) -> None:
         """Send this token."""
         self.hide(token)
-        self.header("Authorization", f"Bearer {token}", shown=f"Bearer {MASK}")
+        self.header("Authorization", f"Bearer {token}", masked_value=f"Bearer {MASK}")
 
     def token(self, key: Hashable, get: Callable[[float], Token]) -> None:
         """Send a token that expires; the arguments are those of `TokenCache.token`, which says what it raises."""
-        self.renewable = self.tokens.token(key, get, self.deadline, self.refused)
+        self.renewable = self.tokens.token(key, get, self.deadline, self.rejected_token)
         self.bearer(self.renewable)
 
     def shows(self, line: str) -> None:

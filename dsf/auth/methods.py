@@ -41,19 +41,19 @@ def parse_token(data: bytes, name: str, key: str) -> str:
 def basic(method: Basic, builder: CredentialsBuilder) -> None:
     """Send a user and a password."""
     password = "" if method.password is None else builder.text(method.password)
-    user, shown = builder.value(method.username)
+    user, masked_user = builder.value(method.username)
     if ":" in user:
         raise SecretError("basic.username has a colon, which ends a user's name in HTTP", "secret_invalid")
     text = base64.b64encode(f"{user}:{password}".encode()).decode()
     builder.hide(text)
-    builder.header("Authorization", f"Basic {text}", shown=f"Basic {shown}:{MASK if password else ''}")
+    builder.header("Authorization", f"Basic {text}", masked_value=f"Basic {masked_user}:{MASK if password else ''}")
 
 
 def service_account_token(method: ServiceAccountToken, builder: CredentialsBuilder) -> None:
     """Send a token of the agent's own ServiceAccount for one audience."""
 
-    wanted = method.audience, method.expiration_seconds
-    builder.token(("serviceAccountToken", *wanted), partial(builder.source.account_token, *wanted))
+    token_parameters = method.audience, method.expiration_seconds
+    builder.token(("serviceAccountToken", *token_parameters), partial(builder.source.account_token, *token_parameters))
 
 
 def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -> None:
@@ -80,12 +80,12 @@ def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -
 def headers(method: tuple[Header, ...], builder: CredentialsBuilder) -> None:
     """Send headers with each request, such as a tenant's id or an API key."""
     for header in method:
-        value, shown = builder.value(header)
-        builder.header(header.name, value, shown=shown)
+        value, masked_value = builder.value(header)
+        builder.header(header.name, value, masked_value=masked_value)
 
 
 def query_parameters(method: tuple[Parameter, ...], builder: CredentialsBuilder) -> None:
     """Send parameters of each request's URL. Servers and proxies log them: prefer a header."""
     for parameter in method:
-        value, shown = builder.value(parameter)
-        builder.parameter(parameter.name, value, shown=shown)
+        value, masked_value = builder.value(parameter)
+        builder.parameter(parameter.name, value, masked_value=masked_value)

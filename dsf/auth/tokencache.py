@@ -27,11 +27,11 @@ class _CachedToken:
     renewed_at: float = 0.0
     ends_at: float = 0.0
 
-    def is_good(self, refused: str | None) -> bool:
-        return bool(self.value) and self.value != refused and time.monotonic() < self.ends_at
+    def is_good(self, rejected_token: str | None) -> bool:
+        return bool(self.value) and self.value != rejected_token and time.monotonic() < self.ends_at
 
-    def is_fresh(self, refused: str | None) -> bool:
-        return self.is_good(refused) and time.monotonic() < self.renewed_at
+    def is_fresh(self, rejected_token: str | None) -> bool:
+        return self.is_good(rejected_token) and time.monotonic() < self.renewed_at
 
 
 class TokenCache:
@@ -42,46 +42,52 @@ class TokenCache:
         # Guards _kept; never held while a server is asked.
         self._lock = threading.Lock()
 
-    def token(self, key: Hashable, get: Callable[[float], Token], deadline: float, refused: str | None = None) -> str:
+    def token(
+        self, key: Hashable, get: Callable[[float], Token], deadline: float, rejected_token: str | None = None
+    ) -> str:
         """The token of `key`, which covers all that the token depends on; `get` requests one until its deadline.
 
-        `refused` is one that a server rejected. Raises what `get` raises, and HttpError (timeout) when another
+        `rejected_token` is one that a server rejected. Raises what `get` raises, and HttpError (timeout) when another
         thread waits for the token's server until the deadline.
         """
         with self._lock:
-            kept = self._kept.pop(key, None) or _CachedToken()
-            self._kept[key] = kept
+            cached_token = self._kept.pop(key, None) or _CachedToken()
+            self._kept[key] = cached_token
             self._tidy()
-        if kept.is_fresh(refused):
-            return kept.value
+        if cached_token.is_fresh(rejected_token):
+            return cached_token.value
         # While the old token is valid, no other thread waits for the renewal.
-        if not kept.lock.acquire(timeout=0 if kept.is_good(refused) else max(0.0, deadline - time.monotonic())):
-            if kept.is_good(refused):
-                return kept.value
+        if not cached_token.lock.acquire(
+            timeout=0 if cached_token.is_good(rejected_token) else max(0.0, deadline - time.monotonic())
+        ):
+            if cached_token.is_good(rejected_token):
+                return cached_token.value
             raise HttpError("timeout", "another cycle waits for the server of the token, too", retryable=True)
         try:
-            return self._renewed(kept, get, deadline, refused)
+            return self._renewed(cached_token, get, deadline, rejected_token)
         finally:
-            kept.lock.release()
+            cached_token.lock.release()
 
-    def _renewed(self, kept: _CachedToken, get: Callable[[float], Token], deadline: float, refused: str | None) -> str:
-        if kept.is_fresh(refused):
-            return kept.value
+    def _renewed(
+        self, cached_token: _CachedToken, get: Callable[[float], Token], deadline: float, rejected_token: str | None
+    ) -> str:
+        if cached_token.is_fresh(rejected_token):
+            return cached_token.value
         until, now = deadline, time.monotonic()
-        if kept.is_good(refused):
+        if cached_token.is_good(rejected_token):
             # Half of what is left at most: a server that hangs must not end the cycle.
             until = now + min(_TRY, (deadline - now) / 2)
         try:
             value, seconds = get(until)
         except HttpError:
-            if not kept.is_good(refused):
+            if not cached_token.is_good(rejected_token):
                 raise
             # The old token is valid until the next attempt.
-            kept.renewed_at = time.monotonic() + 10.0
-            return kept.value
+            cached_token.renewed_at = time.monotonic() + 10.0
+            return cached_token.value
         now = time.monotonic()
-        kept.value, kept.ends_at = value, now + seconds
-        kept.renewed_at = now + max(seconds * _SHARE, seconds - 60.0)
+        cached_token.value, cached_token.ends_at = value, now + seconds
+        cached_token.renewed_at = now + max(seconds * _SHARE, seconds - 60.0)
         return value
 
     def _tidy(self) -> None:
@@ -90,7 +96,9 @@ class TokenCache:
             return
         now = time.monotonic()
         # The newest is left out: it has no token yet.
-        others = list(self._kept.items())[:-1]
-        ended = [key for key, kept in others if kept.ends_at < now and not kept.lock.locked()]
-        for key in ended or list(self._kept)[:1]:
+        older_items = list(self._kept.items())[:-1]
+        expired_keys = [
+            key for key, cached_token in older_items if cached_token.ends_at < now and not cached_token.lock.locked()
+        ]
+        for key in expired_keys or list(self._kept)[:1]:
             del self._kept[key]

@@ -133,8 +133,8 @@ class Dispatcher:
             ("EXISTS", *(keys.mail_slots(cluster)[-1] for cluster in clusters)),
             is_strict=False,
         )
-        *lengths, taken = counts
-        for answer in (texts, override_texts, taken):
+        *lengths, used_last_slots = counts
+        for answer in (texts, override_texts, used_last_slots):
             if isinstance(answer, redis.RedisError):
                 raise answer
         return _Batch(
@@ -147,7 +147,7 @@ class Dispatcher:
                 queue: length if isinstance(length, int) else self._queue_limit
                 for queue, length in zip(queues, lengths, strict=True)
             },
-            full=self._full(clusters if taken else ()),
+            full=self._full(clusters if used_last_slots else ()),
         )
 
     def _full(self, clusters: Sequence[str]) -> Set[str]:
@@ -205,7 +205,7 @@ class Dispatcher:
         batch.waiting[queue] += 1
         return self._send(batch.now, pair, due, next_due(pair, runs.interval, due, batch.now), runs)
 
-    def _send(self, now: float, pair: str, due: float, following: float, runs: Effective) -> _Row:
+    def _send(self, now: float, pair: str, due: float, next_due: float, runs: Effective) -> _Row:
         cluster, scorer = keys.split_pair(pair)
         scheduled = scheduled_time(pair, runs.interval, due, now)
         expires = scheduled + runs.interval
@@ -213,7 +213,7 @@ class Dispatcher:
         return _Row(
             pair,
             due,
-            following,
+            next_due,
             _SEND,
             keys.run_member(cluster, scorer, run_id),
             run_deadline(expires),
@@ -237,10 +237,10 @@ class Dispatcher:
             arguments += [repr(field) if isinstance(field, float) else field for field in row]
         # Time of sending, for the lag: as late as possible.
         arguments.insert(0, repr(self._clock()))
-        left, *spoilt = self._commit(
+        skipped_count, *spoilt = self._commit(
             keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *touched], args=arguments
         )
-        if left:
-            log.info("pairs were dispatched or changed by another process", pairs=left)
+        if skipped_count:
+            log.info("pairs were dispatched or changed by another process", pairs=skipped_count)
         if spoilt:
             log.error("pairs get no tick: what Redis has of them is spoilt", count=len(spoilt), first=spoilt[:5])

@@ -58,8 +58,8 @@ class RateLimiter:
         counter = self._counters.get(scorer)
         return counter is not None and pair in counter.tickets
 
-    def use(self, scorer: str, pair: str, following: float) -> None:
-        """The pair runs and uses its ticket. `following` is its next slot.
+    def use(self, scorer: str, pair: str, next_due: float) -> None:
+        """The pair runs and uses its ticket. `next_due` is its next due time.
 
         If tickets are issued beyond that slot, the pair takes the next one now. Without that, a pair whose slot comes
         soon after its run would queue again before others, and run more often.
@@ -67,7 +67,7 @@ class RateLimiter:
         counter = self._counters.get(scorer)
         if counter is None or counter.tickets.pop(pair, None) is None:
             return
-        if counter.free > following:
+        if counter.free > next_due:
             counter.tickets[pair] = counter.free
             counter.free += counter.gap
 

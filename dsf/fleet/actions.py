@@ -44,15 +44,15 @@ class Actions:
             is_all = not clusters
         finally:
             # An error may come after earlier ticks were sent.
-            if sent := [run for run in runs if run.run_id]:
-                refused = len(runs) - len(sent)
+            if sent_runs := [run for run in runs if run.run_id]:
+                unsent_count = len(runs) - len(sent_runs)
                 self._record(
                     Action.RESCORE,
                     scorer,
-                    [] if is_all else [run.cluster for run in sent],
-                    cluster_count=len(sent),
-                    detail=f"{refused} not sent" if refused else "",
-                    reference=sent[0].run_id if len(sent) == 1 else "",
+                    [] if is_all else [run.cluster for run in sent_runs],
+                    cluster_count=len(sent_runs),
+                    detail=f"{unsent_count} not sent" if unsent_count else "",
+                    reference=sent_runs[0].run_id if len(sent_runs) == 1 else "",
                     note=note,
                 )
         return runs
@@ -61,28 +61,28 @@ class Actions:
         """Set the interval. Raises ValueError for one that is not 1..MAX_SECONDS (`dsf.api.types`)."""
         target = target_of(scorer, cluster)
         before = self._store.overrides().get(target)
-        done = self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
+        override = self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
         was = f", was {before.interval} s" if before is not None and before.interval is not None else ""
         self._record(Action.INTERVAL, scorer, _named(cluster), detail=f"{seconds} s{was}", note=note)
-        return done
+        return override
 
     def pause(
         self, scorer: str, cluster: str | None, until: float | None = None, *, note: str = ""
     ) -> ScheduleOverride:
         """Send no ticks until a moment (unix seconds), or until resumed."""
-        done = self._store.set_override(
+        override = self._store.set_override(
             target_of(scorer, cluster), paused=True, paused_until=until, note=note, by=self._actor.name
         )
-        end = done.paused_until
+        end = override.paused_until
         detail = "without an end" if end is None else f"until {rfc3339(datetime.fromtimestamp(end, UTC))}"
         self._record(Action.PAUSE, scorer, _named(cluster), detail=detail, note=note)
-        return done
+        return override
 
     def resume(self, scorer: str, cluster: str | None, *, note: str = "") -> ScheduleOverride:
         """End a pause; see `ScheduleStore.resume`."""
-        done = self._store.resume(target_of(scorer, cluster), note=note, by=self._actor.name)
+        override = self._store.resume(target_of(scorer, cluster), note=note, by=self._actor.name)
         self._record(Action.RESUME, scorer, _named(cluster), note=note)
-        return done
+        return override
 
     def reset(self, scorer: str, cluster: str | None, *, note: str = "") -> None:
         """Remove overrides of a scorer on one cluster, or on all."""
@@ -119,16 +119,16 @@ class Actions:
         self, action: Literal["rotate", "revoke"], clusters: Sequence[str], *, note: str = ""
     ) -> dict[str, KeyRequest]:
         """Request new credentials for these clusters. Returns the requests by cluster."""
-        known = AgentKeys(self._redis)
-        asked: dict[str, KeyRequest] = {}
+        agent_keys = AgentKeys(self._redis)
+        requests: dict[str, KeyRequest] = {}
         try:
             for name in clusters:
-                asked[name] = known.ask(name, action, by=self._actor.name)
+                requests[name] = agent_keys.ask(name, action, by=self._actor.name)
         finally:
             # An unknown cluster may come after earlier requests were made.
-            if asked:
-                self._record(Action(action), "", list(asked), note=note)
-        return asked
+            if requests:
+                self._record(Action(action), "", list(requests), note=note)
+        return requests
 
     def _record(self, action: Action, scorer: str, clusters: Sequence[str], **details: Any) -> str:
         """Record it with these fields of `UserAction`; returns its id."""

@@ -196,14 +196,14 @@ def _add_pairs(router: APIRouter, model: FleetQueries) -> None:
         cursor: Cursor = None,
     ) -> Response:
         """Scorers on clusters, worst first: state, the number that stands for the score, age, next run, reason."""
-        wanted = PairFilter(
+        pair_filter = PairFilter(
             scorer=scorer,
             clusters=model.clusters_like(cluster) if cluster is not None else None,
             states=states_of(state) if state else None,
             stage=stage,
             reason=reason,
         )
-        return _answer(request, model.pairs(wanted, limit=limit, cursor=cursor))
+        return _answer(request, model.pairs(pair_filter, limit=limit, cursor=cursor))
 
     @router.get("/pairs/{cluster}/{scorer}", response_model=PairDetail)
     def pair(request: Request, cluster: str, scorer: str) -> Response:

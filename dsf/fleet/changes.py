@@ -111,8 +111,8 @@ class Change(UserAction):
             return ""
         if not self.clusters:
             return "all clusters"
-        more = self.cluster_count - len(self.clusters)
-        return ", ".join(self.clusters) + (f" and {more} more" if more > 0 else "")
+        omitted_count = self.cluster_count - len(self.clusters)
+        return ", ".join(self.clusters) + (f" and {omitted_count} more" if omitted_count > 0 else "")
 
     @property
     def who(self) -> str:
@@ -167,9 +167,9 @@ def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
     fields = user_action.model_dump()
     number = max(user_action.cluster_count, len(user_action.clusters))
     fields |= {"clusters": user_action.clusters[:MAX_CLUSTERS], "cluster_count": number}
-    done = Change(id="", at=0.0, by=actor.name, claimed=actor.claimed, way=actor.way, **fields)
+    change = Change(id="", at=0.0, by=actor.name, claimed=actor.claimed, way=actor.way, **fields)
     # Id and moment are Redis'.
-    text = done.model_dump_json(by_alias=True, exclude={"id", "at"})
+    text = change.model_dump_json(by_alias=True, exclude={"id", "at"})
     try:
         ident, *_ = at_once(
             client,
@@ -208,17 +208,17 @@ def read(
             f"{cursor[:MAX_NAME_LENGTH]!r} is no place among the changes; take `continue` of the answer before"
         )
     changes: list[Change] = []
-    more = False
+    has_more = False
     for change in _newest_first(client, cursor, since):
         if scorer is not None and change.scorer != scorer:
             continue
         if cluster is not None and not change.concerns(cluster):
             continue
         if limit is not None and len(changes) >= limit:
-            more = True
+            has_more = True
             break
         changes.append(change)
-    return ChangeList(at=hubclock.now(), changes=changes, continue_=changes[-1].id if more and changes else None)
+    return ChangeList(at=hubclock.now(), changes=changes, continue_=changes[-1].id if has_more and changes else None)
 
 
 def after(client: redis.Redis, last: str, limit: int = _BATCH) -> Sequence[tuple[str, Change | None]]:

@@ -110,13 +110,13 @@ class Client:
         """One cluster."""
         return self._get(ClusterDetail, f"clusters/{quote(name, safe='')}")
 
-    def pairs(self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[PairQuery]) -> PairPage:
+    def pairs(self, *, limit: int = 100, cursor: str | None = None, **query: Unpack[PairQuery]) -> PairPage:
         """Scorers on clusters, worst first."""
-        return self._get(PairPage, "pairs", **_texts(wanted), limit=limit, cursor=cursor)
+        return self._get(PairPage, "pairs", **_texts(query), limit=limit, cursor=cursor)
 
-    def all_pairs(self, **wanted: Unpack[PairQuery]) -> Iterator[PairRow]:
+    def all_pairs(self, **query: Unpack[PairQuery]) -> Iterator[PairRow]:
         """All of them, page by page."""
-        for page in self._pages(PairPage, "pairs", **_texts(wanted)):
+        for page in self._pages(PairPage, "pairs", **_texts(query)):
             yield from page.pairs
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
@@ -170,30 +170,30 @@ class Client:
         return self._gather(ChangeList, "changes", limit, after, scorer=scorer, cluster=cluster, since=start)
 
     def _gather(
-        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **asked: _Asked
+        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **parameters: _Asked
     ) -> _View:
         """The first page, extended by the rows of the following ones up to `limit` (None: all)."""
         rows, cursor, _ = _LISTS[model]
-        pages = list(self._pages(model, path, limit, after, **asked))
+        pages = list(self._pages(model, path, limit, after, **parameters))
         gathered = [row for page in pages for row in getattr(page, rows)]
         return pages[0].model_copy(update={rows: gathered, cursor: getattr(pages[-1], cursor)})
 
     def _pages(
-        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **asked: _Asked
+        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **parameters: _Asked
     ) -> Iterator[_View]:
-        rows, cursor, most = _LISTS[model]
-        left = float("inf") if limit is None else limit
+        rows, cursor, max_rows = _LISTS[model]
+        remaining_rows = float("inf") if limit is None else limit
         while True:
-            page = self._get(model, path, cursor=after, limit=int(min(left, most)), **asked)
+            page = self._get(model, path, cursor=after, limit=int(min(remaining_rows, max_rows)), **parameters)
             yield page
             # The page may be shorter than requested if its rows are long.
-            left -= len(getattr(page, rows))
+            remaining_rows -= len(getattr(page, rows))
             after = getattr(page, cursor)
-            if after is None or left <= 0:
+            if after is None or remaining_rows <= 0:
                 return
 
-    def _get(self, model: type[_View], path: str, **asked: _Asked) -> _View:
-        query = urlencode({name: value for name, value in asked.items() if value not in (None, [])}, doseq=True)
+    def _get(self, model: type[_View], path: str, **parameters: _Asked) -> _View:
+        query = urlencode({name: value for name, value in parameters.items() if value not in (None, [])}, doseq=True)
         url = f"{self._base}{path}" + (f"?{query}" if query else "")
         # The server's answers are about a megabyte at most.
         answer = probe(
@@ -226,8 +226,8 @@ class Client:
         )
 
 
-def _texts(wanted: PairQuery) -> dict[str, Any]:
-    return {**wanted, "state": [*wanted.get("state", ())]}
+def _texts(query: PairQuery) -> dict[str, Any]:
+    return {**query, "state": [*query.get("state", ())]}
 
 
 def _error(status: int, detail: str, path: str) -> Exception:

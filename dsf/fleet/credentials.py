@@ -34,25 +34,27 @@ class CredentialList(View):
 def read_credentials(client: redis.Redis, names: set[str] | None) -> CredentialList:
     """All clusters, or these. Raises UnknownClusterError and redis.RedisError."""
     records = Registry(client).clusters()
-    missing = sorted((names or set()) - records.keys())
-    if missing:
-        known = ", ".join(sorted(records)) or "none"
-        raise UnknownClusterError(f"no cluster {missing[0]!r} is accepted; registered: {known}")
+    unregistered_names = sorted((names or set()) - records.keys())
+    if unregistered_names:
+        registered_names = ", ".join(sorted(records)) or "none"
+        raise UnknownClusterError(f"no cluster {unregistered_names[0]!r} is accepted; registered: {registered_names}")
     keys = AgentKeys(client)
-    used, requests = keys.used(), keys.requests()
-    wanted = sorted(records.keys() if names is None else names)
-    return CredentialList(clusters=[_view(records[name], used.get(name), requests.get(name)) for name in wanted])
+    used_ids, requests = keys.used(), keys.requests()
+    cluster_names = sorted(records.keys() if names is None else names)
+    return CredentialList(
+        clusters=[_view(records[name], used_ids.get(name), requests.get(name)) for name in cluster_names]
+    )
 
 
-def _view(record: ClusterRecord, used: int | None, request: KeyRequest | None) -> CredentialView:
+def _view(record: ClusterRecord, used_id: int | None, request: KeyRequest | None) -> CredentialView:
     current, *previous = record.key_ids
     settled: Literal["rotating", "in use", "not used yet"]
-    settled = "rotating" if previous else "in use" if used == current else "not used yet"
+    settled = "rotating" if previous else "in use" if used_id == current else "not used yet"
     return CredentialView(
         cluster=record.name,
         current_id=current,
         previous_ids=previous,
-        used_id=used,
+        used_id=used_id,
         state="asked for" if request is not None else settled,
         requested=request.action if request is not None else "",
         requested_by=request.by if request is not None else "",

@@ -51,8 +51,8 @@ def unmet(scorer: str, conditions: Iterable[ConditionNotice | views.ConditionVie
 
 def problems_in(out: Path | None) -> Iterator[ManifestMistake]:
     """The hub's problems with the manifests."""
-    listed = _load(out / "problems.yaml") if out else None
-    for problem in listed if isinstance(listed, list) else ():
+    problems = _load(out / "problems.yaml") if out else None
+    for problem in problems if isinstance(problems, list) else ():
         with suppress(ValidationError):
             yield ManifestMistake.model_validate(problem)
 

@@ -92,10 +92,10 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
     record = records.get(state.scorer)
     expired = score is not None and has_expired(state.valid_until, now)
     usable = None if expired else score
-    known = record.score_name if record else None
+    registered_score_name = record.score_name if record else None
     return ScoreView(
         **_pair(state, Verdict.PAUSED if is_paused else verdict_now, record, now),
-        score_name=known or (score.score_name if score else ""),
+        score_name=registered_score_name or (score.score_name if score else ""),
         run_id=score.run if score else None,
         at=score.at if score else None,
         expired=expired,
@@ -140,13 +140,13 @@ def hold_view(record: ScorerRecord | None) -> HoldView | None:
 
 def waiting(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any]:
     """Return what is held back of an item: the fields of HeldView."""
-    held = score.held.get(item)
-    if held is None:
+    waiting_value = score.held.get(item)
+    if waiting_value is None:
         return {}
     # Without a rule the next result ends it.
-    until = due(held, min_change=rule.min_change, for_seconds=rule.for_seconds) if rule is not None else None
-    since = held.since if until is not None else None
-    return {"waiting": held.value, "waiting_since": since, "waiting_until": until}
+    until = due(waiting_value, min_change=rule.min_change, for_seconds=rule.for_seconds) if rule is not None else None
+    since = waiting_value.since if until is not None else None
+    return {"waiting": waiting_value.value, "waiting_since": since, "waiting_until": until}
 
 
 def entry_view(entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float) -> EntryView:

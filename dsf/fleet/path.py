@@ -86,11 +86,11 @@ def _books(path: _Path) -> str:
 def _agents(path: _Path) -> str:
     """The agents take the ticks, and send results."""
     # The runs whose cycle had to end by then.
-    ended: Any = path.client.zrange(
+    overdue_members: Any = path.client.zrange(
         keys.OPEN_RUNS, "-inf", path.now + RUN_SLACK - LATE_RESULT, byscore=True, offset=0, num=_MOST
     )
     silent: dict[str, str] = {}
-    for member in map(str, ended):
+    for member in map(str, overdue_members):
         pair, _, run = member.rpartition("/")
         cluster, scorer = keys.split_pair(pair)
         row = path.rows.get(scorer, {}).get(cluster)
@@ -106,14 +106,14 @@ def _agents(path: _Path) -> str:
         pipe.exists(*keys.mail_slots(cluster))
         pipe.llen(keys.spoke_queue(cluster))
         mail, queue = pipe.execute()
-    others = f" (and of {len(silent) - 1} more)" if len(silent) > 1 else ""
+    suffix = f" (and of {len(silent) - 1} more)" if len(silent) > 1 else ""
     why = "its agent took the tick and sends no result: see its log"
     if mail:
         why = "results wait in its mailbox and are not taken in: see the log of the results workers"
     elif queue:
         why = f"its agent takes no ticks, {queue} in its queue; check that it runs and reaches Redis"
     return (
-        f"no results of {cluster} arrive{others}: the last cycle of {scorer} had to end {LATE_RESULT:.0f} s ago; {why}"
+        f"no results of {cluster} arrive{suffix}: the last cycle of {scorer} had to end {LATE_RESULT:.0f} s ago; {why}"
     )
 
 

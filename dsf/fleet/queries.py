@@ -104,8 +104,8 @@ class FleetQueries:
         notices = self._notices.scorers()
         scorers = self._overviews(self._registry.scorers(), self._groups(now), notices, self._notices.reads(), now)
         scorers.sort(key=lambda overview: (*(-number for number in worst(overview.states)), overview.name))
-        known = {overview.name for overview in scorers}
-        unready = [unready_scorer(one) for name, one in sorted(notices.items()) if name not in known]
+        overview_names = {overview.name for overview in scorers}
+        unready = [unready_scorer(notice) for name, notice in sorted(notices.items()) if name not in overview_names]
         states = summed(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
@@ -125,15 +125,15 @@ class FleetQueries:
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerPage:
         """Every registered scorer by name, or one; at most `limit` of them (None: all), after the one named `after`."""
         now = self._clock()
-        asked = self._registry.scorers() if scorer is None else {scorer: self._registry.scorer(scorer)}
-        following = [name for name in sorted(asked) if after is None or name > after]
-        shown = following[:limit]
-        records = {name: asked[name] for name in shown}
+        candidates = self._registry.scorers() if scorer is None else {scorer: self._registry.scorer(scorer)}
+        remaining_names = [name for name in sorted(candidates) if after is None or name > after]
+        page_names = remaining_names[:limit]
+        records = {name: candidates[name] for name in page_names}
         return ScorerPage(
             at=now,
-            total=len(asked),
+            total=len(candidates),
             scorers=self._overviews(records, self._groups(now), self._notices.scorers(), self._notices.reads(), now),
-            cursor=shown[-1] if len(shown) < len(following) else None,
+            cursor=page_names[-1] if len(page_names) < len(remaining_names) else None,
         )
 
     def scorer(self, name: str) -> ScorerDetail:
@@ -142,17 +142,17 @@ class FleetQueries:
         now = self._clock()
         groups, read = self._groups(now), self._notices.read(name)
         [overview] = self._overviews({name: record}, groups, {}, {name: read} if read is not None else {}, now)
-        own = groups.get(name)
+        scorer_groups = groups.get(name)
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
-            for row in (own.states.get(Verdict.OK, ()) if own else ())
+            for row in (scorer_groups.states.get(Verdict.OK, ()) if scorer_groups else ())
             if row.value is not None
         ]
         fields = [f"{name}:{bound}" for bound in (*keys.LAG_BOUNDS, "+Inf")]
         lags = dict(zip(fields, self._redis.hmget(keys.BEAT_LAGS, fields), strict=True))
-        kept = ScorerOverview.model_fields.keys() - {"conditions"}
+        overview_fields = ScorerOverview.model_fields.keys() - {"conditions"}
         return ScorerDetail(
-            **{field: getattr(overview, field) for field in kept},
+            **{field: getattr(overview, field) for field in overview_fields},
             values=spread([entry.value for entry in values], None),
             top=nlargest(10, values, key=lambda entry: (entry.value, entry.cluster)),
             bottom=nsmallest(10, values, key=lambda entry: (entry.value, entry.cluster)),
@@ -172,26 +172,26 @@ class FleetQueries:
         with pairs."""
         limit = at_most(limit)
         now = self._clock()
-        wanted = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
+        cluster_names = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
-            wanted &= set(names)
+            cluster_names &= set(names)
         states = by_cluster(self._groups(now))
         if paired:
-            wanted &= states.keys()
-        order = sorted((-badness(states.get(name, {}).values()), name) for name in wanted)
+            cluster_names &= states.keys()
+        order = sorted((-badness(states.get(name, {}).values()), name) for name in cluster_names)
         if cursor is not None:
             after = cluster_cursor(cursor)
             order = [place for place in order if place > after]
-        shown = [name for _, name in order[:limit]]
-        following = None
+        page_names = [name for _, name in order[:limit]]
+        next_cursor = None
         if len(order) > limit:
             number, name = order[limit - 1]
-            following = f"{number!r}/{name}"
+            next_cursor = f"{number!r}/{name}"
         return ClusterPage(
             at=now,
-            total=len(wanted),
-            cursor=following,
-            clusters=[cluster_overview(name, states.get(name, {})) for name in shown],
+            total=len(cluster_names),
+            cursor=next_cursor,
+            clusters=[cluster_overview(name, states.get(name, {})) for name in page_names],
         )
 
     def cluster_states(self) -> dict[str, StateCounts]:
@@ -217,13 +217,13 @@ class FleetQueries:
         """One cluster."""
         record = self._registry.cluster(name)
         now = self._clock()
-        rows = [row for own in self.rows().values() if (row := own.get(name)) is not None]
+        rows = [row for scorer_rows in self.rows().values() if (row := scorer_rows.get(name)) is not None]
         overview = cluster_overview(name, {row.scorer: row.state(now) for row in rows})
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.llen(keys.spoke_queue(name))
             pipe.exists(*keys.mail_slots(name))
             pipe.hget(keys.KEYS_USED, name)
-            queue, mail, used = pipe.execute()
+            queue, mail, used_key = pipe.execute()
         agent = Agents(self._redis).one(name)
         notice = self._notices.cluster(name)
         return ClusterDetail(
@@ -236,34 +236,36 @@ class FleetQueries:
             mail=mail,
             key_ids=list(record.key_ids),
             key_since=record.key_since or None,
-            used_key_id=key_id(name, used),
+            used_key_id=key_id(name, used_key),
             labels=notice.labels if notice else {},
             absent=notice.absent if notice else {},
         )
 
-    def pairs(self, wanted: PairFilter | None = None, *, limit: int = MAX_ROWS, cursor: str | None = None) -> PairPage:
+    def pairs(
+        self, pair_filter: PairFilter | None = None, *, limit: int = MAX_ROWS, cursor: str | None = None
+    ) -> PairPage:
         """Pairs that match a filter, worst first; at most `limit`, and never more than 200."""
-        wanted = wanted or PairFilter()
+        pair_filter = pair_filter or PairFilter()
         limit = at_most(limit)
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[Cursor, SnapshotRow]]()
-        chosen = [wanted.chosen(groups, now) for groups in self._asked(wanted, now)]
+        selected_rows = [pair_filter.chosen(groups, now) for groups in self._asked(pair_filter, now)]
         for rank, state in enumerate(RANKS):
-            fitting = [row for some in chosen for row in some.get(state, ())]
-            total += len(fitting)
+            state_rows = [row for rows_by_state in selected_rows for row in rows_by_state.get(state, ())]
+            total += len(state_rows)
             if len(rows) <= limit and (after is None or rank >= after.rank):
                 # States are worst first: places are needed only until the page is full.
-                places = [(Cursor(rank, row.place(state, now), row.scorer, row.cluster), row) for row in fitting]
-                following = places if after is None else [place for place in places if place[0] > after]
-                rows += nsmallest(limit + 1 - len(rows), following)
+                places = [(Cursor(rank, row.place(state, now), row.scorer, row.cluster), row) for row in state_rows]
+                remaining_places = places if after is None else [place for place in places if place[0] > after]
+                rows += nsmallest(limit + 1 - len(rows), remaining_places)
         cursor = str(rows[limit - 1][0]) if len(rows) > limit else None
         return PairPage(at=now, total=total, cursor=cursor, pairs=self._table([at for at, _ in rows[:limit]], now))
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """All reasons for missing new scores of these scorers."""
-        asked = self._asked(PairFilter(scorers=scorers), self._clock())
-        return {why.reason for groups in asked for _, _, why in groups.reasons}
+        scorer_groups = self._asked(PairFilter(scorers=scorers), self._clock())
+        return {why.reason for groups in scorer_groups for _, _, why in groups.reasons}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """Return a pair with its newest cycles; counters are zero if it never ran."""
@@ -289,9 +291,9 @@ class FleetQueries:
             pipe.get(keys.SEQUENCE)
             pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
             sequence, rows = pipe.execute()
-        more = len(rows) >= limit
-        newest = int(rows[-1][1]) if more else int(sequence or 0)
-        return Changes(sequence=newest, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=more)
+        has_more = len(rows) >= limit
+        newest = int(rows[-1][1]) if has_more else int(sequence or 0)
+        return Changes(sequence=newest, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=has_more)
 
     def scores(
         self,
@@ -311,11 +313,11 @@ class FleetQueries:
         """
         self._check(cluster, scorer)
         if states is None:
-            pairs, total, following = self._page(cluster, scorer, limit, after)
+            pairs, total, next_cursor = self._page(cluster, scorer, limit, after)
         else:
-            wanted = PairFilter(scorer=scorer, clusters=None if cluster is None else [cluster], states=states)
-            rows = self.pairs(wanted, limit=limit or MAX_ROWS, cursor=after)
-            pairs, total, following = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
+            pair_filter = PairFilter(scorer=scorer, clusters=None if cluster is None else [cluster], states=states)
+            rows = self.pairs(pair_filter, limit=limit or MAX_ROWS, cursor=after)
+            pairs, total, next_cursor = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
         now = self._clock()
         views: list[ScoreView] = []
         size = 0
@@ -324,10 +326,10 @@ class FleetQueries:
             size += 600 + 2 * score_bytes
             if views and size > most_bytes and states is None:
                 # The rest is for the next page; a cursor by state contains the place of a whole page.
-                following = keys.pair(views[-1].cluster, views[-1].scorer)
+                next_cursor = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
             views.append(_cut(view) if size > most_bytes else view)
-        return ScoreList(at=now, scores=views, total=total, continue_=following)
+        return ScoreList(at=now, scores=views, total=total, continue_=next_cursor)
 
     def schedule(
         self,
@@ -339,13 +341,13 @@ class FleetQueries:
     ) -> ScheduleList:
         """Entries of the schedule with users' overrides; filters and pages as in `scores`."""
         self._check(cluster, scorer)
-        pairs, total, following = self._page(cluster, scorer, limit, after)
+        pairs, total, next_cursor = self._page(cluster, scorer, limit, after)
         entries = self._schedule.entries(keys.pair(*pair) for pair in pairs)
         overrides = self._schedule.overrides()
         due = self._schedule.due_times(entry.pair for entry in entries)
         now = self._clock()
         views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
-        return ScheduleList(at=now, entries=views, total=total, continue_=following)
+        return ScheduleList(at=now, entries=views, total=total, continue_=next_cursor)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
         """The newest cycles of one pair and its counters; both are empty if it never ran.
@@ -359,14 +361,14 @@ class FleetQueries:
             place = next((number for number, cycle in enumerate(cycles) if cycle.run == after), None)
             # This run is not kept any more: earlier runs have smaller ids.
             earlier = [cycle for cycle in cycles if cycle.run < after] if place is None else cycles[place + 1 :]
-        shown = earlier[:limit]
+        page = earlier[:limit]
         return HistoryList(
             cluster=cluster,
             scorer=scorer,
             books=books_of(self._pairs.state(cluster, scorer)),
-            cycles=[cycle_view(cluster, scorer, cycle) for cycle in shown],
+            cycles=[cycle_view(cluster, scorer, cycle) for cycle in page],
             total=len(cycles),
-            cursor=shown[-1].run if len(shown) < len(earlier) else None,
+            cursor=page[-1].run if len(page) < len(earlier) else None,
         )
 
     def changes(
@@ -382,10 +384,10 @@ class FleetQueries:
         try:
             self._check(cluster, scorer)
         except UnknownNameError:
-            kept = read_changes(self._redis).changes
+            recorded_changes = read_changes(self._redis).changes
             self._check(
-                None if any(cluster in change.clusters for change in kept) else cluster,
-                None if any(scorer == change.scorer for change in kept) else scorer,
+                None if any(cluster in change.clusters for change in recorded_changes) else cluster,
+                None if any(scorer == change.scorer for change in recorded_changes) else scorer,
             )
         return read_changes(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
 
@@ -403,14 +405,16 @@ class FleetQueries:
         rows = self.rows()
         pairs = sorted(
             (row.cluster, row.scorer)
-            for name, own in rows.items()
+            for name, scorer_rows in rows.items()
             if scorer in (None, name)
-            for row in (own.values() if cluster is None else [own[cluster]] if cluster in own else ())
+            for row in (
+                scorer_rows.values() if cluster is None else [scorer_rows[cluster]] if cluster in scorer_rows else ()
+            )
         )
         start = 0 if after is None else bisect_right(pairs, keys.split_pair(after))
-        shown = pairs[start:][:limit]
-        has_more = bool(shown) and start + len(shown) < len(pairs)
-        return shown, len(pairs), keys.pair(*shown[-1]) if has_more else None
+        page = pairs[start:][:limit]
+        has_more = bool(page) and start + len(page) < len(pairs)
+        return page, len(pairs), keys.pair(*page[-1]) if has_more else None
 
     def _views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
         """The newest score of each pair, and its bytes in Redis."""
@@ -452,11 +456,11 @@ class FleetQueries:
         self._kept = groups = grouped(self.rows(), now, self._kept)
         return groups
 
-    def _asked(self, wanted: PairFilter, now: float) -> Iterator[Groups]:
+    def _asked(self, pair_filter: PairFilter, now: float) -> Iterator[Groups]:
         """The rows of the wanted scorers. Raises UnknownScorerError."""
-        scorer = self._registry.scorer(wanted.scorer).name if wanted.scorer is not None else None
+        scorer = self._registry.scorer(pair_filter.scorer).name if pair_filter.scorer is not None else None
         for name, groups in sorted(self._groups(now).items()):
-            if scorer in (None, name) and (wanted.scorers is None or name in wanted.scorers):
+            if scorer in (None, name) and (pair_filter.scorers is None or name in pair_filter.scorers):
                 yield groups
 
     def _table(self, places: Sequence[Cursor], now: float) -> list[PairRow]:

@@ -57,10 +57,10 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
     registry.scorer(scorer)
     store = ScheduleStore(client)
     entries = {entry.cluster: entry for entry in store.entries_of(scorer)}
-    wanted = list(dict.fromkeys(clusters)) if clusters else list(entries)
-    if not wanted:
+    target_clusters = list(dict.fromkeys(clusters)) if clusters else list(entries)
+    if not target_clusters:
         raise UnknownScorerError(f"scorer {scorer!r} runs on no cluster now; `dsf status {scorer}` may say why")
-    for cluster in wanted:
+    for cluster in target_clusters:
         registry.cluster(cluster)
         if cluster not in entries:
             raise UnknownScorerError(
@@ -69,7 +69,7 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
             )
     overrides = store.overrides()
     now = hubclock.now()
-    for cluster in wanted:
+    for cluster in target_clusters:
         interval = effective(entries[cluster], overrides, now).interval
         try:
             run_id = send_now(client, cluster, scorer, interval, queue_limit=settings.queue_limit)
@@ -87,20 +87,20 @@ def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: fl
     """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError."""
     pairs = Pairs(client)
     waiting = {run.cluster: run.run_id for run in runs if run.run_id}
-    ended: dict[str, RunView] = {run.cluster: run for run in runs if not run.run_id}
+    ended_runs: dict[str, RunView] = {run.cluster: run for run in runs if not run.run_id}
     while True:
-        for cluster in sorted(waiting.keys() - ended.keys()):
+        for cluster in sorted(waiting.keys() - ended_runs.keys()):
             run = waiting[cluster]
             if (entry := answer(pairs.history(cluster, scorer), run)) is not None:
-                ended[cluster] = _run(cluster, entry)
-        if len(ended) == len(runs) or time.monotonic() >= deadline:
+                ended_runs[cluster] = _run(cluster, entry)
+        if len(ended_runs) == len(runs) or time.monotonic() >= deadline:
             break
         # A cycle takes tens of milliseconds.
         time.sleep(0.1)
-    for cluster in waiting.keys() - ended.keys():
+    for cluster in waiting.keys() - ended_runs.keys():
         message = _nothing_heard(client, cluster, scorer)
-        ended[cluster] = RunView(cluster=cluster, run_id=waiting[cluster], message=message)
-    return _with_scores(client, scorer, [ended[run.cluster] for run in runs])
+        ended_runs[cluster] = RunView(cluster=cluster, run_id=waiting[cluster], message=message)
+    return _with_scores(client, scorer, [ended_runs[run.cluster] for run in runs])
 
 
 def _run(cluster: str, entry: HistoryEntry) -> RunView:
@@ -118,7 +118,7 @@ def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Resco
     record = records.get(scorer)
     is_filled = record is not None and record.when_empty.behavior == "Value"
     name = "results" if record is not None and not record.is_published else "items"
-    ended = [
+    ended_runs = [
         run.model_copy(
             update={
                 "has_score": run.outcome == "ok"
@@ -127,9 +127,9 @@ def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Resco
         )
         for run in runs
     ]
-    scored = [(run.cluster, scorer) for run in ended if run.has_score]
+    scored = [(run.cluster, scorer) for run in ended_runs if run.has_score]
     scores = [score_view(state, records, now) for state in Pairs(client).states(scored)]
-    return RescoreReport(at=now, scorer=scorer, runs=ended, scores=scores)
+    return RescoreReport(at=now, scorer=scorer, runs=ended_runs, scores=scores)
 
 
 def _nothing_heard(client: redis.Redis, cluster: str, scorer: str) -> str:

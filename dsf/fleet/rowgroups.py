@@ -48,7 +48,7 @@ class Groups:
             states[state].append(row)
             self._until = min(self._until, end)
         #: Worst first; a state without rows is left out.
-        self.states = {state: some for state, some in states.items() if some}
+        self.states = {state: state_rows for state, state_rows in states.items() if state_rows}
 
     def hold(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
         """Whether they are right for these rows at `now`."""
@@ -59,8 +59,8 @@ class Groups:
         """The rows that lack a new score, or have not all results in it, and why."""
         return [
             (state, row, why)
-            for state, some in self.states.items()
-            for row in some
+            for state, state_rows in self.states.items()
+            for row in state_rows
             if (why := row.why(state)) is not None
         ]
 
@@ -73,17 +73,19 @@ class Groups:
 def grouped(rows: Rows, now: float, before: Mapping[str, Groups]) -> dict[str, Groups]:
     """The rows of each scorer by state at `now` (unix seconds); of `before`, those that still hold."""
     return {
-        scorer: known if (known := before.get(scorer)) is not None and known.hold(own, now) else Groups(own, now)
-        for scorer, own in rows.items()
+        scorer: previous_groups
+        if (previous_groups := before.get(scorer)) is not None and previous_groups.hold(scorer_rows, now)
+        else Groups(scorer_rows, now)
+        for scorer, scorer_rows in rows.items()
     }
 
 
 def by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
     """Cluster -> scorer -> state."""
     clusters: dict[str, dict[str, Verdict]] = {}
-    for scorer, own in groups.items():
-        for state, some in own.states.items():
-            for row in some:
+    for scorer, scorer_groups in groups.items():
+        for state, state_rows in scorer_groups.states.items():
+            for row in state_rows:
                 clusters.setdefault(row.cluster, {})[scorer] = state
     return clusters
 
@@ -98,7 +100,7 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
     # Reasons of the same time are in order of their clusters' names.
-    for state, row, why in sorted(groups.reasons, key=lambda found: (-found[2].at, found[1].cluster)):
+    for state, row, why in sorted(groups.reasons, key=lambda reason: (-reason[2].at, reason[1].cluster)):
         group = (state, why.stage, why.reason)
         sizes[group] = sizes.get(group, 0) + 1
         newest.setdefault(group, (row, why))
@@ -124,12 +126,12 @@ def _group(record: ScorerRecord, state: Verdict, row: SnapshotRow, newest: PairF
 
 
 def scorer_overview(
-    record: ScorerRecord, own: Groups, overrides: Mapping[str, ScheduleOverride], now: float, **noticed: Any
+    record: ScorerRecord, scorer_groups: Groups, overrides: Mapping[str, ScheduleOverride], now: float, **noticed: Any
 ) -> ScorerOverview:
-    """A scorer; `own` are its pairs at `now` (unix seconds), `overrides` those of the schedule by target, `noticed` the
-    fields that the hub controller told."""
-    states = StateCounts(**{state.value: len(some) for state, some in own.states.items()})
-    reasons = reason_groups(record, own)
+    """Return a scorer with its pairs at `now` (unix seconds); `overrides` are the schedule's by target, `noticed` are
+    fields of the hub controller's notice."""
+    states = StateCounts(**{state.value: len(state_rows) for state, state_rows in scorer_groups.states.items()})
+    reasons = reason_groups(record, scorer_groups)
     return ScorerOverview(
         **record.model_dump(
             include={"name", "score_name", "description", "location", "rate_limit", "suspended", "problem"}
@@ -137,13 +139,13 @@ def scorer_overview(
         score_destination=record.destination,
         interval_seconds=record.interval,
         effective_interval_seconds=interval_in_force(record.name, ALL_CLUSTERS, record.interval, overrides),
-        intervals_in_force=_intervals(record, own.rows, overrides),
+        intervals_in_force=_intervals(record, scorer_groups.rows, overrides),
         validity_seconds=record.validity,
         health_status=record.health,
         pairs=states.total,
         states=states,
         ages=spread(
-            [max(0.0, now - at) for at in own.successes],
+            [max(0.0, now - at) for at in scorer_groups.successes],
             # Bounds of the histogram, in seconds.
             (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0),
         ),
@@ -217,18 +219,18 @@ def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
     size = len(ordered)
     if not size:
         return Spread(histogram=[Bucket(up_to=bound, count=0) for bound in (*bounds, None)] if bounds else [])
-    shown = [ordered[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
-    least, p50, p90, p99, most = shown if bounds is None else [round(number, 3) for number in shown]
+    quantiles = [ordered[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
+    minimum, p50, p90, p99, maximum = quantiles if bounds is None else [round(number, 3) for number in quantiles]
     edges = _tenths(ordered[0], ordered[-1]) if bounds is None else bounds
     below = [0, *(bisect_right(ordered, edge) for edge in edges)]
     bars = [Bucket(up_to=edge, count=high - low) for edge, (low, high) in zip(edges, pairwise(below), strict=True)]
     if bounds is not None:
         bars.append(Bucket(up_to=None, count=size - below[-1]))
-    return Spread(count=size, minimum=least, p50=p50, p90=p90, p99=p99, maximum=most, histogram=bars)
+    return Spread(count=size, minimum=minimum, p50=p50, p90=p90, p99=p99, maximum=maximum, histogram=bars)
 
 
-def _tenths(least: float, greatest: float) -> list[float]:
-    if least == greatest:
+def _tenths(smallest: float, greatest: float) -> list[float]:
+    if smallest == greatest:
         return [greatest]
-    width = (greatest - least) / 10
-    return [*(least + width * number for number in range(1, 10)), greatest]
+    width = (greatest - smallest) / 10
+    return [*(smallest + width * number for number in range(1, 10)), greatest]

@@ -39,7 +39,9 @@ class PairFilter:
             for state, row, why in groups.reasons:
                 if self._is_for(why.stage, why.reason):
                     by_state.setdefault(state, []).append(row)
-        return {state: some for state, some in by_state.items() if self.states is None or state in self.states}
+        return {
+            state: state_rows for state, state_rows in by_state.items() if self.states is None or state in self.states
+        }
 
     def _is_for(self, stage: str, reason: str) -> bool:
         if self.why is not None and not self.why(stage, reason):

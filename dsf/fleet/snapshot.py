@@ -49,13 +49,13 @@ class SnapshotRow(PairState):
         # All rows of a cluster, or of a scorer, share one text.
         cluster, scorer = map(sys.intern, keys.split_pair(pair))
         row = cls(cluster, scorer, **row_fields(pair, text), skips=Skips.of(cluster, skips))
-        own = {
+        pair_overrides = {
             name: override
             for name in (targets_of(scorer, cluster) if overrides else ())
             if (override := overrides.get(name)) and override.paused is not None
         }
-        if (own or '"suspended"' in entry) and (paused := parsed(Entry, pair, entry)) is not None:
-            row.pausing = paused, own
+        if (pair_overrides or '"suspended"' in entry) and (paused := parsed(Entry, pair, entry)) is not None:
+            row.pausing = paused, pair_overrides
         return row
 
     def pause_end(self, now: float) -> float | None:
@@ -170,16 +170,16 @@ class Snapshot:
                     # The map that was returned before is still in use, so it is copied.
                     rows[scorer] = dict(rows.get(scorer, ()))
                     copied.add(scorer)
-                own = rows[scorer]
-                self._total -= cluster in own
-                own.pop(cluster, None)
+                scorer_rows = rows[scorer]
+                self._total -= cluster in scorer_rows
+                scorer_rows.pop(cluster, None)
                 if entry is not None:
-                    own[cluster] = SnapshotRow.of(pair, entry, text, skips, overrides)
+                    scorer_rows[cluster] = SnapshotRow.of(pair, entry, text, skips, overrides)
                     self._total += 1
-        self._rows = {scorer: own for scorer, own in rows.items() if own}
+        self._rows = {scorer: scorer_rows for scorer, scorer_rows in rows.items() if scorer_rows}
 
 
 def every(rows: Rows) -> Iterator[SnapshotRow]:
     """All rows."""
-    for own in rows.values():
-        yield from own.values()
+    for scorer_rows in rows.values():
+        yield from scorer_rows.values()

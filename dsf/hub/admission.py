@@ -49,17 +49,19 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
     """The claims of all names, and by key (`namespace/name`) why scorers have not theirs."""
     created: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
     created |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
-    own = settle(rules.claims.scorers, (Wish(key, _name(key), at) for key, at in created.items()), now, rules.home)
-    refused: dict[str, Obstacle] = {}
+    name_claims = settle(
+        rules.claims.scorers, (Wish(key, _name(key), at) for key, at in created.items()), now, rules.home
+    )
+    obstacles: dict[str, Obstacle] = {}
     wishes: dict[str, Wish] = {}
     for key, at in created.items():
         score_name = scorers[key].score_name if key in scorers else None
         wished: str | None = ""
-        if why := refusal(f"scorer name {_name(key)!r}", own.get(_name(key), ()), key):
+        if why := refusal(f"scorer name {_name(key)!r}", name_claims.get(_name(key), ()), key):
             # A refused scorer claims no score name either.
-            refused[key] = Obstacle(NAME_CONFLICT, why)
+            obstacles[key] = Obstacle(NAME_CONFLICT, why)
         elif score_name is not None and (why := rules.allowed.refusal(_namespace(key), score_name)):
-            refused[key] = Obstacle(NAME_NOT_ALLOWED, why)
+            obstacles[key] = Obstacle(NAME_NOT_ALLOWED, why)
         else:
             wished = None if score_name is None else sanitize_resource_name(score_name)
         wishes[key] = Wish(key, wished, at, _config(scorers[key]) if wished else "")
@@ -68,8 +70,8 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
     scores = settle(before.scores, wishes.values(), now, rules.home, former)
     for key, wish in wishes.items():
         if wish.name and (why := refusal(_described(scorers[key], wish.name), scores.get(wish.name, ()), key)):
-            refused[key] = Obstacle(NAME_CONFLICT, why)
-    return NameClaims(own, scores, former), {key: why for key, why in refused.items() if key in scorers}
+            obstacles[key] = Obstacle(NAME_CONFLICT, why)
+    return NameClaims(name_claims, scores, former), {key: why for key, why in obstacles.items() if key in scorers}
 
 
 def _config(plan: ScorerPlan) -> str:

@@ -76,12 +76,12 @@ class DepartedClusters:
 
         Raises BackendError and redis.RedisError.
         """
-        left = self.grace_of(cluster)
+        grace_seconds = self.grace_of(cluster)
         unreachable: redis.RedisError | None = None
         has_agent = self._may_have_agent(cluster)
         try:
-            if left:
-                self._pause(cluster, plan, left, has_agent=has_agent)
+            if grace_seconds:
+                self._pause(cluster, plan, grace_seconds, has_agent=has_agent)
             else:
                 self.credentials.withdraw(cluster)
                 self.registrar.remove_cluster(cluster)
@@ -90,11 +90,11 @@ class DepartedClusters:
         except redis.RedisError as error:
             unreachable = error
         delete_work(self.backend, cluster)
-        if not (left and has_agent):
+        if not (grace_seconds and has_agent):
             self.backend.remove_credentials(cluster)
         if unreachable is not None:
             raise unreachable
-        return left if left and cluster in self.registrar.known_clusters() else None
+        return grace_seconds if grace_seconds and cluster in self.registrar.known_clusters() else None
 
     def grace_of(self, cluster: str) -> float:
         """Seconds for which a cluster without the hub's service is still kept; 0 if it is refused."""
@@ -109,7 +109,7 @@ class DepartedClusters:
         managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         return managed_cluster is not None and not managed_cluster["metadata"].get("deletionTimestamp")
 
-    def _pause(self, cluster: str, plan: FleetPlan, left: float, *, has_agent: bool) -> None:
+    def _pause(self, cluster: str, plan: FleetPlan, grace_seconds: float, *, has_agent: bool) -> None:
         """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""
         if cluster not in self.registrar.known_clusters():
             return
@@ -118,7 +118,7 @@ class DepartedClusters:
         self.registrar.remove_other_entries(cluster, stopped)
         self.registrar.put_entries(cluster, stopped)
         what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
-        until = datetime.fromtimestamp(hubclock.now() + left, UTC)
+        until = datetime.fromtimestamp(hubclock.now() + grace_seconds, UTC)
         self.registrar.notices.tell_cluster(
             ClusterNotice(
                 name=cluster,
@@ -203,7 +203,7 @@ class ClusterReconciler:
 
     def distributed(self, scorer: str) -> int:
         """Number of clusters that this scorer was delivered to."""
-        return sum(scorer in (known.delivered or ()) for known in self._rows().values())
+        return sum(scorer in (row.delivered or ()) for row in self._rows().values())
 
     def have_looked_at(self, clusters: Iterable[str]) -> bool:
         """Whether the counts cover all of these clusters; not yet right after a start."""
@@ -213,11 +213,13 @@ class ClusterReconciler:
     def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
         """Why delivery to one of these clusters failed, `<cluster>: <error>`, and whether that was a refusal."""
         rows = self._rows()
-        failed = [(not rows[name].is_refused, name) for name in clusters if name in rows and rows[name].problem]
-        if not failed:
+        problem_clusters = [
+            (not rows[name].is_refused, name) for name in clusters if name in rows and rows[name].problem
+        ]
+        if not problem_clusters:
             return "", False
         # Refusals first, in stable order: a status must not change without need.
-        _, name = min(failed)
+        _, name = min(problem_clusters)
         return f"{name}: {rows[name].problem}", rows[name].is_refused
 
     def unsettled(self) -> frozenset[str]:
@@ -227,7 +229,7 @@ class ClusterReconciler:
 
     def up_to_date(self) -> int:
         """Number of clusters that are up to date."""
-        return sum(known.delivered is not None for known in self._rows().values())
+        return sum(row.delivered is not None for row in self._rows().values())
 
     def _rows(self) -> dict[str, _Known]:
         with self._lock:
@@ -266,44 +268,44 @@ class ClusterReconciler:
             unreachable = error
         try:
             present = self._registrar.present(cluster)
-            wanted = plan.entries(cluster, present)
+            entries = plan.entries(cluster, present)
             if not self._desired.has_no_config:
                 # An unreadable one is not gone: its grace begins anew with each look.
                 self._departed.departures.forget(_CONFIG)
-            if not plan.is_enabled and (left := self._departed.departures.left(_CONFIG)):
-                wanted, look = plan.stopped(cluster, present), min(left, look or left)
+            if not plan.is_enabled and (grace_seconds := self._departed.departures.left(_CONFIG)):
+                entries, look = plan.stopped(cluster, present), min(grace_seconds, look or grace_seconds)
             # Before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
-            self._registrar.remove_other_entries(cluster, wanted)
+            self._registrar.remove_other_entries(cluster, entries)
         except redis.RedisError as error:
             unreachable = error
         try:
             has_arrived = self._distribute(cluster, plan)
         except Exception:
             if unreachable is None:
-                self._put_known(cluster, wanted)
+                self._put_known(cluster, entries)
             raise
         if unreachable is not None:
             raise unreachable
         # With the current plan: scorers may have been added since, and those not in it are removed.
         self._registrar.sync_scorers(self._desired.plan)
         # After the ManifestWork for the same reason.
-        wait = self._hold(cluster, wanted, has_arrived=has_arrived)
-        self._registrar.put_entries(cluster, wanted)
+        wait = self._hold(cluster, entries, has_arrived=has_arrived)
+        self._registrar.put_entries(cluster, entries)
         self._registrar.notices.tell_cluster(plan.notice(cluster))
         waits = [seconds for seconds in (wait, look) if seconds is not None]
         return min(waits, default=None)
 
-    def _put_known(self, cluster: str, wanted: dict[str, Entry]) -> None:
+    def _put_known(self, cluster: str, entries: dict[str, Entry]) -> None:
         """Apply pauses and intervals although delivery to the agent fails: it continues with the scorers that it knows.
         New scorers wait for delivery."""
         present = self._registrar.present(cluster)
-        known = {
+        delivered_entries = {
             name: entry
-            for name, entry in wanted.items()
+            for name, entry in entries.items()
             if name in present and (present[name].is_started or not entry.is_started)
         }
         try:
-            self._registrar.put_entries(cluster, known)
+            self._registrar.put_entries(cluster, delivered_entries)
         except redis.RedisError as error:
             # The delivery error is the one to report.
             log.warning("changes wait for redis", cluster=cluster, error=str(error))
@@ -313,13 +315,13 @@ class ClusterReconciler:
         self._note_delivery(cluster, None)
         return self._departed(cluster, plan)
 
-    def _hold(self, cluster: str, wanted: dict[str, Entry], *, has_arrived: bool) -> float | None:
-        """Take entries out of `wanted` that would start before delivery to the agent; returns the seconds until they
+    def _hold(self, cluster: str, entries: dict[str, Entry], *, has_arrived: bool) -> float | None:
+        """Take entries out of `entries` that would start before delivery to the agent; returns the seconds until they
         start regardless, None if there are none. Delivery shows as a change of the ManifestWork."""
         present = self._registrar.present(cluster)
         begins = [
             name
-            for name, entry in wanted.items()
+            for name, entry in entries.items()
             if entry.is_started and (name not in present or not present[name].is_started)
         ]
         if has_arrived or not begins:
@@ -333,9 +335,9 @@ class ClusterReconciler:
         for name in begins:
             if name in present:
                 # Even an override "not paused" must not send the tick.
-                wanted[name] = wanted[name].stopped()
+                entries[name] = entries[name].stopped()
             else:
-                del wanted[name]
+                del entries[name]
         return wait
 
     def _distribute(self, cluster: str, plan: FleetPlan) -> bool:
@@ -345,20 +347,20 @@ class ClusterReconciler:
             self._note_delivery(cluster, None)
             return False
         running = plan.running(cluster)
-        wanted = manifest_work(
+        desired_work = manifest_work(
             cluster,
             self._agent_namespace,
             [scorer.part_on(cluster) for scorer in running],
             secrets=self._secrets(plan.delivered(cluster)),
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        if work is None or not carries(work, wanted):
+        if work is None or not carries(work, desired_work):
             if work is None:
                 # Noted before the write, which may fail, as in a namespace that is being deleted.
                 self._note_delivery(cluster, None)
-            self._backend.apply(wanted)
+            self._backend.apply(desired_work)
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        has_arrived = work is not None and is_applied(work) and carries(work, wanted)
+        has_arrived = work is not None and is_applied(work) and carries(work, desired_work)
         if work is not None and work["metadata"].get("deletionTimestamp"):
             # An earlier one: deleted first, then created again.
             has_arrived = False

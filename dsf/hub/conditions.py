@@ -132,7 +132,7 @@ def scorer_status(
     if pace is None:
         in_force = previous.interval if declared == previous.declared_interval else declared
         pace = Pace(in_force, min(previous.clusters_with_other_interval, spread.desired))
-    known = cycles or _known_cycles(previous, spread.desired)
+    counts = cycles or _known_cycles(previous, spread.desired)
     return DynamicScorerStatus(
         health_status=health.status,
         last_synced_config=health.config,
@@ -144,9 +144,9 @@ def scorer_status(
         declared_interval=declared,
         clusters_with_other_interval=pace.elsewhere,
         clusters=ClusterNumbers(
-            desired=spread.desired, succeeding=known.succeeding, empty=known.empty, failing=known.failing
+            desired=spread.desired, succeeding=counts.succeeding, empty=counts.empty, failing=counts.failing
         ),
-        failures=known.failures,
+        failures=counts.failures,
     )
 
 
@@ -183,19 +183,21 @@ def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: da
 
 
 def unreadable_scorer_status(
-    mistake: str, known: list[Condition], generation: int, *, now: datetime
+    mistake: str, previous_conditions: list[Condition], generation: int, *, now: datetime
 ) -> DynamicScorerStatus:
     """The status of a scorer with an unreadable manifest: it runs nowhere, and earlier findings are void."""
     statement = Statement(
         "False", INVALID, f"{mistake}; until it is mended nothing runs, earlier scores stay until they expire"
     )
-    return _only(_OF_UNREADABLE, statement, known, generation, now)
+    return _only(_OF_UNREADABLE, statement, previous_conditions, generation, now)
 
 
-def terminating_scorer_status(known: list[Condition], metadata: ObjectMeta, *, now: datetime) -> DynamicScorerStatus:
+def terminating_scorer_status(
+    previous_conditions: list[Condition], metadata: ObjectMeta, *, now: datetime
+) -> DynamicScorerStatus:
     """The status of a deleted scorer that finalizers keep."""
     statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; it runs nowhere")
-    return _only(_OF_TERMINATING, statement, known, metadata.generation, now)
+    return _only(_OF_TERMINATING, statement, previous_conditions, metadata.generation, now)
 
 
 def terminating_text(metadata: ObjectMeta) -> str:
@@ -210,20 +212,20 @@ def terminating_text(metadata: ObjectMeta) -> str:
 
 
 def _only(
-    kinds: Sequence[str], statement: Statement, known: list[Condition], generation: int, now: datetime
+    kinds: Sequence[str], statement: Statement, previous_conditions: list[Condition], generation: int, now: datetime
 ) -> DynamicScorerStatus:
     """A status of these conditions alone."""
-    earlier = [condition for condition in known if condition.type in kinds]
+    earlier = [condition for condition in previous_conditions if condition.type in kinds]
     conditions = _stated(earlier, dict.fromkeys(kinds, statement), generation, now)
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 
 def _stated(
-    known: list[Condition], statements: Mapping[str, Statement | None], generation: int, now: datetime
+    conditions: list[Condition], statements: Mapping[str, Statement | None], generation: int, now: datetime
 ) -> list[Condition]:
     """The conditions with these statements. Where there is none the earlier one stays."""
     for kind, statement in statements.items():
-        if statement is None and any(condition.type == kind for condition in known):
+        if statement is None and any(condition.type == kind for condition in conditions):
             continue
         status, reason, message = statement or Statement("Unknown", NOT_CHECKED_YET, "not known yet")
         condition = Condition(
@@ -235,8 +237,8 @@ def _stated(
             last_transition_time=now,
             observed_generation=generation,
         )
-        known = set_condition(known, condition)
-    return known
+        conditions = set_condition(conditions, condition)
+    return conditions
 
 
 def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
@@ -246,19 +248,27 @@ def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cyc
     Unknown for what passes by itself: a rollout, a first cycle that has not ended, a scoring API that is starting,
     failing cycles while earlier scores are valid, a `/config` that cannot be read while the last good one is in force.
     """
-    known = {condition.type: condition for condition in conditions}
-    found = [known[kind] for kind in _SUMMED_UP if kind in known and known[kind].status != "True"]
-    was_bad = ConditionType.Ready in known and known[ConditionType.Ready].status == "False"
+    condition_by_type = {condition.type: condition for condition in conditions}
+    unmet = [
+        condition_by_type[kind]
+        for kind in _SUMMED_UP
+        if kind in condition_by_type and condition_by_type[kind].status != "True"
+    ]
+    was_bad = ConditionType.Ready in condition_by_type and condition_by_type[ConditionType.Ready].status == "False"
     is_starting = 0 < health.failures < FAILURE_THRESHOLD and health.status is not HealthStatus.Active and not was_bad
     passing = set(_PASSING)
     if plan.obstacle is None and health.status is HealthStatus.Active and health.config_failure is not None:
         passing.add(health.config_failure.reason)
     if cycles.failing_without_score == 0:
         passing |= {_SOME_FAIL, _ALL_FAIL}
-    bad = [one for one in found if one.status == "False" and one.reason not in passing and not is_starting]
-    for one in bad[:1] or found[:1]:
-        return Statement("False" if bad else "Unknown", one.reason, one.message)
-    scoring_now = known[ConditionType.Scoring]
+    bad = [
+        condition
+        for condition in unmet
+        if condition.status == "False" and condition.reason not in passing and not is_starting
+    ]
+    for first in bad[:1] or unmet[:1]:
+        return Statement("False" if bad else "Unknown", first.reason, first.message)
+    scoring_now = condition_by_type[ConditionType.Scoring]
     return Statement("True", scoring_now.reason, scoring_now.message)
 
 
@@ -347,8 +357,8 @@ def distributed(plan: ScorerPlan, health: Health, spread: DeliveryCounts) -> Sta
         return _no_clusters(spread.without_addon)
     if obstacles := plan.obstacles:
         cluster, first = min(obstacles.items())
-        others = f", and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
-        text = f"it cannot run on {len(obstacles)} of {spread.clusters} clusters: {cluster}{others}: {first.message}"
+        suffix = f", and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
+        text = f"it cannot run on {len(obstacles)} of {spread.clusters} clusters: {cluster}{suffix}: {first.message}"
         return Statement("False", first.reason, text)
     if plan.variants and not any(plan.variants.values()):
         text = f"spec.clusterSelector selects none of {spread.clusters} clusters"
@@ -478,11 +488,13 @@ def config_status(
     else:
         statement = Statement("True", "Distributed", f"all {clusters} accepted clusters are up to date")
     statements: dict[str, Statement | None] = {"Distributed": statement}
-    known = [old for old in config.status.conditions if old.type != IGNORED]
-    if agents or (agents is not None and any(old.type == AGENTS_SUPPORTED for old in known)):
+    previous_conditions = [old for old in config.status.conditions if old.type != IGNORED]
+    if agents or (agents is not None and any(old.type == AGENTS_SUPPORTED for old in previous_conditions)):
         statements[AGENTS_SUPPORTED] = _agents_statement(agents)
-    conditions = _stated(known, statements, config.metadata.generation, now)
-    unsupported = [one for one in conditions if one.type == AGENTS_SUPPORTED and one.status == "False"]
+    conditions = _stated(previous_conditions, statements, config.metadata.generation, now)
+    unsupported = [
+        condition for condition in conditions if condition.type == AGENTS_SUPPORTED and condition.status == "False"
+    ]
     if statement.reason in _PASSING:
         statement = statement._replace(status="Unknown")
     elif unsupported and statement.status == "True":
@@ -500,9 +512,9 @@ def config_status(
 def _agents_statement(problems: Mapping[str, str]) -> Statement:
     if not problems:
         return Statement("True", "AgentsSupported", "the agents of all clusters speak with this hub")
-    shown = [f"{cluster}: {problem}" for cluster, problem in sorted(problems.items())[:MAX_FAILURES]]
-    more = len(problems) - len(shown)
-    text = "; ".join([*shown, *([f"and {more} more"] if more else [])])
+    problem_lines = [f"{cluster}: {problem}" for cluster, problem in sorted(problems.items())[:MAX_FAILURES]]
+    omitted_count = len(problems) - len(problem_lines)
+    text = "; ".join([*problem_lines, *([f"and {omitted_count} more"] if omitted_count else [])])
     return Statement("False", "AgentVersionNotSupported", text)
 
 
@@ -511,8 +523,8 @@ def terminating_config_status(config: DynamicScoringConfig, *, now: datetime) ->
     metadata = config.metadata
     statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; its masks do not count")
     statements: dict[str, Statement | None] = {"Distributed": statement, ConditionType.Ready: statement}
-    known = [old for old in config.status.conditions if old.type in statements]
-    conditions = _stated(known, statements, metadata.generation, now)
+    previous_conditions = [old for old in config.status.conditions if old.type in statements]
+    conditions = _stated(previous_conditions, statements, metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=metadata.generation, conditions=conditions)
 
 
@@ -534,6 +546,6 @@ def ignored_config_status(
         IGNORED: Statement("True", reason, text),
         ConditionType.Ready: Statement("False", reason, text),
     }
-    known = [old for old in config.status.conditions if old.type in statements]
-    conditions = _stated(known, statements, config.metadata.generation, now)
+    previous_conditions = [old for old in config.status.conditions if old.type in statements]
+    conditions = _stated(previous_conditions, statements, config.metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=config.metadata.generation, conditions=conditions)

@@ -79,10 +79,10 @@ class WorkQueue(Generic[Key]):
                 self._earliest = min(self._earliest, due)
                 self._changed.notify()
 
-    def retry(self, key: Key, *, least: float = 0.0) -> float:
+    def retry(self, key: Key, *, min_delay: float = 0.0) -> float:
         """Process `key` again after a delay that doubles with each call until `forget`; returns the delay.
 
-        The delay is `least` seconds or somewhat more.
+        The delay is at least `min_delay` seconds.
         """
         with self._changed:
             failures = self._failures.get(key, 0)
@@ -90,7 +90,7 @@ class WorkQueue(Generic[Key]):
         delay: float = min(0.005 * 2 ** min(failures, 30), RETRY_MAX)
         # Keys that failed together are not retried together.
         delay *= 1 - random.uniform(0, 0.2)  # noqa: S311 (spreads load, guards nothing)
-        delay = max(delay, least * (1 + random.uniform(0, 0.2)))  # noqa: S311
+        delay = max(delay, min_delay * (1 + random.uniform(0, 0.2)))  # noqa: S311
         self.add_after(key, delay)
         return delay
 
@@ -224,7 +224,7 @@ class Controller:
             self.queue.retry(key)
             return "error"
         except (DsfError, redis.RedisError) as error:
-            after = self._retry(key, least=_asked(error))
+            after = self._retry(key, min_delay=_asked(error))
             log.warning("reconciliation failed, will be tried again", error=str(error), after=after)
             return "error"
         except Exception:
@@ -236,14 +236,14 @@ class Controller:
             return "requeued"
         return "done"
 
-    def _retry(self, key: ObjectKey, *, least: float = 0.0) -> float:
-        return round(self.queue.retry(key, least=least), 3)
+    def _retry(self, key: ObjectKey, *, min_delay: float = 0.0) -> float:
+        return round(self.queue.retry(key, min_delay=min_delay), 3)
 
 
 def _asked(error: Exception) -> float:
     """Seconds requested by the API server (Retry-After): else all keys together would query it constantly."""
-    asked = getattr(error, "retry_after", None)
-    if not asked and isinstance(error, BackendError) and error.is_busy:
+    retry_after = getattr(error, "retry_after", None)
+    if not retry_after and isinstance(error, BackendError) and error.is_busy:
         # A busy server may send no Retry-After.
-        asked = 1.0
-    return min(asked or 0.0, RETRY_MAX)
+        retry_after = 1.0
+    return min(retry_after or 0.0, RETRY_MAX)

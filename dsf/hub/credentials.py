@@ -92,9 +92,9 @@ class AgentCredentials:
             request = self._request(cluster)
             ids = self._admit(cluster, uid, registered, request)
         except redis.RedisError:
-            known = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
-            if known is not None and deliver:
-                self._deliver(cluster, known)
+            key_ids = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
+            if key_ids is not None and deliver:
+                self._deliver(cluster, key_ids)
             raise
         if deliver:
             self._deliver(cluster, ids)
@@ -139,9 +139,9 @@ class AgentCredentials:
         if self._users is None:
             return set()
         with self._lock:
-            wanted = ((cluster, uid) for cluster, uid in clusters.items() if cluster not in self._gone)
-            known = ((cluster, self._in_force(cluster, uid)) for cluster, uid in wanted)
-            changes = self._users.sync({cluster: ids.valid for cluster, ids in known if ids is not None})
+            served_clusters = ((cluster, uid) for cluster, uid in clusters.items() if cluster not in self._gone)
+            cluster_ids = ((cluster, self._in_force(cluster, uid)) for cluster, uid in served_clusters)
+            changes = self._users.sync({cluster: ids.valid for cluster, ids in cluster_ids if ids is not None})
             for cluster in changes.removed:
                 self._keys.empty(cluster)
         return {*changes.made, *changes.changed, *changes.removed}
@@ -175,7 +175,7 @@ class AgentCredentials:
     def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
         """Have Redis and the results worker accept the currently valid credentials."""
         now = hubclock.now()
-        known = None
+        existing_ids = None
         is_another = self._is_another(cluster, uid)
         if is_another:
             log.info("a cluster was deleted and made again", cluster=cluster)
@@ -186,9 +186,9 @@ class AgentCredentials:
             # repeated.
             self._backend.remove_credentials(cluster)
         else:
-            known = self._known(cluster, registered)
-        before = known or self._new(cluster, now)
-        ids = before.rotated(now) if is_another and known is not None else before
+            existing_ids = self._known(cluster, registered)
+        before = existing_ids or self._new(cluster, now)
+        ids = before.rotated(now) if is_another and existing_ids is not None else before
         if ids.previous is not None:
             ids = ids.settled(now, self._keys.last_used(cluster), least=OVERLAP)
         if request is not None and request.key_id == ids.current:

@@ -153,8 +153,8 @@ class DesiredState:
         try:
             self._update()
         finally:
-            ended = time.monotonic()
-            self._rests_until = ended + REST * (ended - began)
+            finished_at = time.monotonic()
+            self._rests_until = finished_at + REST * (finished_at - began)
         return max(0.0, self._ends - hubclock.now()) if self._ends < math.inf else None
 
     def _update(self) -> FleetPlan:
@@ -322,8 +322,8 @@ class DesiredState:
         """Store new claims before they take effect: after a crash the same scorer has the name."""
         if claims == self._claims:
             return
-        for namespace, stored in self._stored.items():
-            if (text := claims.dump(namespace)) == stored:
+        for namespace, stored_text in self._stored.items():
+            if (text := claims.dump(namespace)) == stored_text:
                 continue
             try:
                 self._backend.keep_name_claims(namespace, text)
@@ -386,17 +386,19 @@ class DesiredState:
             return None
         return self._parse(key, manifest, model)[0]
 
-    def _parse(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> tuple[_Object | None, str]:
+    def _parse(self, key: ObjectKey, stored_manifest: Manifest, model: type[_Object]) -> tuple[_Object | None, str]:
         with self._lock:
             cached = self._parsed.get(key)
-            if cached is None or cached[0] is not stored:
-                self._parsed[key] = cached = self._read(key, stored, model)
+            if cached is None or cached[0] is not stored_manifest:
+                self._parsed[key] = cached = self._read(key, stored_manifest, model)
         _, item, text = cached
         return (item if isinstance(item, model) else None), text
 
-    def _read(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> tuple[Manifest, _Object | None, str]:
+    def _read(
+        self, key: ObjectKey, stored_manifest: Manifest, model: type[_Object]
+    ) -> tuple[Manifest, _Object | None, str]:
         """Return (manifest, parsed object or None, error text); the result is final for this manifest."""
-        manifest = stored
+        manifest = stored_manifest
         try:
             unknown: list[str] = []
             # Newer CRDs stay after a rollback, and a hub without its configuration would remove everything.
@@ -405,7 +407,7 @@ class DesiredState:
             if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
-            return stored, read(manifest, model), ""
+            return stored_manifest, read(manifest, model), ""
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
@@ -416,8 +418,8 @@ class DesiredState:
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
             # A copy, so that it is read again at the next look.
-            stored = {**stored}
-        return stored, None, text
+            stored_manifest = {**stored_manifest}
+        return stored_manifest, None, text
 
     def _report_hosted(self, clusters: set[str]) -> None:
         """Report add-ons in hosted mode once: their agents would run on another cluster than the one they score."""

@@ -229,10 +229,10 @@ class HealthMonitor:
         """Start no more checks; hanging ones end with the process."""
         self._controller.stop(1.0)
 
-    def track(self, key: ObjectKey, target: HealthTarget, known: Health) -> Health:
+    def track(self, key: ObjectKey, target: HealthTarget, stored_health: Health) -> Health:
         """Start or continue checking this scorer; returns its state. A new or changed target is checked at once.
 
-        `known` comes from its status; it counts if nothing is known here yet.
+        `stored_health` comes from its status and counts for a key that is not tracked yet.
         """
         with self._lock:
             before = self._targets.get(key)
@@ -240,7 +240,7 @@ class HealthMonitor:
                 return self._known[key]
             if before is None:
                 self._namespaces[key.namespace] += 1
-            health = known if before is None else self._known[key].elsewhere()
+            health = stored_health if before is None else self._known[key].elsewhere()
             self._targets[key] = target
             self._known[key] = health
         self._controller.queue.add(key)

@@ -180,13 +180,13 @@ class Hub:
         }
 
     def _master_secret(self) -> bytes:
-        given = self._settings.resolved_signing_secret()
+        configured_secret = self._settings.resolved_signing_secret()
         try:
-            secret = bytes.fromhex(given or self._backend.signing_secret())
+            secret = bytes.fromhex(configured_secret or self._backend.signing_secret())
         except ValueError:
             secret = b""
         if len(secret) < 16:
-            where = "DSF_SIGNING_SECRET" if given else "the stored signing secret"
+            where = "DSF_SIGNING_SECRET" if configured_secret else "the stored signing secret"
             raise SettingsError(f"{where}: is not a secret of at least 32 hex digits")
         return secret
 
@@ -238,8 +238,8 @@ class Hub:
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
         """Tell people when /config was read. A notice that Redis does not take is dropped."""
-        own = f"{key.namespace}/{key.name}"
-        if self._outage.is_on or self._desired.plan.called(key.name) not in (own, None):
+        scorer_key = f"{key.namespace}/{key.name}"
+        if self._outage.is_on or self._desired.plan.called(key.name) not in (scorer_key, None):
             return
         try:
             self._registrar.notices.tell_read(config_read(key.name, target, result, request))
@@ -295,28 +295,28 @@ class Hub:
                 return
             # Seconds over which a full resync is spread.
             spread = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
-            everything, is_owed = is_urgent or is_owed or number % 20 == 0, False
+            is_full, is_owed = is_urgent or is_owed or number % 20 == 0, False
             try:
-                self._look_around(spread, everything=everything)
+                self._look_around(spread, is_full=is_full)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 # Its end is another reason to look at everything.
                 self._outage.begin(error)
             except (DsfError, redis.RedisError) as error:
                 log.warning("resync failed, will be tried again", error=str(error))
-                is_owed = everything
+                is_owed = is_full
             except Exception:
                 log.exception("resync failed, will be tried again")
-                is_owed = everything
+                is_owed = is_full
 
-    def _look_around(self, spread: float, *, everything: bool) -> None:
-        """Enqueue the clusters that deviate from the desired state without an event, or `everything`."""
+    def _look_around(self, spread: float, *, is_full: bool) -> None:
+        """Enqueue the clusters that deviate from the desired state without an event; with `is_full` all objects."""
         plan = self._desired.update()
         clusters: set[str] = set()
-        if self._credentials.have_changed() or everything:
+        if self._credentials.have_changed() or is_full:
             clusters |= plan.clusters.keys() | {key.name for key in self._backend.keys(Kind.CLUSTER)}
             clusters |= {key.namespace for key in self._backend.keys(Kind.WORK)}
-        others = [*self._backend.keys(Kind.SCORER), *self._backend.keys(Kind.CONFIG)]
-        if everything:
+        object_keys = [*self._backend.keys(Kind.SCORER), *self._backend.keys(Kind.CONFIG)]
+        if is_full:
             self.writer.check_everything()
         try:
             clusters |= self._registrar.refresh()
@@ -325,19 +325,21 @@ class Hub:
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
             # Clusters that are absent for a moment are included.
-            gone = self._registrar.known_clusters() - plan.clusters.keys()
-            kept = {name: self._registrar.cluster(name).uid for name in gone if self._departed.grace_of(name)}
-            kept |= plan.clusters
-            clusters |= self._registrar.notices.keep(plan.scorer_names(), kept.keys())
-            if everything:
+            departed_clusters = self._registrar.known_clusters() - plan.clusters.keys()
+            retained_uids = {
+                name: self._registrar.cluster(name).uid for name in departed_clusters if self._departed.grace_of(name)
+            }
+            retained_uids |= plan.clusters
+            clusters |= self._registrar.notices.keep(plan.scorer_names(), retained_uids.keys())
+            if is_full:
                 self._registrar.notices.forget_told()
-            for cluster in self._credentials.read_requests() | self._credentials.sync(kept):
+            for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
                 # Something may have changed during this pass: each is reconciled once more by itself.
                 self._clusters.queue.add(_cluster(cluster))
             self._changes.tell()
         finally:
             clusters |= self._deliveries.unsettled()
-            for key in others:
+            for key in object_keys:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
             for key in map(_cluster, clusters):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311

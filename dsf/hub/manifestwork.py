@@ -81,15 +81,15 @@ def left_out(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[
     for load in sorted(loads, key=lambda load: (load.created or _NOT_CREATED, load.key)):
         by_namespace.setdefault(load.namespace, []).append(load)
     room = limit - _FRAME
-    own = by_namespace.pop(own_namespace, [])
-    excluded, used = _first_that_fit(own, room)
+    home_loads = by_namespace.pop(own_namespace, [])
+    excluded, used_bytes = _first_that_fit(home_loads, room)
     # Equal shares: a namespace that wants less than its share leaves the rest to the others.
-    wanted = {name: sum(load.whole for load in loads) for name, loads in by_namespace.items()}
-    room -= used
-    for position, name in enumerate(sorted(wanted, key=lambda name: (wanted[name], name))):
-        share = min(wanted[name], room // (len(wanted) - position))
-        more, _ = _first_that_fit(by_namespace[name], share)
-        excluded += more
+    namespace_sizes = {name: sum(load.whole for load in loads) for name, loads in by_namespace.items()}
+    room -= used_bytes
+    for position, name in enumerate(sorted(namespace_sizes, key=lambda name: (namespace_sizes[name], name))):
+        share = min(namespace_sizes[name], room // (len(namespace_sizes) - position))
+        excluded_loads, _ = _first_that_fit(by_namespace[name], share)
+        excluded += excluded_loads
         room -= share
     for load in excluded:
         yield load.key, _why(load, own_namespace, limit)
@@ -99,15 +99,15 @@ def _first_that_fit(loads: Iterable[Load], room: int) -> tuple[list[Load], int]:
     """Return the loads that do not fit, and the bytes of those that do."""
     excluded: list[Load] = []
     secrets: set[str] = set()
-    used = 0
+    used_bytes = 0
     for load in loads:
         need = load.size + sum(size for name, size in load.secrets.items() if name not in secrets)
-        if used + need > room:
+        if used_bytes + need > room:
             excluded.append(load)
             continue
-        used += need
+        used_bytes += need
         secrets |= load.secrets.keys()
-    return excluded, used
+    return excluded, used_bytes
 
 
 def _why(load: Load, own_namespace: str, limit: int) -> str:
@@ -123,11 +123,11 @@ def _why(load: Load, own_namespace: str, limit: int) -> str:
 
 def lower(limit: int, refusal: str) -> int | None:
     """A lower limit after the API server refused a ManifestWork; None if its size was not the cause."""
-    named = _OCM_LIMIT.search(refusal)
-    if named is None and not _TOO_LARGE.search(refusal):
+    limit_match = _OCM_LIMIT.search(refusal)
+    if limit_match is None and not _TOO_LARGE.search(refusal):
         return None
     # A limit that was kept: it counts in some other way.
-    lowered = int(named[1]) if named is not None and int(named[1]) < limit else limit * 3 // 4
+    lowered = int(limit_match[1]) if limit_match is not None and int(limit_match[1]) < limit else limit * 3 // 4
     # A lower limit is not believed: some other rule refuses the object.
     return lowered if lowered >= 64 * 1024 else None
 

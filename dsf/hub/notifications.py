@@ -129,8 +129,8 @@ class ChangeTeller:
         with self._lock:
             # Kubernetes keeps an Event for an hour: older actions are skipped.
             oldest = f"{int((hubclock.now() - 3600) * 1000)}-0"
-            stored = self._redis.get(keys.CHANGES_TOLD)
-            last = oldest if stored is None else max(str(stored), oldest, key=moment)
+            last_notified_id = self._redis.get(keys.CHANGES_TOLD)
+            last = oldest if last_notified_id is None else max(str(last_notified_id), oldest, key=moment)
             while batch := after(self._redis, last):
                 for _, change in batch:
                     if change is not None:

@@ -137,14 +137,14 @@ class FleetPlan:
         its books stay. The entry is removed if the scorer is deleted, masked, lost its score name to another, or can
         run and does not select the cluster.
         """
-        wanted = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
+        entries = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
         if not self.is_enabled or cluster not in self.clusters:
-            return wanted
+            return entries
         for name, entry, plan in self._kept(cluster, present):
             cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
-            if name not in wanted and cannot_run:
-                wanted[name] = _stopped(entry, plan)
-        return wanted
+            if name not in entries and cannot_run:
+                entries[name] = _stopped(entry, plan)
+        return entries
 
     def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries by scorer while a cluster or the configuration is gone for a moment: none runs, none is lost.
@@ -153,8 +153,8 @@ class FleetPlan:
         """
         stopped = {name: _stopped(entry, plan) for name, entry, plan in self._kept(cluster, present)}
         if self.has_no_config or cluster not in self.clusters:
-            held = {"suspended": True, "suspended_until": None}
-            return {name: entry.model_copy(update=held) for name, entry in stopped.items()}
+            suspension = {"suspended": True, "suspended_until": None}
+            return {name: entry.model_copy(update=suspension) for name, entry in stopped.items()}
         return stopped
 
     def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
@@ -217,23 +217,23 @@ class FleetPlan:
         A scorer that cannot be resolved or read at the moment keeps its record, suspended. A scorer that lost its score
         name to another has none. Without a configuration no score is published.
         """
-        wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record) is not None}
+        records = {record.name: record for plan in self.scorers.values() if (record := plan.record) is not None}
         for plan in self.scorers.values():
             old = present.get(plan.name)
-            if plan.resolved is not None or plan.has_no_name or old is None or plan.name in wanted:
+            if plan.resolved is not None or plan.has_no_name or old is None or plan.name in records:
                 continue
             if is_owner(old.namespace, plan.namespace):
                 health = plan.scorer.status.health_status.value
-                wanted[plan.name] = old.model_copy(
+                records[plan.name] = old.model_copy(
                     update={"suspended": True, "health": health, "problem": plan.problem}
                 )
         for name, old in present.items():
             if (key := self._owner(name, old.namespace)) in self.unreadable:
                 problem = f"{INVALID}: {self.unreadable[key]}"
-                wanted[name] = old.model_copy(update={"suspended": True, "health": "Unknown", "problem": problem})
+                records[name] = old.model_copy(update={"suspended": True, "health": "Unknown", "problem": problem})
         if self.has_no_config:
-            return {name: record.model_copy(update={"destination": "None"}) for name, record in wanted.items()}
-        return wanted
+            return {name: record.model_copy(update={"destination": "None"}) for name, record in records.items()}
+        return records
 
     def scorer_names(self) -> frozenset[str]:
         """Names of all existing scorers, running or not, but for those whose name another namespace has."""
@@ -338,7 +338,7 @@ def make_plan(
     servers that scorers outside of the hub's own namespace may name; `misplaced` are the namespaces beside the hub's
     own that have a DynamicScoringConfig; `cluster_sets` are all ManagedClusterSets.
     """
-    known: Authentications = {
+    authentication_by_name: Authentications = {
         **mistaken,
         **{
             authentication.key: authentication
@@ -352,9 +352,9 @@ def make_plan(
     facts = [cluster.facts(cluster_sets) for cluster in served.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
-    delivery = delivery.with_targets(known.values(), facts)
+    delivery = delivery.with_targets(authentication_by_name.values(), facts)
     memory = memory or PlanMemory()
-    shared = (token_hosts, known, facts, delivery, names.home)
+    shared = (token_hosts, authentication_by_name, facts, delivery, names.home)
     plans = memory.plans(
         present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, memory.variants)
     )
@@ -367,8 +367,8 @@ def make_plan(
         for key, stopped in plans.items()
         if stopped.namespace in misplaced
     }
-    claims, refused = decide(plans, names, int(now.timestamp()))
-    for key, obstacle in refused.items():
+    claims, name_obstacles = decide(plans, names, int(now.timestamp()))
+    for key, obstacle in name_obstacles.items():
         plans[key] = replace(plans[key], obstacle=obstacle)
     plan = FleetPlan(
         scorers=plans,
@@ -414,7 +414,7 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
     if all(there == copy.name for each in copies for there, copy in each.items()):
         return plan
     delivering.sort(
-        key=lambda one: (one.scorer.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), one.scorer.key)
+        key=lambda plan: (plan.scorer.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), plan.scorer.key)
     )
     scorers = dict(plan.scorers)
     for cluster in plan.clusters:
@@ -431,23 +431,23 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
 
 def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     """The plan without the scorers that have no room on a cluster."""
-    most = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
-    if not plan.is_enabled or manifestwork.fit(most, plan.limit):
+    largest_loads = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
+    if not plan.is_enabled or manifestwork.fit(largest_loads, plan.limit):
         return plan
     scorers = dict(plan.scorers)
     # Most clusters run the same scorers.
-    known: dict[object, dict[str, str]] = {}
+    excluded_by_loads: dict[object, dict[str, str]] = {}
     obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
         running = plan.running(cluster)
         shared = tuple((id(scorer.part_on(cluster)), *sorted(scorer.secrets_on(cluster).items())) for scorer in running)
-        if shared not in known:
+        if shared not in excluded_by_loads:
             loads = (scorer.load_on(cluster) for scorer in running)
-            known[shared] = dict(manifestwork.left_out(loads, own_namespace, plan.limit))
-        for key, why in known[shared].items():
+            excluded_by_loads[shared] = dict(manifestwork.left_out(loads, own_namespace, plan.limit))
+        for key, why in excluded_by_loads[shared].items():
             obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), why)
-    for key, found in obstacles.items():
-        scorers[key] = replace(scorers[key], variants={**scorers[key].variants, **found})
+    for key, cluster_obstacles in obstacles.items():
+        scorers[key] = replace(scorers[key], variants={**scorers[key].variants, **cluster_obstacles})
     return replace(plan, scorers=scorers)
 
 
@@ -459,11 +459,11 @@ def _plan_scorer(
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
     home: str,
-    known: Memory,
+    memory: Memory,
 ) -> ScorerPlan:
     """Return a scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:
-        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, known)
+        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
         if home and scorer.metadata.namespace != home:
             _check_account(resolved, results.values(), home)
             resolved, results = _of_namespace(scorer.metadata.namespace, resolved, results)
@@ -512,9 +512,9 @@ def _of_namespace(
     namespace: str, resolved: ResolvedScorer, results: Mapping[str, ScorerSummary | ResolutionError | None]
 ) -> tuple[ResolvedScorer, dict[str, ScorerSummary | ResolutionError | None]]:
     """Return the same, with the scorer's namespace in all summaries: agents give each namespace its share."""
-    named = {"namespace": namespace}
-    return replace(resolved, summary=resolved.summary.model_copy(update=named)), {
-        cluster: result.model_copy(update=named) if isinstance(result, ScorerSummary) else result
+    namespace_update = {"namespace": namespace}
+    return replace(resolved, summary=resolved.summary.model_copy(update=namespace_update)), {
+        cluster: result.model_copy(update=namespace_update) if isinstance(result, ScorerSummary) else result
         for cluster, result in results.items()
     }
 

@@ -85,9 +85,11 @@ class PlanOwners:
     @cached_property
     def _by_name(self) -> dict[str, ScorerPlan]:
         # A refused scorer has the name that its spec says.
-        named = [scorer for scorer in self._candidates if scorer.resolved is None and _score_name(scorer)]
-        named += [scorer for scorer in self._candidates if scorer.resolved is not None]
-        return {sanitize_resource_name(_score_name(scorer)): scorer for scorer in named}
+        plans_with_score_name = [
+            scorer for scorer in self._candidates if scorer.resolved is None and _score_name(scorer)
+        ]
+        plans_with_score_name += [scorer for scorer in self._candidates if scorer.resolved is not None]
+        return {sanitize_resource_name(_score_name(scorer)): scorer for scorer in plans_with_score_name}
 
     @cached_property
     def _unreadable(self) -> frozenset[str]:

@@ -44,12 +44,12 @@ def score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[s
     """Return the bytes for the scores of each namespace; `home` is the hub's own, `max_memory` that of Redis."""
     present = set(namespaces)
     room = int((max_memory or DEFAULT_MEMORY) * _FOR_SCORES)
-    others = present - {home}
-    if not others:
+    foreign_namespaces = present - {home}
+    if not foreign_namespaces:
         return dict.fromkeys(present, room)
-    own = {home: room // 2} if home in present else {}
-    share = (room - sum(own.values())) // len(others)
-    return own | dict.fromkeys(others, share)
+    home_room = {home: room // 2} if home in present else {}
+    share = (room - sum(home_room.values())) // len(foreign_namespaces)
+    return home_room | dict.fromkeys(foreign_namespaces, share)
 
 
 def with_rooms(records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
@@ -106,10 +106,12 @@ class Registrar:
         with self._reading:
             with self._lock:
                 self._touched.clear()
-            stored = self._schedule.stored()
+            entry_texts = self._schedule.stored()
             self._max_memory = _max_memory(self._redis)
             # Most are as they were, and are not parsed again.
-            self._parsed = {text: self._parsed.get(text) or parsed(Entry, pair, text) for pair, text in stored.items()}
+            self._parsed = {
+                text: self._parsed.get(text) or parsed(Entry, pair, text) for pair, text in entry_texts.items()
+            }
             by_cluster: dict[str, dict[str, Entry]] = {}
             for entry in filter(None, self._parsed.values()):
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
@@ -122,15 +124,15 @@ class Registrar:
                 by_cluster[cluster] = self._entries.get(cluster, {})
             entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
             clusters = self._registry.clusters()
-            others = _differing(self._entries, entries) | _differing(self._clusters, clusters)
+            changed_clusters = _differing(self._entries, entries) | _differing(self._clusters, clusters)
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
             self._synced = None
             self._agent_problems = {
                 name: agent.problem for name, agent in sorted(self._agents.all().items()) if agent.problem
             }
             # The first time there is nothing to compare with.
-            others, self._is_read = others if self._is_read else set(), True
-        return others
+            changed_clusters, self._is_read = changed_clusters if self._is_read else set(), True
+        return changed_clusters
 
     def known_clusters(self) -> frozenset[str]:
         """The clusters with any data in Redis, existing or not."""
@@ -149,12 +151,12 @@ class Registrar:
         with self._lock:
             if plan is self._synced:
                 return self._problems
-            wanted = with_rooms(plan.records(self._scorers), plan.home, self._max_memory)
-            for name in {**wanted, **self._scorers}:
+            desired_records = with_rooms(plan.records(self._scorers), plan.home, self._max_memory)
+            for name in {**desired_records, **self._scorers}:
                 try:
                     before = self._scorers.get(name)
                     exists = before is not None and plan.exists(before.namespace, name)
-                    self._sync_scorer(name, wanted.get(name), exists=exists)
+                    self._sync_scorer(name, desired_records.get(name), exists=exists)
                 except (redis.ConnectionError, redis.TimeoutError):
                     raise
                 except Exception as error:
@@ -170,21 +172,21 @@ class Registrar:
             self._problems, self._synced = problems, None if problems else plan
         return problems
 
-    def _sync_scorer(self, name: str, wanted: ScorerRecord | None, *, exists: bool) -> None:
+    def _sync_scorer(self, name: str, desired_record: ScorerRecord | None, *, exists: bool) -> None:
         before = self._scorers.get(name)
-        if before == wanted:
+        if before == desired_record:
             return
-        if wanted is None or (before is not None and not is_owner(before.namespace, wanted.namespace)):
+        if desired_record is None or (before is not None and not is_owner(before.namespace, desired_record.namespace)):
             self._registry.remove_scorer(name)
             if not exists:
                 self._schedule.forget(name)
             self._scorers.pop(name, None)
             before = None
-        if wanted is None:
+        if desired_record is None:
             return
-        self._registry.put_scorer(wanted)
-        self._scorers[name] = wanted
-        if before is not None and before.model_copy(update={"score_room": wanted.score_room}) != wanted:
+        self._registry.put_scorer(desired_record)
+        self._scorers[name] = desired_record
+        if before is not None and before.model_copy(update={"score_room": desired_record.score_room}) != desired_record:
             # Dimension format, validity or failure policy changed: scores may need a rewrite.
             self._on_pairs([(cluster, name) for cluster in self._clusters_with(name)])
 
@@ -194,22 +196,24 @@ class Registrar:
         with self._lock:
             return dict(self._entries.get(cluster, {}))
 
-    def remove_other_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
+    def remove_other_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
         """Remove a cluster's unwanted entries, and those of a scorer whose name one of another namespace has now; their
         scores are removed."""
-        gone = [
+        removed_scorers = [
             scorer
             for scorer, entry in self.present(cluster).items()
-            if scorer not in wanted or not is_owner(entry.namespace, wanted[scorer].namespace)
+            if scorer not in desired_entries or not is_owner(entry.namespace, desired_entries[scorer].namespace)
         ]
-        if not gone:
+        if not removed_scorers:
             return
-        self._schedule.remove(keys.pair(cluster, scorer) for scorer in gone)
+        self._schedule.remove(keys.pair(cluster, scorer) for scorer in removed_scorers)
         with self._lock:
             self._touched.add(cluster)
             entries = self._entries.get(cluster, {})
-            self._entries[cluster] = {scorer: entry for scorer, entry in entries.items() if scorer not in gone}
-        self._on_pairs([(cluster, scorer) for scorer in gone])
+            self._entries[cluster] = {
+                scorer: entry for scorer, entry in entries.items() if scorer not in removed_scorers
+            }
+        self._on_pairs([(cluster, scorer) for scorer in removed_scorers])
 
     def agent_problems(self) -> Mapping[str, str]:
         """Cluster -> why its agent's results are refused; only clusters with such a problem."""
@@ -237,10 +241,10 @@ class Registrar:
             # Its scores have another owner.
             self._on_pairs([(record.name, scorer) for scorer in scorers])
 
-    def put_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
+    def put_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
         """Write new or changed entries. The agent's delivery for them must precede."""
         present = self.present(cluster)
-        changed = [entry for scorer, entry in wanted.items() if present.get(scorer) != entry]
+        changed = [entry for scorer, entry in desired_entries.items() if present.get(scorer) != entry]
         if not changed:
             return
         self._schedule.upsert(changed, hubclock.now())

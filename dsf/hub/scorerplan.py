@@ -80,8 +80,8 @@ class ScorerPlan:
     @cached_property
     def largest(self) -> Load:
         """The room that it needs on the cluster where it needs most."""
-        most = max(self.secrets.values(), key=lambda copies: sum(copy.size for copy in copies.values()))
-        return self._load(max(part.size for part in self.parts.values()), most)
+        largest_secrets = max(self.secrets.values(), key=lambda copies: sum(copy.size for copy in copies.values()))
+        return self._load(max(part.size for part in self.parts.values()), largest_secrets)
 
     def load_on(self, cluster: str) -> Load:
         """The room that it needs in this cluster's ManifestWork."""
@@ -202,18 +202,18 @@ class PlanMemory:
 
         `shared` is what all plans are made from, such as the clusters.
         """
-        kept = self._kept if shared == self._shared else {}
+        cached_plans = self._kept if shared == self._shared else {}
         plans: dict[str, ScorerPlan] = {}
         for scorer in scorers:
-            plan, cause = kept.get(scorer.key), unhealthy.get(scorer.key)
+            plan, cause = cached_plans.get(scorer.key), unhealthy.get(scorer.key)
             if plan is None or (plan.scorer, plan.unhealthy) != (scorer, cause) or _is_over(plan, now):
                 plan = replace(make(scorer), unhealthy=cause)
             plans[scorer.key] = plan
         # An internal error may be gone at the next attempt.
         self._kept = {key: plan for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None}
         self._shared = shared
-        for gone in self.variants.keys() - plans.keys():
-            del self.variants[gone]
+        for removed_key in self.variants.keys() - plans.keys():
+            del self.variants[removed_key]
         return plans
 
 

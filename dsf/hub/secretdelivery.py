@@ -47,10 +47,12 @@ class DeliverableSecrets:
     @classmethod
     def of(cls, namespace: str, secrets: Iterable[Manifest]) -> DeliverableSecrets:
         """From the labelled Secrets."""
-        listed = list(secrets)
-        known = {secret["metadata"]["name"]: (_problem(secret), _size(secret)) for secret in listed}
-        unreleased = frozenset(secret["metadata"]["name"] for secret in listed if not _usable_for(secret))
-        return cls(namespace, known, unreleased)
+        secret_list = list(secrets)
+        problem_and_size_by_name = {
+            secret["metadata"]["name"]: (_problem(secret), _size(secret)) for secret in secret_list
+        }
+        unreleased = frozenset(secret["metadata"]["name"] for secret in secret_list if not _usable_for(secret))
+        return cls(namespace, problem_and_size_by_name, unreleased)
 
     def refusal(self, name: str) -> str:
         """Why this Secret is not delivered; empty if it is."""
@@ -122,20 +124,21 @@ def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str =
     """
     names: dict[str, str] = {}
     for authentication, secret in _named(resolved):
-        known, problem = secret.name, _general_refusal(authentication.metadata.namespace, delivery)
+        source_name, problem = secret.name, _general_refusal(authentication.metadata.namespace, delivery)
         if not problem and (cluster or not secret.is_per_cluster):
             try:
-                known, there = secret.names_on(cluster)
+                source_name, there = secret.names_on(cluster)
             except ValueError as error:
                 problem = f"has no possible name on cluster {cluster}: {error}"
             else:
-                problem = delivery.refusal(known)
-                if names.setdefault(there, known) != known:
+                problem = delivery.refusal(source_name)
+                if names.setdefault(there, source_name) != source_name:
                     problem = f"and Secret {names[there]!r} would both be {there!r} there: set another targetName"
         if problem:
             raise ResolutionError(
                 ResolveReason.SecretNotDelivered,
-                f"secretDelivery of ScoringAuthentication {authentication.metadata.name!r}: Secret {known!r} {problem}",
+                f"secretDelivery of ScoringAuthentication {authentication.metadata.name!r}: "
+                f"Secret {source_name!r} {problem}",
             )
 
 

@@ -148,8 +148,8 @@ class ScorerReconciler:
         target = HealthTarget(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
         health = self.health.track(key, target, Health.of(scorer))
         plan = self.desired.plan
-        own = plan.scorers.get(scorer.key)
-        if own is None or not _is_planned_with(own, health):
+        scorer_plan = plan.scorers.get(scorer.key)
+        if scorer_plan is None or not _is_planned_with(scorer_plan, health):
             # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
             self.on_change(key)
             return None
@@ -157,19 +157,19 @@ class ScorerReconciler:
         pace: Pace | None = None
         unreachable: redis.RedisError | None = None
         try:
-            problem = self.registrar.sync_scorers(plan).get(own.name)
+            problem = self.registrar.sync_scorers(plan).get(scorer_plan.name)
             if problem is not None:
                 raise problem
-            clusters = plan.clusters_of(own)
-            cycles, pace = self.registrar.cycles(own, clusters), self.registrar.pace(own, clusters)
+            clusters = plan.clusters_of(scorer_plan)
+            cycles, pace = self.registrar.cycles(scorer_plan, clusters), self.registrar.pace(scorer_plan, clusters)
             if not is_home:
                 cycles = replace(cycles, failures=without_answers(cycles.failures))
         except redis.RedisError as error:
             unreachable = error
         status = scorer_status(
-            own,
+            scorer_plan,
             health,
-            self._spread(plan, own),
+            self._spread(plan, scorer_plan),
             cycles,
             pace,
             previous=scorer.status,
@@ -181,7 +181,7 @@ class ScorerReconciler:
         if plan.called(key.name) == scorer.key:
             self.registrar.notices.tell_scorer(_notice(key, status))
         # The end of a pause updates registry and status; beat knows the time itself.
-        ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
+        ends = [at for at in (scorer_plan.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - hubclock.now()) + 0.05 if ends else None
 
     def _tell_absent(self, key: ObjectKey) -> None:
@@ -190,17 +190,21 @@ class ScorerReconciler:
         if manifest is None or not self.desired.counts(key.namespace):
             return
         try:
-            known = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True).conditions
+            previous_conditions = DynamicScorerStatus.model_validate(
+                manifest.get("status") or {}, by_alias=True
+            ).conditions
         except ValidationError:
-            known = []
+            previous_conditions = []
         metadata, now = manifest["metadata"], datetime.now(UTC)
         if metadata.get("deletionTimestamp"):
-            status = terminating_scorer_status(known, ObjectMeta.model_validate(metadata, by_alias=True), now=now)
+            status = terminating_scorer_status(
+                previous_conditions, ObjectMeta.model_validate(metadata, by_alias=True), now=now
+            )
         elif mistake:
-            status = unreadable_scorer_status(mistake, known, metadata.get("generation") or 0, now=now)
+            status = unreadable_scorer_status(mistake, previous_conditions, metadata.get("generation") or 0, now=now)
         else:
             return
-        write_status(self.backend, key, known, status)
+        write_status(self.backend, key, previous_conditions, status)
         if self.desired.plan.called(key.name) in (None, f"{key.namespace}/{key.name}"):
             self.registrar.notices.tell_scorer(_notice(key, status))
 
@@ -214,15 +218,15 @@ class ScorerReconciler:
         authentication = self.desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
-    def _spread(self, plan: FleetPlan, own: ScorerPlan) -> DeliveryCounts:
+    def _spread(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
         config = self.desired.config_key
-        clusters = plan.clusters_of(own)
+        clusters = plan.clusters_of(scorer_plan)
         desired = len(clusters)
         problem, is_refused = self.clusters.problem(clusters)
         return DeliveryCounts(
             clusters=len(plan.clusters),
             desired=desired,
-            distributed=min(self.clusters.distributed(own.name), desired),
+            distributed=min(self.clusters.distributed(scorer_plan.name), desired),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
             config_mistake=self.desired.mistake(config),
@@ -248,8 +252,8 @@ def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
     return ScorerNotice(name=key.name, namespace=key.namespace, conditions=tuple(conditions))
 
 
-def _is_planned_with(own: ScorerPlan, health: Health) -> bool:
-    planned = own.scorer.status
+def _is_planned_with(scorer_plan: ScorerPlan, health: Health) -> bool:
+    planned = scorer_plan.scorer.status
     return (planned.health_status, planned.last_synced_config) == (health.status, health.config)
 
 
@@ -347,19 +351,19 @@ def write_status(
 
     Raises BackendError.
     """
-    stored = backend.get(*key)
-    wanted = status.to_manifest()
-    if stored is None or (stored.get("status") or {}) == wanted:
+    stored_manifest = backend.get(*key)
+    desired_status = status.to_manifest()
+    if stored_manifest is None or (stored_manifest.get("status") or {}) == desired_status:
         return
     try:
-        backend.update_status(*key, wanted)
+        backend.update_status(*key, desired_status)
     except ObjectNotFoundError:
         # Deleted since it was read; that triggers its own event.
         return
-    known = {condition.type: (condition.status, condition.reason) for condition in before}
+    previous_states = {condition.type: (condition.status, condition.reason) for condition in before}
     events: set[tuple[str, str]] = set()
     for condition in status.conditions:
-        is_news = known.get(condition.type) != (condition.status, condition.reason)
+        is_news = previous_states.get(condition.type) != (condition.status, condition.reason)
         # Several conditions may have one cause.
         is_news = is_news and (condition.reason, condition.message) not in events
         is_loud = condition.type != ConditionType.Ready and condition.reason not in _QUIET

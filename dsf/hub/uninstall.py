@@ -45,10 +45,10 @@ def run(settings: Settings) -> int:
     dsf.log.setup(settings)
     session = Session.load(settings.kubeconfig)
     try:
-        left = leave(session, settings.namespace)
+        unfinished_clusters = leave(session, settings.namespace)
     finally:
         session.close()
-    for cluster in left:
+    for cluster in unfinished_clusters:
         log.warning("what was delivered goes when the cluster is back", cluster=cluster)
     return 0
 

@@ -40,12 +40,14 @@ def objects(
 
 def _pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
-    more = ""
+    continue_token = ""
     while True:
-        page = request_with_retry(session, "GET", path, query=query | ({"continue": more} if more else {}))
+        page = request_with_retry(
+            session, "GET", path, query=query | ({"continue": continue_token} if continue_token else {})
+        )
         items += page.get("items") or ()
-        more = (page.get("metadata") or {}).get("continue") or ""
-        if not more:
+        continue_token = (page.get("metadata") or {}).get("continue") or ""
+        if not continue_token:
             return items
 
 

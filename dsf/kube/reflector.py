@@ -150,7 +150,7 @@ class Reflector:
         # An attempt costs little, and changes go unseen for that long afterwards.
         return min(pause, 4.0 * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
-    def _pause(self, asked: float | None = None) -> float:
+    def _pause(self, retry_after: float | None = None) -> float:
         """Seconds until the next attempt, at least what the server asked for, up to a limit."""
         self._is_settled()
         self._failures += 1
@@ -160,8 +160,8 @@ class Reflector:
             pause = min(0.8 * 2 ** min(self._failures - 2, 10), 30.0)
             pause *= random.uniform(0.5, 1.5)  # noqa: S311
         # A proxy in front of the server may ask for hours.
-        asked = min(asked or 0.0, 60.0)
-        return max(pause, asked * random.uniform(1.0, 1.2))  # noqa: S311
+        retry_after = min(retry_after or 0.0, 60.0)
+        return max(pause, retry_after * random.uniform(1.0, 1.2))  # noqa: S311
 
     def _note(self, error: BackendError) -> None:
         if self._stop.is_set():
@@ -175,7 +175,7 @@ class Reflector:
         self.error = text
 
     def _list(self) -> str:
-        listed: dict[Key, Object] = {}
+        objects_by_key: dict[Key, Object] = {}
         query = dict(self._query, limit=str(self._page))
         while True:
             page = self._session.request("GET", self._path, query=query)
@@ -183,7 +183,7 @@ class Reflector:
                 # Items of a list come without these two.
                 item.setdefault("apiVersion", self.resource.api_version)
                 item.setdefault("kind", self.resource.kind)
-                listed[key_of(item)] = self._transform(item)
+                objects_by_key[key_of(item)] = self._transform(item)
             version = str(page["metadata"]["resourceVersion"])
             if self._stop.is_set():
                 return version
@@ -195,10 +195,10 @@ class Reflector:
         if is_restored:
             log.warning("the API server went back in time", resource=str(self.resource), version=version)
             self._highest = 0
-        before = self.store.replace(listed, is_restored=is_restored)
+        before = self.store.replace(objects_by_key, is_restored=is_restored)
         self._see(version)
-        for key in (*listed, *(before.keys() - listed.keys())):
-            old, new = before.get(key), listed.get(key)
+        for key in (*objects_by_key, *(before.keys() - objects_by_key.keys())):
+            old, new = before.get(key), objects_by_key.get(key)
             if old is None or new is None or version_of(old) != version_of(new):
                 self._tell(key, old, new)
         self.synced.set()
@@ -252,8 +252,8 @@ class Reflector:
             message = f"watch of {self.resource}: {obj.get('message', obj)}"
             if obj.get("code") == 410:
                 raise ExpiredError(message, 410)
-            asked = (obj.get("details") or {}).get("retryAfterSeconds")
-            raise ApiServerError(message, int(obj.get("code") or 500), asked)
+            retry_after = (obj.get("details") or {}).get("retryAfterSeconds")
+            raise ApiServerError(message, int(obj.get("code") or 500), retry_after)
         version = version_of(obj)
         self._see(version)
         if kind in ("ADDED", "MODIFIED"):

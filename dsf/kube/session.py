@@ -178,8 +178,10 @@ class Session:
 
         Raises TooLargeError beyond `max_bytes`, UnreachableError after `deadline`, and as `request` does.
         """
-        left = max(deadline - time.monotonic(), 0.001)
-        response = self._send(self._client, "GET", path, query, None, "", (min(_TIMEOUT[0], left), left))
+        remaining_seconds = max(deadline - time.monotonic(), 0.001)
+        response = self._send(
+            self._client, "GET", path, query, None, "", (min(_TIMEOUT[0], remaining_seconds), remaining_seconds)
+        )
         data = bytearray()
         with self._reading("GET", path, response):
             # Reads what has come, not whole chunks: a server that sends a byte now and then would hold them up for
@@ -362,14 +364,14 @@ def _loaded(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError:
-        kept, depth, start = bytearray(), 0, 0
+        output, depth, start = bytearray(), 0, 0
         for token in _LEVELS.finditer(data):
             if token[0] in (b"[", b"{"):
                 depth += 1
                 if depth == _DEPTH + 1:
-                    kept += data[start : token.start()] + b"null"
+                    output += data[start : token.start()] + b"null"
             elif token[0] in (b"]", b"}"):
                 if depth == _DEPTH + 1:
                     start = token.end()
                 depth -= 1
-        return json.loads(kept + data[start:])
+        return json.loads(output + data[start:])

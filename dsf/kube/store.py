@@ -36,15 +36,15 @@ class Store:
         with self._lock:
             return tuple(self._objects)
 
-    def replace(self, listed: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
+    def replace(self, objects: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
         """Store the result of a list; returns the old objects.
 
         `is_restored`: the server was restored from a backup, so old and new versions are not comparable.
         """
         with self._lock:
             before = self._objects
-            held = {} if is_restored else before
-            self._objects = {key: _newest(held.get(key), obj) for key, obj in listed.items()}
+            current_objects = {} if is_restored else before
+            self._objects = {key: _newest(current_objects.get(key), obj) for key, obj in objects.items()}
         return before
 
     def put(self, obj: Object) -> Object | None:
@@ -83,13 +83,13 @@ def version_of(obj: Object) -> str:
     return str(obj["metadata"]["resourceVersion"])
 
 
-def _newest(held: Object | None, obj: Object) -> Object:
-    """`held` when it is the same or a later state of the same object, else `obj`.
+def _newest(cached_object: Object | None, obj: Object) -> Object:
+    """`cached_object` when it is the same or a later state of the same object, else `obj`.
 
     resourceVersions of one kind are growing numbers; others cannot be compared, and then the watch wins. Parsed parts
-    of `held` stay in use: a list does not have all objects read again.
+    of `cached_object` stay in use: a list does not have all objects read again.
     """
-    if held is None or held["metadata"]["uid"] != obj["metadata"]["uid"]:
+    if cached_object is None or cached_object["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj
-    old, new = version_of(held), version_of(obj)
-    return held if old.isdecimal() and new.isdecimal() and int(old) >= int(new) else obj
+    old, new = version_of(cached_object), version_of(obj)
+    return cached_object if old.isdecimal() and new.isdecimal() and int(old) >= int(new) else obj

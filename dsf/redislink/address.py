@@ -66,13 +66,13 @@ def parse(url: str) -> Address:
     if any(part.query for part in parts):
         # `ssl_cert_reqs=none` would disable verification; the rest are separate settings.
         raise SettingsError("DSF_REDIS_URL: options after ? are not supported; use the DSF_REDIS_ settings")
-    named = next((part for part in parts if part.username or part.password), parts[0])
+    url_with_credentials = next((part for part in parts if part.username or part.password), parts[0])
     return Address(
         scheme,
         tuple((part.hostname or "localhost", _port(part)) for part in parts),
         max(_database(part) for part in parts),
-        unquote(named.username or ""),
-        unquote(named.password or ""),
+        unquote(url_with_credentials.username or ""),
+        unquote(url_with_credentials.password or ""),
     )
 
 

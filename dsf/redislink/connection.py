@@ -60,8 +60,10 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | 
     if error.verify_code in _OTHER_NAME:
         return f"it is not for the name {host}; use a name that it has in DSF_REDIS_URL, or renew it with this one"
     if error.verify_code in _UNKNOWN_CA:
-        known = f"the CA in {ca_file} (DSF_REDIS_CA_FILE)" if ca_file else "a CA of this system; set DSF_REDIS_CA_FILE"
-        return f"it is not signed by {known}"
+        trusted_ca = (
+            f"the CA in {ca_file} (DSF_REDIS_CA_FILE)" if ca_file else "a CA of this system; set DSF_REDIS_CA_FILE"
+        )
+        return f"it is not signed by {trusted_ca}"
     return error.verify_message
 
 

@@ -35,14 +35,14 @@ class Sentinels(_Base):  # type: ignore[misc]
         problems = []
         for sentinel in self.sentinels:
             try:
-                known: Any = sentinel.sentinel_masters()
+                masters: Any = sentinel.sentinel_masters()
             except redis.RedisError as error:
                 problems.append(_refusal(sentinel, error))
                 continue
             finally:
                 # The Sentinel is asked seldom: no socket waits for the next time.
                 sentinel.connection_pool.disconnect(inuse_connections=False)
-            master = known.get(service_name)
+            master = masters.get(service_name)
             if master and self.check_master_state(master, service_name):
                 # Asked first from now on; in a new list, for other threads are in this one.
                 self.sentinels = [sentinel, *(other for other in self.sentinels if other is not sentinel)]
@@ -173,8 +173,8 @@ class Link:
             "ssl_certfile": self._settings.redis_cert_file,
             "ssl_keyfile": self._settings.redis_key_file,
         }
-        named = {name: str(file) for name, file in files.items() if file is not None}
-        return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **named}
+        file_options = {name: str(file) for name, file in files.items() if file is not None}
+        return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **file_options}
 
     def client(self, **options: Any) -> redis.Redis:
         """Return a client; `options` are those of a redis-py connection. It connects at the first command."""

@@ -123,16 +123,16 @@ class GatheredEvents(bootsteps.StartStopStep):
             self._dispatcher.send(kind, uuid=request.id, **fields)
 
     def _run(self) -> None:
-        shown: Any = None
+        announced_dispatcher: Any = None
         beat_at = 0.0
         while not self._stop.is_set():
             self._is_some.wait(max(0.0, beat_at - time.monotonic()))
             self._stop.wait(_GATHERED)
             self._is_some.clear()
             dispatcher = self._dispatcher
-            if dispatcher is not shown or time.monotonic() >= beat_at:
-                self._beat(dispatcher, "worker-heartbeat" if dispatcher is shown else "worker-online")
-                shown, beat_at = dispatcher, time.monotonic() + HEARTBEAT_INTERVAL
+            if dispatcher is not announced_dispatcher or time.monotonic() >= beat_at:
+                self._beat(dispatcher, "worker-heartbeat" if dispatcher is announced_dispatcher else "worker-online")
+                announced_dispatcher, beat_at = dispatcher, time.monotonic() + HEARTBEAT_INTERVAL
             # The dispatcher drops what it cannot send.
             dispatcher.flush()
         self._dispatcher.flush()

@@ -111,8 +111,8 @@ class RemoteControl(Control):
             client.publish(where, json.dumps(body))
             answers: list[dict[str, Any]] = []
             until = time.monotonic() + (timeout or 1.0)
-            while (left := until - time.monotonic()) > 0 and (limit is None or len(answers) < limit):
-                message = replies.get_message(ignore_subscribe_messages=True, timeout=left)
+            while (remaining_seconds := until - time.monotonic()) > 0 and (limit is None or len(answers) < limit):
+                message = replies.get_message(ignore_subscribe_messages=True, timeout=remaining_seconds)
                 answer = None if message is None else _answer(message, ticket)
                 if answer is not None and (not destination or answer.keys() <= set(destination)):
                     answers.append(answer)
@@ -180,14 +180,14 @@ def _channels() -> keys.ControlChannels:
     return keys.ControlChannels.of(address.parse(settings().resolved_redis_url()).db)
 
 
-def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **more: Any) -> Any:
+def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **options: Any) -> Any:
     """Celery's `rate_limit`; what waits for its turn under the old limit has it now.
 
     Celery forgets it: it would wait for as long as the old limit says, an hour for `1/h`, and a worker with that many
     requests takes no other ones meanwhile.
     """
     old = state.consumer.task_buckets.get(task_name)
-    reply = command(state, task_name, rate_limit, **more)
+    reply = command(state, task_name, rate_limit, **options)
     if old is not None and old is not state.consumer.task_buckets.get(task_name):
         # A timer takes requests from it, too.
         with contextlib.suppress(IndexError):

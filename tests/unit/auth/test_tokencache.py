@@ -32,7 +32,7 @@ def test_valid_token_is_renewed_within_part_of_the_deadline(
     assert deadlines[1] < time.monotonic() + min(5.0, remaining_seconds / 2)
     # Without a valid token, the renewal may use the whole deadline.
     with pytest.raises(HttpError, match="too late"):
-        cache.token("key", get, deadline, refused="old")
+        cache.token("key", get, deadline, rejected_token="old")
     assert deadlines[2] == deadline
 
 

@@ -72,7 +72,7 @@ class Cloud:
 
         builder = self._builder
         builder.renewable = builder.tokens.token(
-            (self.name, *key, builder.tls), asked, builder.deadline, builder.refused
+            (self.name, *key, builder.tls), asked, builder.deadline, builder.rejected_token
         )
         return builder.renewable
 
