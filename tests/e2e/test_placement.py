@@ -1,6 +1,6 @@
 """From a metric on a managed cluster to the decision of a Placement, with OCM's own placement controller.
 
-One test uses the free memory of real Node and Pod objects, another one a missing metric.
+Two tests use the free memory of real Node and Pod objects, and a missing metric.
 """
 
 from __future__ import annotations

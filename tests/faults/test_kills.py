@@ -132,9 +132,8 @@ def test_killed_results_worker_loses_no_queued_result(fleet: Fleet) -> None:
         fleet.schedule.set_override("c1/steady", paused=True)
 
         def not_taken_in(results: Sent = queued_results) -> list[str]:
-            # Not every open run counts: a tick of a second may expire before an agent without CPU receives it. Not
-            # every queued result counts: a worker may be killed after ingesting results and before it empties their
-            # slots.
+            # Only runs that are open and queued count. A tick of a second may expire before an agent without CPU
+            # receives it, and a worker may be killed after ingesting results and before it empties their slots.
             return [run for run in runs_of(fleet, "steady") if any(run in text for text in results.texts())]
 
         waiting = fleet.until(not_taken_in, "results of open runs in the queue")

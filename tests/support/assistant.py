@@ -41,7 +41,7 @@ class Assistant:
         self._mode: Mode = mode
 
     def run(self, work: Callable[[Client], Awaitable[_Value]]) -> _Value:
-        """One conversation."""
+        """Run a conversation with the server."""
 
         async def talk() -> _Value:
             async with AsyncExitStack() as stack:
@@ -62,7 +62,7 @@ class Assistant:
         return anyio.run(talk)
 
     def tools(self) -> dict[str, Tool]:
-        """What the server offers."""
+        """Return the tools that the server offers."""
 
         async def work(client: Client) -> dict[str, Tool]:
             return {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -82,7 +82,7 @@ class Assistant:
         return answer(self.call(tool, **arguments))
 
     def problem(self, tool: str, **arguments: Any) -> str:
-        """What one tool says is wrong."""
+        """Call a tool and return its error message."""
         return problem(self.call(tool, **arguments))
 
 

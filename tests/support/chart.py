@@ -171,7 +171,7 @@ MATRIX: dict[str, Values] = {
     **{path.stem: _external(path.stem) for path in sorted((ROOT / "deploy" / "exposure").glob("*.yaml"))},
 }
 
-#: Of values of the matrix: the kinds of other operators, whose CRDs no hub must have, that the chart makes of them.
+#: Kinds of other operators, whose CRDs a hub need not have, by the values of the matrix that create them.
 FOREIGN = {
     "everything": {"ServiceMonitor", "PrometheusRule"},
     "everything-single": {"ServiceMonitor", "PrometheusRule"},
@@ -196,12 +196,12 @@ def render(values: Values | None = None, *, release: str = RELEASE, namespace: s
 
 
 def notes(values: Values | None = None) -> str:
-    """What is printed after an installation; without a helm on PATH only."""
+    """Return the notes printed after an installation; works only without a helm on PATH."""
     return _files(json.dumps(values or {}, sort_keys=True), RELEASE, NAMESPACE)[f"{RELEASE}/templates/NOTES.txt"]
 
 
 def lint(values: Values | None = None) -> list[str]:
-    """What `helm lint --strict` finds fault with."""
+    """Return the findings of `helm lint --strict`."""
     if helm := shutil.which("helm"):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(values or {}, file)
@@ -237,7 +237,7 @@ def _files(values: str, release: str, namespace: str) -> dict[str, str]:
 
     chart = _chart()
     try:
-        # Not done by render, but by every command of helm.
+        # Every command of helm validates the schema, but render does not.
         chart.validate_schema(json.loads(values))
         return chart.render(json.loads(values), name=release, namespace=namespace)
     except helm_python.HelmError as error:

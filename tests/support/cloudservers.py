@@ -152,7 +152,7 @@ class Clouds:
 
 
 class World(NamedTuple):
-    """One agent, and the clouds behind one address."""
+    """An agent, and the clouds behind one address."""
 
     bed: Bed
     clouds: Clouds
@@ -170,12 +170,12 @@ class World(NamedTuple):
 
 
 POD = {"aws": {"region": "eu-west-1", "podIdentity": True}}
-#: Of EKS's agent on each node, and the token that EKS puts into a pod.
+#: Token of EKS's agent on each node, which EKS puts into a pod.
 POD_TOKEN = "p0d-token-of-eks"
 
 
 def as_pod(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer, file: Path) -> None:
-    """What EKS does for the agent's pod where there is an association."""
+    """Configure the environment as EKS does for a pod with an association."""
     file.write_text(f"{POD_TOKEN}\n")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/v1/credentials")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(file))

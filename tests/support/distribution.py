@@ -26,7 +26,7 @@ _TOGETHER = (
 )
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"
-#: Of every eight files that begin, one is from that folder.
+#: Spread the files of that folder: every eighth file that begins is from it.
 _APART = 8
 _ROOT = Path(__file__).parents[2]
 

@@ -1,8 +1,8 @@
 """Everything that runs in production, as processes on this machine: real Redis, the hub's services, agents.
 
 Each service is a process. Processes have names: `hub` (the controller), `beat`, `results`, `web`, and `agent
-<cluster>`; a second one of a kind is `beat 2`. With `single` there is `whole` in place of the first four. Nothing
-restarts them, so that a test sees the effect of a death alone.
+<cluster>`; a second one of a kind is `beat 2`. With `single` there is `whole` in place of the first four. The processes
+are never restarted, so that a test sees the effect of a death alone.
 """
 
 from __future__ import annotations

@@ -59,13 +59,13 @@ class HubCluster:
 
 
 class Release:
-    """One installed release."""
+    """An installed release."""
 
     def __init__(self, config: helm_python.Config, kubeconfig: Path, namespace: str) -> None:
         self._config = config
         self._kubeconfig = kubeconfig
         self._namespace = namespace
-        #: What it was installed or upgraded with.
+        #: Values of the last installation or upgrade.
         self.values: chart.Values = {}
 
     def install(self, values: chart.Values | None = None) -> None:

@@ -1,8 +1,8 @@
 """Plays a node of a cluster without containers: mounts what a pod names, and starts its program with its environment.
 
-What differs from a pod is where things are: folders instead of mount paths, free ports instead of fixed ones, a
-kubeconfig with the ServiceAccount's token instead of the mounted one, localhost instead of a Service's name. All of it
-is replaced in the pod's own texts: a variable, an argument or a file that the chart forgets is missing here too.
+Places differ from those in a pod: folders instead of mount paths, free ports instead of fixed ones, a kubeconfig with
+the ServiceAccount's token instead of the mounted one, localhost instead of a Service's name. All of it is replaced in
+the pod's own texts: a variable, an argument or a file that the chart forgets is missing here too.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.support.wait import wait_for
 
 #: The programs of images, here.
 _PROGRAMS = {"redis-server": find_tls_server, "/bin/sh": lambda: "/bin/sh"}
-#: What an image of ours runs with `args` only.
+#: Command of our images, which run with `args` only.
 _ENTRY_POINT = [sys.executable, "-P", "-m", "dsf.cli"]
 
 
 class Pod:
-    """One pod with one container, and its init containers."""
+    """A pod with one container, and its init containers."""
 
     def __init__(self, node: Node, workload: chart.Object, name: str) -> None:
         self.name = name

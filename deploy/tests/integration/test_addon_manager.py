@@ -60,7 +60,7 @@ def _deployed(session: Session, cluster: str) -> Objects:
 
 @pytest.fixture
 def deployed(session: Session, cluster: str) -> Objects:
-    """What OCM would put on the cluster."""
+    """Return the objects that OCM would create on the cluster."""
     return wait_for(lambda: _deployed(session, cluster), 60)
 
 

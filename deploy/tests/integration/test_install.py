@@ -36,14 +36,14 @@ SECRET_NAMES = ("hub-signing", "flower", "redis-users", "redis-ca", "redis-tls")
 
 @pytest.fixture(scope="module")
 def shared(hub: HubCluster) -> Iterator[Release]:
-    """One release for all tests that upgrade one."""
+    """All tests that upgrade a release share this one."""
     with hub.release() as release:
         yield release
 
 
 @pytest.fixture
 def release(shared: Release) -> Release:
-    """That release with the default values."""
+    """The shared release, reset to the default values."""
     if shared.values:
         shared.upgrade()
     return shared
@@ -63,7 +63,7 @@ def _template(session: Session) -> list[dict[str, Any]]:
 def test_every_object_is_taken_as_it_is(plane: ControlPlane) -> None:
     """All sets of values at once, each in namespaces of its own, whose names say whose object kubectl speaks of.
 
-    What an earlier set has too, but for its namespace and what is generated anew, is left out.
+    Objects that an earlier set has too are left out, except for its namespace and generated objects.
     """
     accounts, objects = [], []
     applied_texts: set[str] = set()
@@ -110,7 +110,7 @@ def _agent(objects: list[chart.Object]) -> list[chart.Object]:
 def test_renewed_ca_and_its_predecessor_accept_each_others_certificates(
     release: Release, session: Session, tmp_path: Path
 ) -> None:
-    """It has the same name and key, so that nothing has to be renewed before anything else."""
+    """The renewed CA has the same name and key, so that certificates stay valid in any order of renewal."""
     tls, ca = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-ca"
     before, template = _secrets(session), _template(session)
     # As if half of its life were over.
@@ -152,7 +152,7 @@ def test_rsa_ca_keeps_its_key_on_upgrade(release: Release, session: Session, tmp
     assert after[ca]["tls.crt"] != rsa_files["tls.crt"]
     assert after[tls]["ca.crt"] == after[ca]["tls.crt"]
     _verify(tmp_path, after[tls]["ca.crt"], after[tls]["tls.crt"])
-    # So the next upgrade makes none.
+    # The next upgrade therefore creates no CA.
     assert int(session.get(SECRETS.path(HUB_NAMESPACE, ca))["metadata"]["annotations"][RENEW_AFTER]) > time.time()
 
 
@@ -239,7 +239,7 @@ def test_user_objects_survive_upgrade_uninstallation_and_reinstallation(
     masks = [{"clusterName": "c1", "scoreName": "*"}]
     other = {"hubSetting": {"scoringConfig": {"masks": [{"clusterName": "*", "scoreName": "*"}]}}}
     assert session.get(CONFIG)["spec"] == {"masks": []}
-    # Another field manager than Helm's.
+    # The field manager differs from Helm's.
     plane.kubectl(
         *("-n", HUB_NAMESPACE, "patch", "dynamicscoringconfig", CONFIG_NAME, "--type", "merge"),
         *("-p", json.dumps({"spec": {"masks": masks}})),

@@ -17,7 +17,7 @@ OVERLAY = chart.ROOT / "deploy" / "kustomize-example"
 
 @pytest.fixture(scope="module")
 def built(plane: ControlPlane) -> list[chart.Object]:
-    """What `kubectl kustomize` makes of the overlay."""
+    """Return the output of `kubectl kustomize` for the overlay."""
     return [document for document in yaml.safe_load_all(plane.kubectl("kustomize", str(OVERLAY))) if document]
 
 

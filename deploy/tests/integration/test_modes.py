@@ -48,7 +48,7 @@ def installed(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _dsf(world: World, *words: str) -> Any:
-    """What `dsf` prints as JSON, as an operator."""
+    """Run `dsf` as an operator and return its parsed JSON."""
     password = world.node.folder / "operator"
     with contextlib.closing(world.client("operator")) as client:
         password.write_text(client.connection_pool.connection_kwargs["password"])

@@ -45,7 +45,7 @@ def test_manifests_beside_the_chart(operators: ControlPlane) -> None:
 
 
 def test_unknown_field_is_refused_by_the_crds_of_other_operators(operators: ControlPlane) -> None:
-    # Else the other tests would say nothing.
+    # Without this test the others would prove nothing.
     objects = [o for name in chart.FOREIGN for o in _rendered(name)]
     wrong = [chart.of_kind(objects, kind)[0] for kind in sorted(KINDS)]
     for obj in wrong:
@@ -60,7 +60,9 @@ def _rendered(name: str) -> list[chart.Object]:
 
 
 def _apply(plane: ControlPlane, objects: list[chart.Object], *, is_taken: bool = True) -> str:
-    """Into a namespace of their own; what kubectl said. Not as a List, which kubectl would check by itself."""
+    """Into a namespace of their own; what kubectl said. The objects are sent as single documents, because kubectl
+    validates a List by itself.
+    """
     namespace = plane.namespace("operators")
     manifests = [json.dumps(o | {"metadata": o["metadata"] | {"namespace": namespace}}) for o in objects]
     arguments = ("apply", "--server-side", "--validate=strict", "-f", "-")

@@ -49,7 +49,7 @@ class Bundled:
         (folder / "redis.conf").write_text(text.replace("bind * -::*", "bind 127.0.0.1"))
 
     def write_users(self) -> None:
-        """What the init container does."""
+        """Write the file of users as the init container does."""
         file = self.folder / "users.acl"
         existing = file.read_text() if file.exists() else ""
         file.write_text(render_acl_file(hub_users(self.passwords), existing))

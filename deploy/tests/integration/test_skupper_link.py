@@ -1,6 +1,6 @@
 """deploy/skupper/link.sh against a real API server; in the place of Skupper's controller is a thread of this test.
 
-One API server stands for all clusters, under three contexts.
+A single API server stands for all clusters, under three contexts.
 """
 
 from __future__ import annotations

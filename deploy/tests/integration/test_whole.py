@@ -168,7 +168,9 @@ class World:
         self.session.create(resource.path(namespace), body)
 
     def _deploy_agent(self) -> None:
-        """What OCM's addon manager and work agent make of the AddOnTemplate; hub and managed cluster are one here."""
+        """Create the objects that OCM's addon manager and work agent make of the AddOnTemplate; hub and managed cluster
+        are the same here.
+        """
         template = self.session.get(ADDON_TEMPLATES.path(name=ADDON_NAME))
         manifests = template["spec"]["agentSpec"]["workload"]["manifests"]
         objects = json.loads(json.dumps(manifests).replace("{{CLUSTER_NAME}}", CLUSTER))
@@ -272,7 +274,7 @@ def test_an_assistant_may_score_now(world: World, hub: HubCluster) -> None:
 
 def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
     with contextlib.closing(world.client("hub")) as hub:
-        # It may make users, so it may make one that reads the log of refusals.
+        # The hub's user may create users, so the test lets it create a reader of the log of denials.
         hub.execute_command("ACL", "SETUSER", "reader", "on", ">reader-password", "+acl|log", "+client|list")
         reader = world.connected("reader", "reader-password")
         processes = {f"dsf-{name}" for name in ("hub", "flower-tasks")}
@@ -312,7 +314,7 @@ def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: H
         world.scorer(name, {"type": "Prometheus", "host": source.url, "params": params, "auth": auth})
         world.node.until(lambda: world.score(name) == [("n1", 42)], "a score of the delivered token", 90)
         assert copied() == token
-        # What it may read is made from what its scorers name.
+        # The role is generated from the Secrets that its scorers name.
         role = session.get(ROLES.path(AGENT_NAMESPACE, SCORERS_ROLE))
         assert [rule["resourceNames"] for rule in role["rules"] if rule["resources"] == ["secrets"]] == [[name]]
         kubeconfig = hub.kubeconfig_of(AGENT_NAMESPACE, AGENT_ACCOUNT)
@@ -348,7 +350,7 @@ def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: H
 
 
 def test_collector_pushes_metrics_with_its_token(world: World) -> None:
-    # There is a receiver as soon as a scorer asks for what is pushed.
+    # The receiver starts with the first scorer of pushed metrics.
     world.scorer("pushed", {"type": "OpenTelemetry", "path": "/v1/metrics", "params": {"query": "m"}})
     world.node.until(lambda: listens(world.node.pods["agent"].ports["otlp-http"]), "the receiver")
     world.node.until(lambda: _push(world, _COLLECTOR_TOKEN) == 200, "the receiver to know the token")
@@ -373,7 +375,7 @@ def test_the_agent_may_read_nodes_and_pods_when_it_is_to(world: World, hub: HubC
 
 
 def test_the_optimiser_asks_who_calls(world: World, hub: HubCluster) -> None:
-    # Nobody, and a known caller without rights: it does not lend its own.
+    # Anonymous callers and known callers without rights are refused: the optimiser does not lend its own rights.
     kubeconfig = yaml.safe_load(hub.kubeconfig_of(HUB_NAMESPACE, "dynamic-scoring-flower").read_text())
     url = f"http://127.0.0.1:{world.node.pods['optimizer'].ports['http']}/plans?namespace={HUB_NAMESPACE}"
     assert _status(urllib.request.Request(url)) == 401

@@ -165,8 +165,8 @@ class Clusters:
         self.kubeconfig.write_text(json.dumps(config))
 
     def _on_hub(self) -> list[dict[str, Any]]:
-        # These objects belong to programs that do not run here: nodes to kind, accounts to Kubernetes' controllers,
-        # clusters to OCM, the namespace to the omitted charts, and scores to the hub controller.
+        # Programs that do not run here would create: nodes (kind), accounts (Kubernetes' controllers), clusters (OCM),
+        # the namespace (the omitted charts), and scores (the hub controller).
         api, accepted = "cluster.open-cluster-management.io", {"hubAcceptsClient": True}
         objects = [_object("v1", "Namespace", name) for name in (NAMESPACE, "monitoring", *CLUSTERS)]
         objects.append(_object("v1", "Node", "hub-control-plane"))

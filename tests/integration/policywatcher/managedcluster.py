@@ -1,4 +1,4 @@
-"""One managed cluster as the watcher sees it, and watchers that run there with the rights of the manifest."""
+"""A managed cluster as the watcher sees it, and watchers that run there with the rights of the manifest."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ManagedCluster:
         return bool(self.session.create(ACCESS_REVIEWS.path(), body)["status"]["allowed"])
 
     def policy(self, name: str, compliant: str | None) -> None:
-        """Make or change a policy. None: nobody has evaluated it."""
+        """Make or change a policy. `None` means that the compliance is not evaluated."""
         path = POLICIES.path(self.name, name)
         spec = {"disabled": False, "policy-templates": []}
         body = {"apiVersion": POLICIES.api_version, "kind": POLICIES.kind, "metadata": {"name": name}, "spec": spec}
@@ -98,7 +98,7 @@ class ManagedCluster:
             self.session.merge(f"{path}/status", {"status": {"compliant": compliant}})
 
     def delete_policy(self, name: str) -> None:
-        """It is gone at once."""
+        """Delete a policy immediately."""
         self.session.delete(POLICIES.path(self.name, name))
 
     def claim(self) -> str | None:
@@ -122,7 +122,7 @@ class ManagedCluster:
         )
 
     def delete_claim(self) -> None:
-        """It is no error when there is none."""
+        """Delete the claim if it exists."""
         with contextlib.suppress(ObjectNotFoundError):
             self.session.delete(CLAIMS.path(name=CLAIM))
 

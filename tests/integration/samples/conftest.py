@@ -32,7 +32,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             folder = ROOT / "samples" / name
             options = ("--app-dir", str(folder), "--port", str(port), "--log-level", "warning")
             url = f"http://127.0.0.1:{port}"
-            # Nothing of this process's environment: the samples stand alone.
+            # Samples do not inherit this process's environment, because they stand alone.
             command = (sys.executable, "-m", "uvicorn", *options, "app:app")
             program = f"{name}-{len(running)}"
             supervisor.start(Program(program, command, environment, ready=http_ready(f"{url}/healthz")))
@@ -71,5 +71,5 @@ def ask(method: str, url: str, body: Any = None, **options: Any) -> Any:
 
 
 def series(values: list[str], **labels: str) -> dict[str, Any]:
-    """One series of a scoring request."""
+    """Return a series of a scoring request."""
     return {"metric": labels, "values": [[1718600000 + 60 * n, value] for n, value in enumerate(values)]}

@@ -1,7 +1,7 @@
 """A real llama.cpp server with a tiny model of random weights: it speaks its protocol, and talks nonsense.
 
 `python -m tests.integration.samples.llamaserver FILE` writes the model to FILE, prints its address and serves until it
-is killed. It needs the packages `xllamacpp` and `gguf`, which are not among those of the project.
+is killed. The packages `xllamacpp` and `gguf` are needed, which are not among those of the project.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_the_language_model_scorer_passes(llm_forecast: Start, model: LanguageMo
     outcomes = check(f"{url}/config", *options)
     assert outcomes.pop("query") == "skipped"
     assert set(outcomes.values()) == {"pass"}
-    # Of the thousand series of one request as many as a busy machine has time for.
+    # A busy machine has time for a part of the thousand series of a request only.
     assert len(model.prompts) > 100
 
 

@@ -13,7 +13,7 @@ from tests.integration.samples.conftest import Start, ask, series
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.support.httpserver import answer, close_early, drip, endless, half
 
-#: One that answers and one of which nothing is known.
+#: A series with samples, and one without any usable value.
 TWO = {"data": [series(["1", "2"], pod="web"), series(["NaN"], pod="lost")]}
 
 
@@ -43,7 +43,7 @@ def model(shared: LanguageModel) -> LanguageModel:
 
 @pytest.fixture
 def scorer(llm_forecast: Start, shared: LanguageModel) -> str:
-    """It waits for an answer longer than a busy machine keeps the model from giving it."""
+    """The inference timeout exceeds the time that a busy machine may delay the model."""
     return started(llm_forecast, shared, inference="6", scoring="25")
 
 
@@ -65,7 +65,7 @@ def refusal_counts(url: str) -> dict[str, float]:
 
 
 def counted(url: str, before: dict[str, float]) -> dict[str, float]:
-    """What came to these counts."""
+    """Return the increase of these counts."""
     return {
         name: new_count for name, count in refusal_counts(url).items() if (new_count := count - before.get(name, 0.0))
     }
@@ -166,7 +166,7 @@ def test_failing_model_produces_no_score(model: LanguageModel, scorer: str, hand
 def test_unreachable_model_is_reported_and_the_scorer_stays_healthy(llm_forecast: Start) -> None:
     url = llm_forecast(INFERENCE_ENDPOINT="http://127.0.0.1:1/v1/completions")
     assert unavailable(url) == "the language model gave no usable number: ConnectError"
-    # It is the model that is away and not the scorer.
+    # The model is away, but the scorer is healthy.
     assert ask("GET", f"{url}/healthz") == {"status": "ok"}
     assert ask("POST", f"{url}/scoring", {"data": []}) == {"results": []}
 
@@ -224,7 +224,7 @@ def test_both_tokens(llm_forecast: Start, model: LanguageModel, tokens: Path) ->
     right = {"Authorization": "Bearer api-token"}
     assert len(ask("POST", f"{url}/scoring", TWO, headers=right)["results"]) == 1
 
-    # Another one is taken at once, and no answer has it.
+    # A changed token is used at once, and no response contains it.
     (tokens / "inference").write_text("wrong\n")
     response = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=300)
     assert response.status_code == 503

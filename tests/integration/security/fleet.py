@@ -51,7 +51,7 @@ _IMPATIENT_HUB = (
     "from dsf.process.launch import launch; launch('hub', 'dsf.services.process:run')"
 )
 _CLIENT_SECRET = "canary-client/c0a8+116f=%"
-#: None of these secrets may be in anything that the framework writes, shows or sends. The master secret is one, too.
+#: Secrets that must not be in anything that the framework writes, shows or sends. The master secret is one, too.
 CANARIES = {
     "source token": "canary-source-4f1d0c93",
     "scorer token": "canary-scorer-b7720e5a",

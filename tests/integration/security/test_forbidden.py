@@ -60,7 +60,7 @@ HUB_FORBIDDEN: dict[str, str] = {
     "flower-tasks": """RPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
         PUBLISH /0.celeryev/x x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST|KEYS *
         XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
-    # The optimizer sends ticks. It reads their scores from the hub's objects on the API server.
+    # The optimizer sends ticks. The optimizer reads their scores from the hub's objects on the API server.
     "optimizer": """LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|RPUSH spoke.c1 x|DEL spoke.c1|LPUSH hub.results x
         LLEN hub.results|LRANGE hub.results 0 -1|HGETALL dsf:pair:c1/s|HGET dsf:pair:c1/s score
         HSET dsf:pair:c1/s score x|HDEL dsf:pair:c1/s score|LRANGE dsf:history:c1/s 0 -1|HSET dsf:scorers x y

@@ -209,7 +209,7 @@ def test_login_requires_the_token_and_opens_a_session(closed: WebProcess, redis_
     html = visitor.get(place)
     assert visitor.status == 200
     assert f"/act/rescore?scorer={SAMPLE}" in html
-    # Neither Redis nor the log contains the token.
+    # Redis and the log do not contain the token.
     session_values = [redis_client.get(key) for key in redis_client.keys("dsf:web:*")]
     assert session_values
     assert TOKEN not in str(session_values) + closed.log

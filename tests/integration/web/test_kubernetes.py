@@ -110,7 +110,8 @@ def test_api_server_decides_what_users_may_do(
         assert f"system:serviceaccount:{namespace}:viewer" in page.log
         assert len(changes.read(redis_client).changes) == 1
 
-        # Neither account may list Placements, so a comparison has none for them; the holder of both rights sees them.
+        # The two accounts may not list Placements, so a comparison has none for them; the holder of both rights sees
+        # them.
         runstore.keep(redis_client, [SAMPLE], comparison(time.time()))
         reader, _ = visitor(tokens["reader"])
         for who, sees in ((viewer, False), (reader, True), (actor, False)):

@@ -1,4 +1,4 @@
-"""Somebody who follows the tutorial, from an empty folder to a score."""
+"""A reader who follows the tutorial, from an empty folder to a score."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 class Reader:
     """Works in an empty folder below `folder`, beside the demo that runs on the folder `demo`. A context manager.
 
-    Of the page's servers the first one is a process. Ports are exchanged, because others may use those of the page.
+    The first server of the page runs as a process. Ports are exchanged, because others may use those of the page.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], demo: Path) -> None:
@@ -41,7 +41,7 @@ class Reader:
         self._environment = {
             **environment,
             "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}:{find('curl').parent}",
-            # Those that are installed beside pytest here take seconds to load, and the page needs none.
+            # Plugins installed beside pytest here take seconds to load, and the page needs none.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
         self.outputs: dict[str, str] = {}

@@ -44,7 +44,7 @@ def archive() -> Iterator[None]:
 def test_redis_package_is_unpacked_with_its_missing_libraries(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One that is installed would be taken as it is.
+    # A server on PATH would be used as it is.
     monkeypatch.setattr("dsf.demo.debian.shutil.which", lambda name: None)
     monkeypatch.setattr(debian, "available", lambda: True)
     with archive():
@@ -78,7 +78,7 @@ def test_missing_package_is_reported(apt: Path, tmp_path: Path) -> None:
 
 
 def test_prometheus_package_is_unpacked_with_the_packages_it_links_to(apt: Path, tmp_path: Path) -> None:
-    """They are needed beside it, whether installed or not."""
+    """The linked packages are unpacked even if they are installed."""
     with archive():
         debian.unpack("prometheus", tmp_path / "work" / "root", apt)
     links = [

@@ -30,10 +30,11 @@ from tests.support.programs import find
 from tests.support.uv import ROOT, built, environment
 from tests.support.wait import wait_for
 
-# One at a time and in this order: each takes the well-known ports if they are free, and most share one demo.
+# The tests run one at a time and in this order: each takes the well-known ports if they are free, and most share one
+# demo.
 DSF = (sys.executable, "-m", "dsf.cli")
 __all__ = ["browser"]
-#: Those of an installation that has no checkout around it.
+#: Packages of an installation without a checkout around it.
 PACKAGES = (ROOT, ROOT / "demo", ROOT / "packages" / "dsf-scorer")
 
 expect.set_options(timeout=TIMEOUT)
@@ -127,7 +128,7 @@ class Demo:
         self.folder = folder
         self.environment = environment
         log = folder.parent / ("once.log" if "--once" in command else "demo.log")
-        #: What it has said on standard error: with --once apart, as scripts read it.
+        #: File of its standard error: separate with --once, as scripts read it.
         self.errors = folder.parent / "once.errors" if "--once" in command else log
         self.process = Child((*command, "--keep", str(folder)), log, environment, inherit=False, errors=self.errors)
         self._context: dict[str, Any] = {}
@@ -157,7 +158,7 @@ class Demo:
         file.write_text(text.replace(old, new))
 
     def context(self) -> dict[str, Any]:
-        """What other terminals know of it, and addresses of its processes; the same ones until it ends."""
+        """Its state as other terminals read it, and addresses of its processes; cached until the demo ends."""
         if "web_url" not in self._context:
             self._context = self._look()
         return self._context
@@ -191,7 +192,7 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def lacking(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """One with --once that has ended: a score was missing. Before that a person has set an interval."""
+    """A demo with --once that has ended because a score was missing. Before that a person has set an interval."""
     folder = tmp_path_factory.mktemp("demo")
     environment = make_environment(folder)
     first = Demo(folder / "demo", environment, (sys.executable, "-c", IMPATIENT, "demo", "--once"))
@@ -209,9 +210,9 @@ def lacking(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 @pytest.fixture(scope="module")
 def demo(lacking: Demo) -> Iterator[Demo]:
-    """One demo for all tests that only look or that put back what they change; the last two edit and end it.
+    """All tests that read, or that restore their changes, share this demo; the last two edit and end it.
 
-    It is started again on the folder of the one that has ended.
+    The demo runs on the folder of the ended one.
     """
     running = Demo(lacking.folder, lacking.environment)
     yield running
@@ -360,7 +361,7 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
     try:
         (manifests,) = wait_for(lambda: list(tmp_path.glob("dsf-demo-*/manifests")), 60, "the other's folder")
         wait_for(lambda: demo.scheduled("sample-scorer", manifests), 60, "the other demo", interval=0.5)
-        # Neither was started there.
+        # The current folder belongs to neither demo.
         with contextlib.chdir(programs):
             ambiguous = demo.dsf("schedule", "pause", "sample-scorer")
         assert (ambiguous.returncode, ambiguous.stdout) == (2, "")
@@ -400,7 +401,7 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
 def test_the_tutorial_from_an_empty_folder_to_a_score(
     demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of docs/tutorial.md, whose demo is this one."""
+    """The tutorial of docs/tutorial.md, followed beside this demo."""
     demo.wait_fresh(PAIRS)
     with Reader(tmp_path, demo.environment, demo.folder) as reader:
         # Where its servers are started.
@@ -442,7 +443,7 @@ def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
         lambda: current_agents if set(current_agents := _agents(demo.environment)) == {"worker01", "worker02"} else {},
         20,
     )
-    # None of this is a reason for an agent to end.
+    # An agent must survive all of these edits.
     assert not re.findall(r".*agent worker.* ended.*|.* is gone.*", demo.process.log.read_text()[before:])
     agents["worker01"].kill()
     wait_for(lambda: _agents(demo.environment).get("worker01", agents["worker01"]).pid != agents["worker01"].pid, 20)

@@ -68,7 +68,7 @@ def test_data_of_another_server_is_named_as_the_cause(
         str(caught.value),
     )
     assert "or remove the folder" in str(caught.value)
-    # That one reads it.
+    # The server that wrote the data reads it.
     supervisor.stop("Redis")
     with redis.Redis.from_url(start(supervisor, folder).url, decode_responses=True) as client:
         assert client.get("kept") == "yes"
@@ -112,7 +112,7 @@ def test_embedded_redis_is_private_to_its_user(supervisor: Supervisor, tmp_path:
     for name in ("password", "redis.conf"):
         assert (folder / name).stat().st_mode & 0o077 == 0
     assert folder.stat().st_mode & 0o077 == 0
-    # Neither in the command line, which everybody can read, nor open to whoever connects.
+    # The password is not in the command line, which everybody can read, and connections need it.
     assert all(password not in word for word in server.program().command)
     with redis.Redis.from_url(server.address) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()

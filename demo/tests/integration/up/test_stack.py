@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("settings_factory")
 
 @pytest.fixture
 def own_url(redis_url: str, redis_client: redis.Redis) -> Iterator[str]:
-    """Of a user that has a password."""
+    """URL of a Redis user with a password."""
     redis_client.execute_command("ACL", "SETUSER", "owner", "on", ">sesame", "allkeys", "+@all")
     yield redis_url.replace("redis://", "redis://owner:sesame@")
     redis_client.execute_command("ACL", "DELUSER", "owner")

@@ -116,7 +116,7 @@ def test_ready_is_waited_for(supervisor: Supervisor, tmp_path: Path) -> None:
     code = f"import pathlib, time; pathlib.Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"
     looked: list[bool] = []
 
-    def ready() -> bool:  # not before the first look: how soon the program is up must not decide the test
+    def ready() -> bool:  # the first poll returns False, as the time of the program's start must not decide the test
         return bool(looked) and (tmp_path / "up").exists()
 
     supervisor.start(Program("slow", (sys.executable, "-c", code), ready=ready))
@@ -195,7 +195,7 @@ def test_long_log_is_rotated(supervisor: Supervisor, tmp_path: Path, monkeypatch
         return log.with_suffix(".log.1").exists()
 
     wait_for(moved, 10)
-    # It goes on where it was told to write.
+    # The process continues with its output in the log.
     wait_for(lambda: log.stat().st_size > 0)
 
 
@@ -210,7 +210,7 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
             os.kill(os.getpid(), number)
             pytest.fail("the signal did not end the block")
 
-    # These tests may be run under nohup themselves.
+    # Tests may run under nohup, which ignores the signal.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -113,7 +113,7 @@ def test_up_runs_one_agent_per_accepted_cluster(
         up.signal(signal.SIGINT)
         assert up.wait(120) == 0, up.tail()
     assert all(not child.is_running() for child in children)
-    # Somebody else's Redis stays.
+    # A foreign Redis is not stopped.
     assert redis_client.ping()
 
 

@@ -95,7 +95,7 @@ class Bed:
         self.session.merge(MANAGED_CLUSTERS.path(name=cluster), {"metadata": {"labels": {key: value}}})
 
     def claims(self, cluster: str, **claims: str) -> None:
-        """What a ManagedCluster says about itself; `_` stands for `-`."""
+        """Set the ClusterClaims of a ManagedCluster; `_` stands for `-`."""
         cluster_claims = [{"name": name.replace("_", "-"), "value": value} for name, value in claims.items()]
         self.session.merge(MANAGED_CLUSTERS.path("", cluster, "status"), {"status": {"clusterClaims": cluster_claims}})
 

@@ -148,7 +148,7 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
         answer = http.post("/optimize", json=bed.body() | wrong)
         assert answer.status_code == 422
         assert text in answer.json()["detail"], answer.text
-    # Neither is a wish for all of them.
+    # An invalid namespace does not select all namespaces.
     for path in ("/plans", "/addonplacementscores"):
         for name in ("", "..", "a/b", "UPPER"):
             answer = http.get(path, params={"namespace": name})

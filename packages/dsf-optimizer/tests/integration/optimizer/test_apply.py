@@ -238,7 +238,7 @@ def test_undoing_gives_back_what_was_somebody_elses(bed: Bed) -> None:
             bed.service(Failing(bed, after)).apply(bed.params())
         assert bed.objects() == before, after
     bed.service().apply(bed.params())
-    # One of our fields was changed, and others were added.
+    # A field of ours is changed, and foreign fields are added.
     changed = {"numberOfClusters": 7, "prioritizerPolicy": {"mode": "Exact"}}
     bed.session.merge(path, {"metadata": {"annotations": {"note": "new"}}, "spec": changed}, field_manager="somebody")
     before = bed.objects()
@@ -246,7 +246,7 @@ def test_undoing_gives_back_what_was_somebody_elses(bed: Bed) -> None:
         with pytest.raises(ApplyError, match="everything is as it was before"):
             bed.service(Failing(bed, after)).apply(bed.params(POWER))
         assert bed.objects() == before, after
-    # What others added did not become ours: the next plan leaves it.
+    # Foreign fields stay foreign: the next plan keeps them.
     bed.service().apply(bed.params(POWER))
     spec = bed.session.get(path)["spec"]
     assert (spec["numberOfClusters"], spec["tolerations"][0]["key"]) == (1, "gpu")

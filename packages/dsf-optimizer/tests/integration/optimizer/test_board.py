@@ -1,4 +1,4 @@
-"""What the optimiser proposed and what is in force, as the page gets it: in Redis, by namespace."""
+"""Proposed and applied plans in Redis, by namespace, as the page reads them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_proposal_is_stored_beside_the_applied_plan(
     (stored_plan,) = read_plans(redis_client)
     assert (stored_plan.plan_id, stored_plan.applied) == (other.plan_id, False)
     assert any(move.change == "moves" for move in stored_plan.moves)
-    # Nobody's name was checked here.
+    # The author's name is not verified here.
     (change,) = read(redis_client).changes
     assert (change.action, change.who, change.namespace) == ("plan-applied", "ann (claimed)", bed.namespace)
     assert change.reference == proposed.plan_id
@@ -69,7 +69,7 @@ def test_unreadable_plans_are_left_out_and_the_number_of_plans_is_limited(redis_
 
 
 class SlowOnce(HubRedis):
-    """It does not show the first plan before it is told to: what a Redis will not do on demand."""
+    """Delays the write of the first plan until it is released, which a real Redis does not do on demand."""
 
     is_asked, may_write = threading.Event(), threading.Event()
 
@@ -93,7 +93,7 @@ def test_late_plan_is_not_shown_after_its_reset(
         assert slow.is_asked.wait(60)
         reset = threads.submit(service.reset, bed.namespace)
         wait_for(lambda: bed.objects() == {}, 30, "the reset has deleted the objects")
-        # It ends now only if it does not wait for the board's turn.
+        # The reset ends within this time only if it does not wait for the board's lock.
         wait([reset], timeout=1)
         slow.may_write.set()
         late.result(60)
@@ -118,6 +118,6 @@ def test_oversized_plan_is_truncated_and_replaces_the_older_plan(redis_client: r
             expected_clusters,
             count - expected_clusters,
         )
-    # Not even its warnings fit.
+    # The warnings alone exceed the limit.
     assert not remember(redis_client, plan(warnings=["w" * 2_000_000]))
     assert read_plans(redis_client) == []

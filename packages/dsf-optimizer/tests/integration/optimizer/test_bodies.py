@@ -1,4 +1,4 @@
-"""What the service makes of bodies that are too large, too deep or wrong; no plan is made, so that no hub is needed."""
+"""Requests to the service with bodies that are too large, too deep or wrong; they make no plan, so no hub is needed."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_rules_of_the_whole_request_are_said_in_plain_words(url: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_duplicate_key_in_a_body_is_refused(url: str, path: str) -> None:
-    """One of its values would be lost, such as that of `dryRun`."""
+    """A duplicate key would lose one of its values, such as that of `dryRun`."""
     body = json.dumps(BODY | {"more": [{"dryRun": True}]}).replace('"dryRun": true', '"dryRun": true, "dryRun": false')
     for request_body in (body.encode(), iter([body[:9].encode(), body[9:].encode()])):
         problem = is_problem(requests.post(url + path, data=request_body, headers=HEADERS, timeout=300), 422)

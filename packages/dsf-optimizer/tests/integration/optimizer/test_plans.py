@@ -1,4 +1,4 @@
-"""What plans are made from, on a real API server, and what is read back."""
+"""Inputs of plans on a real API server, and plans read back from it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_expired_scores_evict_no_workload(bed: Bed) -> None:
     service = bed.service()
     bed.score(PERFORMANCE, upstream.PERFORMANCE, valid=-1)
     report = service.apply(bed.params())
-    # Nothing is placed, so there is nothing to lose.
+    # Without placed workloads there is no loss, so the plan is applied.
     assert (report.status, report.coverage, bed.objects()) == ("Optimal", "NothingPlaced", {})
     bed.score(PERFORMANCE, upstream.PERFORMANCE)
     service.apply(bed.params())
@@ -133,7 +133,7 @@ def test_weighted_mix_of_scores_selects_the_plan(bed: Bed) -> None:
 
 def test_plans_are_read_from_their_objects(bed: Bed) -> None:
     report = bed.service().apply(bed.params())
-    # Another process: nothing is remembered.
+    # A new service has no memory of the plan.
     (plan,) = bed.service().plans(bed.namespace).items
     assert (plan.plan_id, plan.complete) == (report.plan_id, True)
     assert plan.plan == report.plan

@@ -26,7 +26,7 @@ from ...unit.optimizer.test_solve import cluster, workload
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[SolverProcess]:
-    """One that is replaced by what some tests do to it, and works again after each of them."""
+    """A solver process that recovers from being killed or stopped by a test."""
     solver_process = SolverProcess(patience=0.2, grace=30)
     yield solver_process
     solver_process.close()
@@ -114,7 +114,7 @@ def test_closing_cuts_what_is_solved_and_what_waits() -> None:
     process = SolverProcess(patience=600)
     process.warm_up()
     pid = pid_of(process)
-    # It would not end by itself.
+    # A stopped process does not end by itself.
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(process.solve, instance(2, 2, 2), SearchLimits()) for _ in range(2)]

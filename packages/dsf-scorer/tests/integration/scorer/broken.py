@@ -34,7 +34,7 @@ def finite(series: dict[str, Any]) -> list[float]:
 
 
 def mean(data: list[dict[str, Any]]) -> Results:
-    """What a scorer should do."""
+    """Return the mean of each series' finite values, as a correct scorer does."""
     return [{"metric": series["metric"], "score": sum(v) / len(v)} for series in data if (v := finite(series))]
 
 
@@ -104,7 +104,7 @@ def refuses(count: Callable[[int], bool]) -> Score:
 
 
 def naive(data: list[dict[str, Any]], value: Callable[[list[float]], Any]) -> Results:
-    """One result per series, whatever it holds."""
+    """Return a result for each series, including series without values."""
     return [
         {"metric": series["metric"], "score": value([float(text) for _, text in series["values"]])} for series in data
     ]
@@ -135,7 +135,7 @@ def with_nan(then: Callable[[], Any]) -> Score:
 
 
 def divided() -> float:
-    """What a mean without values does."""
+    """Return a mean without values."""
     return 1 / len([])
 
 

@@ -43,7 +43,7 @@ def scorer(prometheus: str, **values: Any) -> Scorer:
 
 
 def summary_of(url: str, *, token: bool = False) -> ScorerSummary:
-    """What the hub makes of /config."""
+    """Return the summary that the hub would make from /config."""
     synced = parse_remote_config(http.get(f"{url}/config", deadline=time.monotonic() + 60, max_bytes=10_000))
     spec: dict[str, Any] = {"description": "", "configURL": f"{url}/config", "configSyncMode": "Full"}
     if token:

@@ -65,7 +65,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """That of an author: a scorer and its manifest."""
+    """The folder of an author: a scorer and its manifest."""
     (tmp_path / "authors_scorer.py").write_text(SCORER)
     (tmp_path / "scorer.yaml").write_text(MANIFEST)
     return tmp_path

@@ -22,7 +22,7 @@ _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 
 @pytest.fixture
 def bed(bed: Bed) -> Iterator[Bed]:
-    """One of its scores has a scorer."""
+    """The bed with a DynamicScorer for one of its scores."""
     scorer = {
         "apiVersion": DYNAMIC_SCORERS.api_version,
         "kind": DYNAMIC_SCORERS.kind,
@@ -84,7 +84,7 @@ def assistant(request: pytest.FixtureRequest, stdio: Callable[..., Assistant]) -
 
 @pytest.fixture
 def near(open_server: Server) -> Assistant:
-    """One assistant, where the transport makes no difference."""
+    """An assistant for tests that work the same with each transport."""
     return Assistant(open_server.mcp)
 
 

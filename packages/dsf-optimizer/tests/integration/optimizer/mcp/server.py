@@ -15,7 +15,9 @@ from tests.support.wait import wait_for
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """Nothing of this process's environment but what programs need to start, and these settings; None is not set."""
+    """Return an environment with these settings and the variables that programs need to start; None leaves a setting
+    out.
+    """
     variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return variables | {f"DSF_{name.upper()}": str(value) for name, value in settings.items() if value is not None}
 
@@ -46,7 +48,7 @@ class Server:
         return self._child.log.read_text()
 
     def stop(self) -> None:
-        """It ends by itself on SIGTERM, with exit code 0 and without a traceback."""
+        """Stop the server by SIGTERM and check exit code 0 without a traceback."""
         try:
             self._child.signal(signal.SIGTERM)
             assert self._child.wait() == 0, self._child.tail()

@@ -16,12 +16,12 @@ from tests.support.assistant import Assistant, Mode, problem
 from ..bed import Bed
 from .server import Server
 
-#: What a person needs who only looks.
+#: Rights of a person who only reads.
 READER = [
     {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": ["get", "list"]}
     for resource in (ADDON_PLACEMENT_SCORES, MANIFEST_WORK_REPLICA_SETS, POLICIES)
 ]
-#: What a person needs who may also move workloads.
+#: Rights of a person who may also move workloads.
 PLANNER = [
     *READER,
     {

@@ -1,4 +1,4 @@
-"""What goes wrong: an assistant is told what, where and what to do; what is not the protocol is refused."""
+"""Errors: an assistant gets the field, the cause and the remedy; requests that violate the protocol are refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_non_protocol_requests_are_refused(
 
 
 def test_other_methods_and_paths(open_server: Server) -> None:
-    # There are no sessions: nothing to listen to, nothing to end.
+    # The server keeps no sessions, so clients cannot listen to or end one.
     for method in ("GET", "DELETE", "PUT"):
         answer = requests.request(method, open_server.mcp, headers=ACCEPT, timeout=300)
         assert (answer.status_code, answer.headers["Allow"]) == (405, "POST"), method

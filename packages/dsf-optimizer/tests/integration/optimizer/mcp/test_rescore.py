@@ -38,7 +38,7 @@ def test_on_one_cluster(near: Assistant, redis_client: redis.Redis) -> None:
     assert Pairs(fleet.redis).state("worker01", SAMPLE).scheduled == 8
     (change,) = read(fleet.redis).changes
     assert (change.action, change.scorer, change.clusters) == ("rescore", SAMPLE, ["worker01"])
-    # Nobody had to show who they are.
+    # The caller was not authenticated, so the name is only claimed.
     assert (change.way, change.who, change.reference) == ("mcp", "anonymous (claimed)", run["run_id"])
 
 

@@ -85,7 +85,7 @@ def talk(common: dict[str, object], tmp_path: Path) -> Iterator[Talk]:
 def test_standard_output_contains_protocol_messages_only(
     talk: Talk, bed: Bed, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
-    """What is no message does not end the conversation."""
+    """A malformed message does not end the session."""
     good_fleet(redis_client)
     talk.send("this is not JSON")
     talk.send("[")
