@@ -64,7 +64,7 @@ def deployed(session: Session, cluster: str) -> Objects:
     return wait_for(lambda: _deployed(session, cluster), 60)
 
 
-def test_the_addon_is_installed_on_the_cluster(session: Session, cluster: str, deployed: Objects) -> None:
+def test_addon_is_installed_on_the_cluster(session: Session, cluster: str, deployed: Objects) -> None:
     assert set(deployed) == {
         *("Namespace", "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service", "NetworkPolicy")
     }
@@ -80,7 +80,7 @@ def test_the_addon_is_installed_on_the_cluster(session: Session, cluster: str, d
     assert not addon["status"].get("registrations"), "it has no credentials of the hub"
 
 
-def test_everything_is_in_the_agents_namespace(deployed: Objects) -> None:
+def test_objects_are_in_the_namespace_of_the_agent(deployed: Objects) -> None:
     assert deployed["Namespace"]["metadata"]["name"] == AGENT_NAMESPACE
     for kind in set(deployed) - {"Namespace"}:
         assert deployed[kind]["metadata"]["namespace"] == AGENT_NAMESPACE
@@ -88,7 +88,7 @@ def test_everything_is_in_the_agents_namespace(deployed: Objects) -> None:
     assert subject["namespace"] == AGENT_NAMESPACE
 
 
-def test_the_agent_knows_its_cluster(deployed: Objects, cluster: str) -> None:
+def test_agent_environment_names_its_cluster(deployed: Objects, cluster: str) -> None:
     (container,) = chart.containers(deployed["Deployment"])
     environment = chart.environment(container)
     assert environment["DSF_CLUSTER"] == cluster
@@ -98,7 +98,7 @@ def test_the_agent_knows_its_cluster(deployed: Objects, cluster: str) -> None:
     assert not re.findall("{{.*?}}", str(deployed))
 
 
-def test_proxy_and_registry_are_put_in(deployed: Objects) -> None:
+def test_proxy_and_registry_are_applied(deployed: Objects) -> None:
     (container,) = chart.containers(deployed["Deployment"])
     assert chart.environment(container)["HTTPS_PROXY"] == "http://proxy:3128"
     # The variable's, of which OCM replaces the registry.
@@ -106,7 +106,7 @@ def test_proxy_and_registry_are_put_in(deployed: Objects) -> None:
     assert deployed["ServiceAccount"]["imagePullSecrets"] == [{"name": "everywhere"}]
 
 
-def test_people_keep_their_secrets_when_the_addon_goes(session: Session, cluster: str, deployed: Objects) -> None:
+def test_user_secrets_survive_the_removal_of_the_addon(session: Session, cluster: str, deployed: Objects) -> None:
     assert deployed
     option = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["deleteOption"]
     assert option["propagationPolicy"] == "SelectivelyOrphan"
@@ -151,7 +151,9 @@ def test_addon_config_of_one_cluster_overrides_its_variables_and_keeps_the_names
     assert deployed["Deployment"]["metadata"]["namespace"] == AGENT_NAMESPACE
 
 
-def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub: HubCluster, cluster: str) -> None:
+def test_upgrade_is_delivered_to_the_cluster(
+    session: Session, ocm: ControlPlane, hub: HubCluster, cluster: str
+) -> None:
     del ocm
     # By the same way as `helm upgrade`, on the release that is installed.
     import helm_python
@@ -192,7 +194,7 @@ def test_manifests_rendered_by_ocm_deploy_the_agent(
     assert chart.environment(container)["DSF_CLUSTER"] == cluster
 
 
-def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster: str) -> None:
+def test_work_agent_of_ocm_deploys_the_addon(session: Session, ocm: ControlPlane, cluster: str) -> None:
     """On a cluster that shares the hub's API server. OCM's status follows the agent, which is ready while it scores."""
     assert cluster
     real_cluster = ocm.cluster("real")

@@ -60,7 +60,7 @@ def _template(session: Session) -> list[dict[str, Any]]:
     return manifests
 
 
-def test_every_object_is_taken_as_it_is(plane: ControlPlane) -> None:
+def test_objects_are_accepted_unchanged(plane: ControlPlane) -> None:
     """All sets of values at once, each in namespaces of its own, whose names say whose object kubectl speaks of.
 
     Objects that an earlier set has too are left out, except for its namespace and generated objects.
@@ -202,7 +202,7 @@ def _verify(folder: Path, authority: str, certificate: str) -> None:
     assert process.returncode == 0, process.stderr
 
 
-def test_an_upgrade_keeps_what_was_generated(release: Release, session: Session) -> None:
+def test_upgrade_keeps_generated_values(release: Release, session: Session) -> None:
     before, template = _secrets(session), _template(session)
     redis = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
     release.upgrade()

@@ -21,7 +21,7 @@ def built(plane: ControlPlane) -> list[chart.Object]:
     return [document for document in yaml.safe_load_all(plane.kubectl("kustomize", str(OVERLAY))) if document]
 
 
-def test_overlay_is_short_and_the_one_of_the_page() -> None:
+def test_overlay_is_short_and_documented() -> None:
     text = (OVERLAY / "kustomization.yaml").read_text()
     assert len(text.splitlines()) <= 10
     assert text in (chart.ROOT / "docs" / "gitops.md").read_text()

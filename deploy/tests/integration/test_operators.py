@@ -28,11 +28,11 @@ def operators(control_plane: ControlPlane) -> ControlPlane:
 
 
 @pytest.mark.parametrize("name", [name for name, kinds in chart.FOREIGN.items() if kinds & KINDS])
-def test_the_chart(operators: ControlPlane, name: str) -> None:
+def test_chart_objects_are_accepted_by_the_crds_of_other_operators(operators: ControlPlane, name: str) -> None:
     _apply(operators, _rendered(name))
 
 
-def test_manifests_beside_the_chart(operators: ControlPlane) -> None:
+def test_manifests_beside_the_chart_are_accepted_by_the_crds_of_other_operators(operators: ControlPlane) -> None:
     objects = [
         document
         for path in sorted((chart.ROOT / "deploy").rglob("*.yaml"))

@@ -127,14 +127,16 @@ def as_process(bundled: Bundled, settings_factory: Callable[..., Settings]) -> I
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_every_process_gets_in_with_what_it_is_given(as_process: Callable[[str], redis.Redis], name: str) -> None:
+def test_processes_connect_with_their_delivered_credentials(
+    as_process: Callable[[str], redis.Redis], name: str
+) -> None:
     client = as_process(name)
     assert client.ping()
     with pytest.raises(redis.exceptions.NoPermissionError):
         client.config_get("*")
 
 
-def test_probes_work_with_every_redis_that_will_do(bundled: Bundled) -> None:
+def test_probes_work_with_every_supported_redis(bundled: Bundled) -> None:
     """With any redis-cli from 7.0 on, the oldest that the documents call good enough."""
     alone = yaml.safe_load((chart.ROOT / "deploy" / "redis" / "statefulset.yaml").read_text())
     asks = f"{find('redis-cli')} -p {bundled.port}"
@@ -186,7 +188,7 @@ def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Calla
     assert hub.ping(), "the hub's own password is the same"
 
 
-def test_the_init_container_writes_the_users_that_the_hub_knows(tmp_path: Path) -> None:
+def test_init_container_writes_the_users_of_the_hub(tmp_path: Path) -> None:
     server = Bundled(tmp_path)
     server.write_users()
     file = tmp_path / "users.acl"

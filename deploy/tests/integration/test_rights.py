@@ -82,7 +82,7 @@ def as_account(installed: HubCluster) -> Iterator[Callable[..., Session]]:
         yield make
 
 
-def test_the_hub_can_do_its_work(
+def test_controller_has_the_rights_for_its_work(
     as_account: Callable[..., Session],
     plane: ControlPlane,
     session: Session,
@@ -125,7 +125,7 @@ def test_the_hub_can_do_its_work(
         backend.stop()
 
 
-def test_the_hub_can_be_elected(as_account: Callable[..., Session]) -> None:
+def test_controller_can_be_elected(as_account: Callable[..., Session]) -> None:
     started: list[bool] = []
     election = LeaderElector(
         as_account("dynamic-scoring-controller"),
@@ -140,7 +140,7 @@ def test_the_hub_can_be_elected(as_account: Callable[..., Session]) -> None:
         election.stop()
 
 
-def test_the_hub_is_refused_what_others_own(as_account: Callable[..., Session], plane: ControlPlane) -> None:
+def test_controller_is_denied_foreign_objects(as_account: Callable[..., Session], plane: ControlPlane) -> None:
     hub, cluster = as_account("dynamic-scoring-controller"), plane.cluster("c")
     work = manifest_work(cluster, AGENT_NAMESPACE, [])
     work["metadata"]["name"] = "anything"
@@ -180,14 +180,14 @@ def test_controller_writes_scores(as_account: Callable[..., Session], plane: Con
 
 
 @pytest.mark.parametrize("name", ["beat", "results", "flower", "redis"])
-def test_the_others_may_nothing(as_account: Callable[..., Session], name: str) -> None:
+def test_other_services_have_no_rights(as_account: Callable[..., Session], name: str) -> None:
     session = as_account(f"dynamic-scoring-{name}")
     for resource in (SECRETS, CONFIG_MAPS, DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANIFEST_WORKS):
         with pytest.raises(ForbiddenError):
             session.get(resource.path(HUB_NAMESPACE))
 
 
-def test_the_agent_reads_its_own_and_no_more(
+def test_agent_reads_its_own_objects_only(
     installed: HubCluster,
     as_account: Callable[..., Session],
     session: Session,
@@ -239,9 +239,7 @@ def test_the_agent_reads_its_own_and_no_more(
 
 
 @pytest.mark.parametrize(("role", "verbs"), [("admin", True), ("editor", True), ("viewer", False)])
-def test_people_with_builtin_roles_get_the_rights(
-    session: Session, installed: HubCluster, role: str, verbs: bool
-) -> None:
+def test_builtin_roles_include_the_rights(session: Session, installed: HubCluster, role: str, verbs: bool) -> None:
     del installed
     rules = session.get(CLUSTER_ROLES.path(name=f"dynamic-scoring-framework-{role}"))["rules"]
     allowed = {verb for rule in rules for verb in rule["verbs"] if "dynamicscorers" in rule["resources"]}

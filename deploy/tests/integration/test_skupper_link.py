@@ -88,7 +88,7 @@ def _link(plane: ControlPlane, folder: Path, *contexts: str) -> subprocess.Compl
     return ran([SCRIPT, *contexts], env=environment)
 
 
-def test_all_clusters_are_linked_at_once(control_plane: ControlPlane, session: Session, tmp_path: Path) -> None:
+def test_link_script_links_all_clusters_at_once(control_plane: ControlPlane, session: Session, tmp_path: Path) -> None:
     with _skupper(session):
         # Twice: a used token is not redeemed again.
         for _ in range(2):
@@ -103,6 +103,6 @@ def test_all_clusters_are_linked_at_once(control_plane: ControlPlane, session: S
     assert session.get(LISTENERS.path(AGENTS, "dynamic-scoring-redis"))["spec"]["port"] == 6379
 
 
-def test_wrong_usage_is_said() -> None:
+def test_link_script_reports_wrong_usage() -> None:
     process = ran([SCRIPT, "kind-hub"])
     assert (process.returncode, "usage: " in process.stderr) == (2, True)

@@ -233,7 +233,7 @@ def test_installed_chart_produces_a_score(world: World) -> None:
     world.node.until(lambda: world.score() == [("n1", 42)], "a score")
 
 
-def test_every_pod_passes_its_probes(world: World) -> None:
+def test_pods_pass_their_probes(world: World) -> None:
     for name, pod in world.node.pods.items():
         if name == "redis":
             # redis-cli is in its image, not here; that this user may ping is tested with the bundled Redis.
@@ -258,7 +258,7 @@ def test_every_pod_passes_its_probes(world: World) -> None:
     world.node.until(lambda: leading() == [0, 1], "one of the hubs to work")
 
 
-def test_an_assistant_may_score_now(world: World, hub: HubCluster) -> None:
+def test_assistant_may_rescore(world: World, hub: HubCluster) -> None:
     rules = [{"apiGroups": [DYNAMIC_SCORERS.group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
     kubeconfig = yaml.safe_load(hub.plane.service_account(HUB_NAMESPACE, "whole-assistant", rules).read_text())
     assistant = Assistant(
@@ -272,7 +272,7 @@ def test_an_assistant_may_score_now(world: World, hub: HubCluster) -> None:
         world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
 
 
-def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
+def test_processes_are_denied_no_redis_command(world: World) -> None:
     with contextlib.closing(world.client("hub")) as hub:
         # The hub's user may create users, so the test lets it create a reader of the log of denials.
         hub.execute_command("ACL", "SETUSER", "reader", "on", ">reader-password", "+acl|log", "+client|list")
@@ -364,7 +364,7 @@ def _push(world: World, token: str) -> int:
     return _status(urllib.request.Request(url, b"{}", headers))
 
 
-def test_the_agent_may_read_nodes_and_pods_when_it_is_to(world: World, hub: HubCluster) -> None:
+def test_agent_may_read_nodes_and_pods_if_enabled(world: World, hub: HubCluster) -> None:
     kubeconfig = hub.kubeconfig_of(AGENT_NAMESPACE, "dynamic-scoring-agent-sa")
     with contextlib.closing(Session.load(kubeconfig)) as agent:
         assert agent.get("/api/v1/nodes")["items"] == []
@@ -374,7 +374,7 @@ def test_the_agent_may_read_nodes_and_pods_when_it_is_to(world: World, hub: HubC
                 agent.get(path)
 
 
-def test_the_optimiser_asks_who_calls(world: World, hub: HubCluster) -> None:
+def test_optimiser_authenticates_its_callers(world: World, hub: HubCluster) -> None:
     # Anonymous callers and known callers without rights are refused: the optimiser does not lend its own rights.
     kubeconfig = yaml.safe_load(hub.kubeconfig_of(HUB_NAMESPACE, "dynamic-scoring-flower").read_text())
     url = f"http://127.0.0.1:{world.node.pods['optimizer'].ports['http']}/plans?namespace={HUB_NAMESPACE}"

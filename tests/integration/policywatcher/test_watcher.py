@@ -61,7 +61,7 @@ def test_deleted_or_changed_claim_is_repaired(cluster: ManagedCluster) -> None:
     assert labels == {"whose": "a-person"}
 
 
-def test_api_errors_keep_the_claim_and_are_no_compliance(cluster: ManagedCluster) -> None:
+def test_api_errors_keep_the_claim(cluster: ManagedCluster) -> None:
     cluster.policy("one", "Compliant")
     cluster.set_claim("empty")
     # Long enough for the outage to begin before it is over.
@@ -94,7 +94,7 @@ def test_watcher_permissions_are_minimal(cluster: ManagedCluster) -> None:
     assert not may("get", SECRETS, namespace=name)
 
 
-def test_the_manifest_is_valid() -> None:
+def test_manifest_is_valid() -> None:
     documents = list(yaml.safe_load_all(MANIFEST.read_text().replace("${CLUSTER_NAME}", "cluster1")))
     for document in documents:
         kubernetes_validate.validate(document, "1.36", strict=True)
@@ -175,7 +175,7 @@ def test_watcher_reports_why_it_cannot_start(tmp_path: Path, variables: dict[str
     assert "Traceback" not in child.tail()
 
 
-def test_kinds_that_are_not_installed_yet_and_a_server_that_dies(
+def test_watcher_waits_for_missing_kinds_and_survives_a_killed_server(
     control_plane: ControlPlane, session: Session, tmp_path: Path
 ) -> None:
     uninstall(session)

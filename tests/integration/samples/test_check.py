@@ -64,7 +64,7 @@ def test_sample_passes_scorer_check(start: Start, name: str, path: str) -> None:
     assert skipped == (SKIPPED_WITHOUT_SOURCE if name == "static-scorer" else SKIPPED)
 
 
-def test_the_language_model_scorer_passes(llm_forecast: Start, model: LanguageModel, tmp_path: Path) -> None:
+def test_language_model_scorer_passes_scorer_check(llm_forecast: Start, model: LanguageModel, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("right\n")
     url = llm_forecast(VLLM_ENDPOINT=model.url, MODEL_NAME=MODEL, API_TOKEN_FILE=str(token))
@@ -76,7 +76,7 @@ def test_the_language_model_scorer_passes(llm_forecast: Start, model: LanguageMo
     assert len(model.prompts) > 100
 
 
-def test_the_recording_passes_too(start: Start) -> None:
+def test_recording_passes_scorer_check(start: Start) -> None:
     file = ROOT / "samples" / "simple-prediction-scorer" / "recorded.json"
     outcomes = check(
         f"{start('simple-prediction-scorer')}/config", "--sample", str(file), "--dimension", "${node};${device}"
@@ -84,7 +84,7 @@ def test_the_recording_passes_too(start: Start) -> None:
     assert outcomes["range"] == outcomes["labels"] == "pass"
 
 
-def test_real_names_of_accelerators_pass_too(start: Start, tmp_path: Path) -> None:
+def test_real_accelerator_names_pass_scorer_check(start: Start, tmp_path: Path) -> None:
     watts = [f"{100 + 20 * math.sin(at / 5):.3f}" for at in range(60)]
     labels = {"Hostname": "n1", "GPU_I_ID": "1", "GPU_I_PROFILE": "3g.47gb", "exported_pod": "app02-0"}
     file = tmp_path / "recorded.json"
@@ -94,7 +94,7 @@ def test_real_names_of_accelerators_pass_too(start: Start, tmp_path: Path) -> No
     check(f"{start('ai-workload-scorer')}/power/config", *options, warned={"many-series"})
 
 
-def test_the_series_of_nodes_pass(start: Start, tmp_path: Path) -> None:
+def test_node_series_pass_scorer_check(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "recorded.json"
     data = [series(["48", "40"], resource="cpu"), series(["16", "20"], resource="cpu", node="n1")]
     file.write_text(json.dumps({"data": data}))

@@ -34,7 +34,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         child.kill()
 
 
-def test_nonsense_is_no_score(llama: str, llm_forecast: Start) -> None:
+def test_meaningless_model_output_produces_no_score(llama: str, llm_forecast: Start) -> None:
     url = llm_forecast(VLLM_ENDPOINT=llama, MODEL_NAME="tiny", MAX_SAMPLES="8", INFERENCE_TIMEOUT="20")
     body = {"data": [series(["0.1", "0.2", "0.3"], pod=f"p{at}") for at in range(4)]}
     response = requests.post(f"{url}/scoring", json=body, timeout=300)

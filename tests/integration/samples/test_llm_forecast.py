@@ -80,7 +80,7 @@ def unavailable(url: str) -> str:
     return detail
 
 
-def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> None:
+def test_score_is_the_number_of_the_model(model: LanguageModel, scorer: str) -> None:
     model.says = " 2.25\n\nThe series rises."
     before = refusal_counts(scorer)
     assert ask("POST", f"{scorer}/scoring", TWO) == {
@@ -100,7 +100,7 @@ def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> 
 @pytest.mark.parametrize(
     "says", ["I am not sure.", "", "NaN", "Infinity", "1718600060, 2", "<think> of the 2 samples", "```\nnone\n```"]
 )
-def test_answers_without_any_number_are_an_error(model: LanguageModel, scorer: str, says: str) -> None:
+def test_responses_without_any_number_are_an_error(model: LanguageModel, scorer: str, says: str) -> None:
     model.says = says
     quoted = " ".join(says.split())
     assert unavailable(scorer) == f"the language model gave no usable number: the answer is no number: {quoted!r}"
@@ -131,7 +131,7 @@ def test_series_without_samples_are_no_error(model: LanguageModel, scorer: str) 
     assert ask("POST", f"{scorer}/scoring", body) == {"results": [], "dropped": {"no_samples": 1}}
 
 
-def test_text_and_retry_after_of_the_server_are_passed_on(
+def test_error_text_and_retry_after_of_the_model_are_passed_on(
     llm_forecast: Start, model: LanguageModel, tokens: Path
 ) -> None:
     (tokens / "inference").write_text("model-token\n")
@@ -171,14 +171,14 @@ def test_unreachable_model_is_reported_and_the_scorer_stays_healthy(llm_forecast
     assert ask("POST", f"{url}/scoring", {"data": []}) == {"results": []}
 
 
-def test_an_unknown_model(llm_forecast: Start, model: LanguageModel) -> None:
+def test_unknown_model_is_reported(llm_forecast: Start, model: LanguageModel) -> None:
     url = llm_forecast(VLLM_ENDPOINT=model.server.url, MODEL_NAME="another")
     assert unavailable(url) == (
         "the language model gave no usable number: HTTP 404: The model `another` does not exist."
     )
 
 
-def test_the_others_stand_when_one_answer_fails(model: LanguageModel, scorer: str) -> None:
+def test_failed_response_does_not_affect_other_scores(model: LanguageModel, scorer: str) -> None:
     model.server.script(answer("busy", 429), model._handle)
     before = refusal_counts(scorer)
     body = {"data": [series(["1"], pod=str(number)) for number in range(4)]}
@@ -186,7 +186,7 @@ def test_the_others_stand_when_one_answer_fails(model: LanguageModel, scorer: st
     assert counted(scorer, before) == {"llm_error": 1}
 
 
-def test_no_more_than_so_many_questions_at_a_time(model: LanguageModel, scorer: str) -> None:
+def test_concurrent_model_requests_are_limited(model: LanguageModel, scorer: str) -> None:
     # Long enough for three to come together on a busy machine.
     model.seconds = 0.5
     body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
@@ -211,7 +211,7 @@ def test_series_beyond_the_deadline_are_left_out(llm_forecast: Start, model: Lan
     assert counted(scorer, before) == {"deadline": 12 - len(results)}
 
 
-def test_both_tokens(llm_forecast: Start, model: LanguageModel, tokens: Path) -> None:
+def test_model_token_and_api_token_are_used(llm_forecast: Start, model: LanguageModel, tokens: Path) -> None:
     model.token = "model-token"
     url = llm_forecast(
         VLLM_ENDPOINT=model.url,

@@ -221,7 +221,7 @@ def demo(lacking: Demo) -> Iterator[Demo]:
     check_nothing_is_left(running.environment)
 
 
-def test_once_says_why_a_score_is_missing(lacking: Demo) -> None:
+def test_once_reports_why_a_score_is_missing(lacking: Demo) -> None:
     error_output = lacking.errors.read_text()
     assert lacking.process.wait() == 1, error_output
     assert "worker01/nobody is not in the schedule; Healthy" in error_output
@@ -229,7 +229,7 @@ def test_once_says_why_a_score_is_missing(lacking: Demo) -> None:
     assert "the log of hub ends with:" in error_output
 
 
-def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
+def test_interval_override_survives_a_restart(demo: Demo) -> None:
     try:
         demo.wait_fresh(PAIRS)
         entries = demo.data("schedule", "list", "sample-scorer")["entries"]
@@ -240,7 +240,7 @@ def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
     assert reset.returncode == 0
 
 
-def test_everything_that_is_promised(demo: Demo) -> None:
+def test_demo_serves_all_documented_parts(demo: Demo) -> None:
     demo.wait_fresh(PAIRS)
     context = demo.context()
 
@@ -283,7 +283,7 @@ def test_everything_that_is_promised(demo: Demo) -> None:
     wait_for(is_scored_again, 30, "a score by hand", interval=1)
 
 
-def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, browser: Browser) -> None:
+def test_page_reports_a_failure_and_rescores_after_its_correction(demo: Demo, browser: Browser) -> None:
     demo.wait_fresh(PAIRS)
     manifest_file = demo.folder / "sample-scorer.yaml"
     before = manifest_file.read_text()
@@ -398,7 +398,7 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
     assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
 
-def test_the_tutorial_from_an_empty_folder_to_a_score(
+def test_tutorial_leads_from_an_empty_folder_to_a_score(
     demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tutorial of docs/tutorial.md, followed beside this demo."""
@@ -422,7 +422,7 @@ def test_the_tutorial_from_an_empty_folder_to_a_score(
     demo.wait_fresh(PAIRS)
 
 
-def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
+def test_running_demo_follows_edited_manifests(demo: Demo) -> None:
     """The last one but one that uses the demo: a cluster and a score less are left."""
     demo.wait_fresh(PAIRS)
     before = len(demo.process.log.read_text())
@@ -455,7 +455,7 @@ def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
     assert "cluster worker02 is gone; ending its agent" in demo.process.tail()
 
 
-def test_sigterm_ends_all_of_it_as_ctrl_c_does(demo: Demo) -> None:
+def test_sigterm_ends_the_demo_like_ctrl_c(demo: Demo) -> None:
     """The last one that uses the demo: it ends it. Ctrl-C itself is seen by the tests of `dsf up`."""
     # Alone, this test starts the demo; with the others, one of its clusters is gone.
     wait_for(demo.fresh, 60, "the demo to run")

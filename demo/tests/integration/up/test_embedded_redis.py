@@ -96,7 +96,7 @@ def test_missing_redis_server_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         EmbeddedRedis(tmp_path, 1).program()
 
 
-def test_silent_server_is_not_ready(tmp_path: Path) -> None:
+def test_silent_redis_is_not_ready(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         program = EmbeddedRedis(tmp_path, silent.getsockname()[1]).program()
         assert program.ready is not None

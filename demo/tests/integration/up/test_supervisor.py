@@ -62,7 +62,7 @@ def test_dead_program_is_restarted_and_reported(supervisor: Supervisor, messages
     assert supervisor.troubles() == {}
 
 
-def test_program_that_keeps_dying_is_given_up(
+def test_repeatedly_failing_program_is_not_restarted_again(
     supervisor: Supervisor, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESTART_LIMIT", 3)
@@ -78,7 +78,7 @@ def test_program_that_keeps_dying_is_given_up(
     assert messages[:-1] == ["hub ended (exit code 2); starting it again: DSF_REDIS_URL is wrong"] * 2
 
 
-def test_program_that_dies_slowly_is_given_up(
+def test_slowly_failing_program_is_not_restarted_again(
     supervisor: Supervisor, messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a busy machine, where five starts take longer than the window."""
@@ -112,7 +112,7 @@ def test_program_that_ran_for_a_while_is_restarted_without_limit(
     assert supervisor.troubles() == {}
 
 
-def test_ready_is_waited_for(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_supervisor_waits_until_a_program_is_ready(supervisor: Supervisor, tmp_path: Path) -> None:
     code = f"import pathlib, time; pathlib.Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"
     looked: list[bool] = []
 
@@ -125,7 +125,7 @@ def test_ready_is_waited_for(supervisor: Supervisor, tmp_path: Path) -> None:
     assert looked
 
 
-def test_the_log_says_why_it_is_not_ready(supervisor: Supervisor) -> None:
+def test_readiness_error_quotes_the_log(supervisor: Supervisor) -> None:
     code = "print('no such option: --prot'); raise SystemExit(2)"
     supervisor.start(Program("Flower", (sys.executable, "-c", code), ready=lambda: False))
     with pytest.raises(ToolError, match=r"(?s)Flower ended at its start \(exit code 2\).*no such option: --prot"):
@@ -143,7 +143,7 @@ def test_missing_program_is_reported(supervisor: Supervisor, tmp_path: Path) -> 
         supervisor.start(Program("exporter", (str(tmp_path / "nowhere"),)))
 
 
-def test_everything_is_ended_what_is_needed_last_at_last(
+def test_programs_are_stopped_in_reverse_order(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STOP_GRACE", 60.0)

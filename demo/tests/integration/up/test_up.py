@@ -157,7 +157,7 @@ def test_unreachable_redis_is_reported_without_its_password(
         (("--manifests", ".", "--redis-url-file", sys.executable), "not text"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...], word: str) -> None:
+def test_up_refuses_wrong_usage(arguments: tuple[str, ...], word: str) -> None:
     result = commandline.dsf("up", *arguments)
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
@@ -165,7 +165,7 @@ def test_wrong_usage(arguments: tuple[str, ...], word: str) -> None:
     assert "secret" not in result.stderr
 
 
-def test_the_demo_takes_the_same_file(tmp_path: Path) -> None:
+def test_demo_reads_the_same_redis_url_file(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("redis://:secret@[y")
     for options, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
         result = commandline.dsf("demo", "--redis-url-file", str(tmp_path / "url"), *options)

@@ -41,7 +41,7 @@ def client(bed: Bed, access: CallerAccess, host: str = "localhost") -> TestClien
     return TestClient(make_app(bed.service(access=access)), base_url=f"http://{host}", raise_server_exceptions=False)
 
 
-def test_the_hub_judges_tokens_and_rights(bed: Bed) -> None:
+def test_hub_checks_tokens_and_rights(bed: Bed) -> None:
     reader = bearer(token_of(bed.plane.service_account(bed.namespace, "reader", READ)))
     writer = bearer(token_of(bed.plane.service_account(bed.namespace, "writer", READ + WRITE)))
     nobody = bearer(token_of(bed.plane.service_account(bed.namespace, "nobody", [])))
@@ -82,7 +82,7 @@ def test_the_hub_judges_tokens_and_rights(bed: Bed) -> None:
         assert http.get(path).status_code == 200
 
 
-def test_rescoring_takes_the_right_to_change_scorers(bed: Bed) -> None:
+def test_rescoring_requires_the_right_to_change_scorers(bed: Bed) -> None:
     access = KubernetesAccess(bed.session, bed.namespace)
     group = "dynamic-scoring.open-cluster-management.io"
     rules = [{"apiGroups": [group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
@@ -108,7 +108,7 @@ def test_static_token_follows_its_file(bed: Bed, tmp_path: Path) -> None:
     assert (answer.status_code, "cannot read" in answer.json()["detail"]) == (503, True)
 
 
-def test_without_tokens_web_pages_are_kept_out(bed: Bed) -> None:
+def test_web_pages_are_refused_by_a_service_without_tokens(bed: Bed) -> None:
     for host in ("localhost", "127.0.0.1:8338", "[::1]:8338"):
         assert client(bed, OpenAccess(), host).get("/plans").status_code == 200
     # A name that somebody let point to this machine.
@@ -124,7 +124,7 @@ def test_without_tokens_web_pages_are_kept_out(bed: Bed) -> None:
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=ours).status_code == 200
 
 
-def test_answers_and_errors_over_http(bed: Bed) -> None:
+def test_http_api_returns_plans_and_errors(bed: Bed) -> None:
     http = client(bed, OpenAccess())
     report = http.post("/optimize", json=bed.body(dryRun=True)).json()
     assert report["status"] == "Optimal"

@@ -92,7 +92,7 @@ def test_dry_run_writes_nothing(bed: Bed) -> None:
     assert bed.objects() == {}
 
 
-def test_the_same_plan_again_changes_nothing_and_another_replaces_it(bed: Bed) -> None:
+def test_repeated_plan_changes_nothing_and_another_plan_replaces_it(bed: Bed) -> None:
     service = bed.service()
     first = service.apply(bed.params())
     versions = bed.versions()
@@ -122,7 +122,7 @@ def test_smaller_plan_deletes_the_objects_of_the_larger_plan(bed: Bed) -> None:
     assert ("Placement", "app01-placement") not in bed.objects()
 
 
-def test_reset_takes_everything_away_and_nothing_else(bed: Bed) -> None:
+def test_reset_removes_generated_objects_only(bed: Bed) -> None:
     service = bed.service()
     theirs = {
         "apiVersion": PLACEMENTS.api_version,
@@ -187,7 +187,7 @@ def test_incomplete_rollback_names_the_remaining_objects(bed: Bed, monkeypatch: 
     assert len(bed.objects()) == 6
 
 
-def test_missing_rights_are_found_before_anything_is_written(bed: Bed) -> None:
+def test_missing_rights_are_detected_before_the_first_write(bed: Bed) -> None:
     rules = [
         {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]},
         {"apiGroups": [PLACEMENTS.group], "resources": ["placements"], "verbs": ["create", "patch"]},
@@ -199,7 +199,7 @@ def test_missing_rights_are_found_before_anything_is_written(bed: Bed) -> None:
     assert bed.objects() == {}
 
 
-def test_somebody_elses_placement_is_left_alone(bed: Bed) -> None:
+def test_foreign_placement_is_not_changed(bed: Bed) -> None:
     theirs = {
         "apiVersion": PLACEMENTS.api_version,
         "kind": "Placement",
@@ -217,7 +217,7 @@ def test_somebody_elses_placement_is_left_alone(bed: Bed) -> None:
     assert bed.session.get(path)["spec"]["numberOfClusters"] == 1
 
 
-def test_undoing_gives_back_what_was_somebody_elses(bed: Bed) -> None:
+def test_rollback_restores_foreign_fields(bed: Bed) -> None:
     selected = {"requiredClusterSelector": {"labelSelector": {"matchLabels": {"mine": "yes"}}}}
     theirs = {
         "apiVersion": PLACEMENTS.api_version,
@@ -253,7 +253,7 @@ def test_undoing_gives_back_what_was_somebody_elses(bed: Bed) -> None:
     assert spec["prioritizerPolicy"] == {"mode": "Exact"}
 
 
-def test_additions_of_others_stay_and_changes_are_repaired(bed: Bed) -> None:
+def test_foreign_additions_stay_and_changes_are_repaired(bed: Bed) -> None:
     service = bed.service()
     service.apply(bed.params())
     path = PLACEMENTS.path(bed.namespace, "app01-placement")

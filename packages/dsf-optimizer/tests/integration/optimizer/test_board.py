@@ -59,7 +59,7 @@ def plan(namespace: str = "n", **fields: Any) -> PlanComparison:
     return PlanComparison.model_validate({**values, "score_now": 0, "score_proposed": 0, **fields})
 
 
-def test_unreadable_plans_are_left_out_and_the_number_of_plans_is_limited(redis_client: redis.Redis) -> None:
+def test_unreadable_plans_are_skipped_and_the_number_of_plans_is_limited(redis_client: redis.Redis) -> None:
     redis_client.hset(PLANS, "a", "{")
     assert remember(redis_client, plan("b"))
     assert [stored_plan.namespace for stored_plan in read_plans(redis_client)] == ["b"]

@@ -86,14 +86,14 @@ def test_body_of_the_maximum_length_is_read(url: str) -> None:
         assert "body.namespace" in problem["detail"]
 
 
-def test_body_of_a_stranger_is_not_parsed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_of_an_unauthenticated_caller_is_not_parsed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "load_json", pytest.fail)
     for body in (b"x" * 1000, b'{"a":1,"a":2}', b" " * (MAX_BODY + 1)):
         is_problem(requests.post(f"{url}/optimize", data=body, timeout=300), 401)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_key_twice_behind_many_others_stops_no_probe(url: str, path: str) -> None:
+def test_duplicate_key_in_a_large_body_does_not_block_probes(url: str, path: str) -> None:
     """The search takes one pass, in a thread."""
     body = b"{" + b"".join(b'"k%d":1,' % number for number in range(300_000)) + b'"z":1,"z":2}'
     started = time.process_time()
@@ -109,14 +109,14 @@ def test_body_of_too_many_values_is_refused(url: str) -> None:
     assert problem["detail"] == "body: it has more than 500000 values"
 
 
-def test_errors_of_wrong_elements_are_few(url: str) -> None:
+def test_errors_of_many_wrong_elements_are_truncated(url: str) -> None:
     for wrong in ([1] * 100_000, [{"name": "c", "availablePolicies": [1] * 90}] * 3_000):
         response = requests.post(f"{url}/optimize", json=BODY | {"clusters": wrong}, headers=HEADERS, timeout=300)
         assert len(is_problem(response, 422)["detail"]) < 1000
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"namespace": ' + b"[" * 100_000])
-def test_json_that_is_nested_too_deeply(url: str, body: bytes) -> None:
+def test_too_deeply_nested_json_is_refused(url: str, body: bytes) -> None:
     is_problem(requests.post(f"{url}/optimize", data=body, headers=HEADERS, timeout=300), 400)
 
 
@@ -126,7 +126,7 @@ def test_other_refusals_have_the_same_form(url: str) -> None:
     is_problem(requests.post(f"{url}/optimize", data=b"{", headers=HEADERS, timeout=300), 422)
 
 
-def test_rules_of_the_whole_request_are_said_in_plain_words(url: str) -> None:
+def test_errors_of_the_whole_request_are_in_plain_words(url: str) -> None:
     body = BODY | {"preferences": [{"addOnPlacementScore": "t"}]}
     problem = is_problem(requests.post(f"{url}/optimize", json=body, headers=HEADERS, timeout=300), 422)
     assert problem["detail"] == "body: either preference or preferences is required"

@@ -56,7 +56,7 @@ def test_busy_server_without_retry_after_header_is_retried(monkeypatch: pytest.M
     assert len(request_times) == 4
 
 
-def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_server_is_retried_a_limited_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     # No time passes but in the pauses.
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
@@ -68,7 +68,7 @@ def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(request_times) == 4
 
 
-def test_longer_than_it_may_take_is_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_beyond_the_deadline_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "_BUSY", 0.5)
     with busy(1, retry_after="60") as (hub, request_times), pytest.raises(ApiServerError, match="429"):
         hub.get(PLACEMENTS, "default", "any")

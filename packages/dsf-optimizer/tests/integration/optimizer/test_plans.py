@@ -33,7 +33,7 @@ def test_cluster_without_a_unique_label_is_reported(bed: Bed) -> None:
     assert bed.objects() == {}
 
 
-def test_selection_by_claim_and_by_name(bed: Bed) -> None:
+def test_clusters_are_selected_by_claim_and_by_name(bed: Bed) -> None:
     first, second = bed.clusters
     with pytest.raises(PlanConflictError, match=r"has no claim id\.k8s\.io"):
         bed.service(selector="claim:id.k8s.io").apply(bed.params())
@@ -93,7 +93,7 @@ def test_expired_scores_evict_no_workload(bed: Bed) -> None:
     assert service.apply(bed.params(POWER)).objective_value == 170
 
 
-def test_missing_objects_are_named_all_at_once(bed: Bed) -> None:
+def test_all_missing_objects_are_named_at_once(bed: Bed) -> None:
     body = bed.body(
         targetWorkloads=[{"name": "mwrs-app01"}, {"name": "nobody"}],
         clusters=[{"name": "nowhere", "availablePolicies": [{"name": "nothing"}]}],
@@ -107,7 +107,7 @@ def test_missing_objects_are_named_all_at_once(bed: Bed) -> None:
     ]
 
 
-def test_staying_is_worth_something(bed: Bed) -> None:
+def test_keep_current_weight_avoids_moves(bed: Bed) -> None:
     service = bed.service()
     service.apply(bed.params())
     slightly = {"all": (80, 80), "3g.48gb": (60, 55), "2g.24gb": (62, 57)}
@@ -184,7 +184,7 @@ def unregister(bed: Bed, scorer: str) -> None:
     )
 
 
-def test_the_score_name_in_names_of_items_is_the_scorers(bed: Bed) -> None:
+def test_score_name_prefix_of_items_is_removed(bed: Bed) -> None:
     scorer = register(bed)
     for cluster in bed.clusters:
         path = ADDON_PLACEMENT_SCORES.path(cluster, PERFORMANCE, "status")
@@ -201,7 +201,7 @@ def test_the_score_name_in_names_of_items_is_the_scorers(bed: Bed) -> None:
     assert bed.service().propose(bed.params(preference=preference)).objective_value == 115
 
 
-def test_scores_with_what_they_mean(bed: Bed) -> None:
+def test_scores_are_listed_with_their_description(bed: Bed) -> None:
     scorer = register(bed)
     service = bed.service()
     score_objects = service.list_scores(bed.clusters[0]).items

@@ -81,7 +81,7 @@ def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed
     assert bed.objects() == {}
 
 
-def test_serve_plan_and_end_though_redis_fails(bed: Bed, tmp_path: Path) -> None:
+def test_service_plans_and_ends_despite_a_failing_redis(bed: Bed, tmp_path: Path) -> None:
     with RedisServer() as server, served(bed, tmp_path, redis_url=server.url) as (child, url):
         document = requests.get(f"{url}/openapi.json", timeout=300).json()
         assert document["paths"]["/optimize"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
@@ -108,7 +108,7 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None:
+def test_open_service_on_a_public_address_is_refused(bed: Bed, tmp_path: Path) -> None:
     for overrides, message in (
         ({"optimizer_auth": "none", "listen_host": "0.0.0.0"}, "every client could move workloads"),
         ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
@@ -119,7 +119,7 @@ def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None
         assert "Traceback" not in process.stderr
 
 
-def test_the_command(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
+def test_optimize_command_plans_applies_and_resets(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
     file = tmp_path / "params.json"
     file.write_text(json.dumps(bed.body()))
     picture = tmp_path / "plan.png"
@@ -150,7 +150,7 @@ def test_the_command(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) 
     assert "no plan is in force" in optimize("--reset", bed.namespace).stdout
 
 
-def test_mistakes_of_the_command(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
+def test_optimize_command_reports_errors(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
     bed.service().apply(bed.params())
     in_force = bed.versions()
     params = tmp_path / "params.yaml"

@@ -24,7 +24,7 @@ def manifests() -> dict[str, dict[str, Any]]:
     return {manifest["kind"]: manifest for manifest in yaml.safe_load_all(text)}
 
 
-def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
+def test_account_of_the_manifest_has_sufficient_rights(bed: Bed) -> None:
     kubeconfig = bed.plane.service_account(bed.namespace, "optimizer", manifests()["ClusterRole"]["rules"])
     session = bed.plane.session(kubeconfig)
     service = bed.service(ManifestClient(session))
@@ -45,7 +45,7 @@ def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
         session.get("/api/v1/secrets")
 
 
-def test_the_deployment_runs_the_command_with_tokens_asked_for() -> None:
+def test_deployment_runs_the_command_and_requires_tokens() -> None:
     objects_by_kind = manifests()
     (container,) = objects_by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["optimizer", "--host", "::", "--auth", "kubernetes"]

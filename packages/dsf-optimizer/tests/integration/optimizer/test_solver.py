@@ -44,7 +44,7 @@ def test_solver_process_returns_the_same_as_solve(solver: SolverProcess) -> None
     assert first == again == solve(problem, SearchLimits(time_limit=20))
 
 
-def test_mistakes_come_back_as_they_are(solver: SolverProcess) -> None:
+def test_solver_process_raises_the_errors_of_solve(solver: SolverProcess) -> None:
     problem = PlanInput((workload("a"),), (cluster("c1", {"all": 1}, {"a;all": 10**9}),), (Preference("s"),))
     with pytest.raises(ManifestError, match="is not a valid score"):
         solver.solve(problem, SearchLimits())
@@ -110,7 +110,7 @@ def test_busy_solver_raises_an_error_after_the_waiting_time(process: SolverProce
         busy.join()
 
 
-def test_closing_cuts_what_is_solved_and_what_waits() -> None:
+def test_close_ends_running_and_waiting_searches() -> None:
     process = SolverProcess(patience=600)
     process.warm_up()
     pid = pid_of(process)

@@ -78,7 +78,7 @@ def test_cycle_queries_each_source_and_returns_scores(cycle: Callable[[ScorerSum
     assert list(result.results) == [({"pod": "x", "meta": "m"}, 2.0), ({"pod": "y", "meta": "m"}, -1.0)]
 
 
-def test_no_series(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
+def test_scorer_without_series_returns_no_results(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
     with ScriptedServer(matrix()) as prometheus, served(scorer(prometheus.url)) as url:
         assert not cycle(summary_of(url)).results
 
@@ -101,7 +101,7 @@ def test_token_is_required_by_a_guarded_scorer(
     assert (caught.value.stage, caught.value.reason, caught.value.retryable) == ("score", "unauthorized", False)
 
 
-def test_unavailable_is_tried_again(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
+def test_unavailable_error_is_retryable(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
     unavailable_scorer = Scorer(name="away", description="d", score_name="away", interval=30)
 
     @unavailable_scorer.score
@@ -115,7 +115,7 @@ def test_unavailable_is_tried_again(cycle: Callable[[ScorerSummary], ScoringResp
 
 
 @pytest.mark.parametrize("size", [1_000_001, 20_000_000])
-def test_the_agent_hears_why_a_request_is_too_large(size: int) -> None:
+def test_oversized_request_error_reaches_the_agent(size: int) -> None:
     small_scorer = Scorer(
         name="small", description="d", score_name="small", interval=30, limits=Limits(bytes=1_000_000)
     )
@@ -126,7 +126,7 @@ def test_the_agent_hears_why_a_request_is_too_large(size: int) -> None:
     assert "more than 1000000 bytes" in str(caught.value)
 
 
-def test_the_agent_hears_why_it_is_refused_while_it_sends_much(tmp_path: Path) -> None:
+def test_refusal_reaches_the_agent_while_it_sends_a_large_body(tmp_path: Path) -> None:
     token_file = tmp_path / "known"
     token_file.write_text("right")
     guarded_scorer = Scorer(

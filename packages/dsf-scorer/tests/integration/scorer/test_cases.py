@@ -110,7 +110,9 @@ def test_correct_scorer_passes_its_cases(folder: Path) -> None:
     assert str(folder) not in sys.path
 
 
-def test_modules_of_one_name_in_two_folders(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_modules_with_the_same_name_in_two_folders_are_separate(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = tmp_path_factory.mktemp("other")
     (other / "authors_scorer.py").write_text(SCORER.replace("values.mean()", "values.mean() + 1"))
     (other / "scorer.yaml").write_text(MANIFEST)
@@ -120,7 +122,7 @@ def test_modules_of_one_name_in_two_folders(folder: Path, tmp_path_factory: pyte
     assert "3 passed, 0 failed" in result.stdout
 
 
-def test_an_environment_in_the_folder_is_imported_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_in_the_folder_is_imported_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Extensions such as numpy's refuse to be loaded twice."""
     site = folder / ".venv" / "lib" / "site-packages"
     site.mkdir(parents=True)
@@ -167,7 +169,7 @@ def test_failed_case_names_file_line_case_and_both_values(folder: Path) -> None:
     ]
 
 
-def test_junit(folder: Path) -> None:
+def test_junit_report_lists_cases_and_failures(folder: Path) -> None:
     text = GOOD.replace("another one", '"<&> \\u0007 \\u00e9"').replace("value: 90", "value: 91")
     result = run(folder, text, "--junit", str(folder / "junit.xml"))
     assert result.exit_code == 1
@@ -182,7 +184,7 @@ def test_junit(folder: Path) -> None:
     assert run(folder, GOOD, "--junit", str(folder / "no" / "junit.xml")).exit_code == 2
 
 
-def test_several_sources(tmp_path: Path) -> None:
+def test_cases_support_several_sources(tmp_path: Path) -> None:
     query = Prometheus(query="up", range=600, step=60, host="http://prometheus.example")
     sources = {"load": query, "power": Source(type="Kubernetes")}
     app = Scorer(name="n", description="d", score_name="s", interval=30, sources=sources)
@@ -211,7 +213,7 @@ tests:
     assert "the source 'wind' of a series is not one of load, power" in result.stdout
 
 
-def test_url_takes_the_place_of_the_scorer(folder: Path) -> None:
+def test_url_option_replaces_the_scorer(folder: Path) -> None:
     app = Scorer(name="n", description="d", score_name="s", interval=30)
 
     @app.score
@@ -260,7 +262,7 @@ def test_url_takes_the_place_of_the_scorer(folder: Path) -> None:
         (BOMB, "is too large once its aliases"),
     ],
 )
-def test_files_that_cannot_be_used(folder: Path, text: str, expected: str) -> None:
+def test_unusable_case_file_is_named_with_its_line(folder: Path, text: str, expected: str) -> None:
     result = run(folder, text)
     assert result.exit_code == 2, result.output
     assert expected in result.stderr
@@ -286,7 +288,7 @@ def test_very_many_samples_are_refused(folder: Path) -> None:
         (SCORER.replace("yield one.score", "raise RuntimeError\n        yield one.score"), "HTTP 500"),
     ],
 )
-def test_scorers_that_do_not_work(folder: Path, code: str, expected: str) -> None:
+def test_broken_scorer_fails_its_cases_with_a_reason(folder: Path, code: str, expected: str) -> None:
     """Each case fails, and says why."""
     name = "authors_scorer" if code else "no_module_of_this_name"
     (folder / "authors_scorer.py").write_text(code)
@@ -305,7 +307,9 @@ def test_scorers_that_do_not_work(folder: Path, code: str, expected: str) -> Non
         ([], {}, "is no /config"),
     ],
 )
-def test_answers_by_hand(tmp_path: Path, config: object, scores: object, expected: str | None) -> None:
+def test_handwritten_responses_are_evaluated(
+    tmp_path: Path, config: object, scores: object, expected: str | None
+) -> None:
     text = "url: {}\ntests: [{{name: t, dimension: '${{node}}', exp_items: [{{name: a, value: 5}}]}}]"
 
     def handle(exchange: object) -> None:

@@ -77,7 +77,7 @@ def test_scorer_of_several_sources_passes_the_checks() -> None:
 @pytest.mark.parametrize(
     ("point", "name", "make", "options"), BROKEN, ids=[f"{point}: {name}" for point, name, *_ in BROKEN]
 )
-def test_mistake_fails_only_its_own_check(
+def test_error_of_an_api_fails_only_its_own_check(
     point: str, name: str, make: Callable[[], FastAPI], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "later than the hub waits":
@@ -93,7 +93,7 @@ def test_mistake_fails_only_its_own_check(
     assert points[point]["mend"], name
 
 
-def test_points_of_a_series_up_to_the_limit_of_prometheus() -> None:
+def test_check_accepts_series_up_to_the_limit_of_prometheus() -> None:
     with served(api(config=config_with(range=11_000, step=1))) as url:
         _, points = check(f"{url}/config", "--skip", "large")
     assert points["config"]["outcome"] == "pass"
@@ -131,7 +131,7 @@ def test_questionable_behaviour_is_a_warning(
     assert message in points[point]["message"]
 
 
-def test_recorded_series_settle_what_made_up_ones_leave_open(tmp_path: Path) -> None:
+def test_recorded_series_decide_checks_that_synthetic_series_leave_open(tmp_path: Path) -> None:
     series = [{"metric": {"pod": f"p{at}"}, "values": [[1, "20"], [61, f"{30 + at}"]]} for at in range(3)]
     file = tmp_path / "recorded.json"
     file.write_text(json.dumps({"data": series}))
@@ -154,13 +154,13 @@ def test_token_is_withheld_from_a_host_that_config_names() -> None:
     assert "host" in points["config"]["message"]
 
 
-def test_how_to_mend_a_prefix() -> None:
+def test_wrong_prefix_is_reported_with_its_remedy() -> None:
     with served(api(prefix="/mine")) as url:
         _, points = check(f"{url}/mine/config")
     assert "'/mine/scoring'" in points["paths"]["mend"]
 
 
-def test_warnings_are_no_failures() -> None:
+def test_warnings_do_not_fail_the_check() -> None:
     warned = api(
         lambda data: [{**result, "score": 10 * result["score"]} for result in mean(data)[:1]] + mean(data)[1:],
         config={**CONFIG, "source": {key: CONFIG["source"][key] for key in ("type", "params")}},
@@ -194,7 +194,7 @@ def library(**values: Any) -> Scorer:
     return new_scorer
 
 
-def test_the_library_passes(tmp_path: Path) -> None:
+def test_library_scorer_passes_all_checks(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("right\n")
     app = ScorerApp(
@@ -217,7 +217,7 @@ def test_binary_token_file_is_a_usage_error(tmp_path: Path) -> None:
     assert "secret" not in result.output
 
 
-def test_no_service_at_all() -> None:
+def test_unreachable_service_fails_the_check_with_a_remedy() -> None:
     with served(api()) as url:
         pass
     code, points = check(f"{url}/config")
@@ -226,7 +226,7 @@ def test_no_service_at_all() -> None:
     assert "start the service" in points["config"]["mend"]
 
 
-def test_points_can_be_left_out() -> None:
+def test_checks_can_be_skipped() -> None:
     with served(api(health=lambda: JSONResponse({}, 503))) as url:
         code, points = check(f"{url}/config", "--skip", "health", "--skip", "large")
     assert code == 0
@@ -244,7 +244,7 @@ def test_scores_can_be_checked_without_config() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda series: {"data": series}, lambda series: {"status": "success", "data": {"result": series}}]
 )
-def test_recorded_series(tmp_path: Path, wrap: Callable[[Any], Any]) -> None:
+def test_recorded_series_are_sent_in_both_formats(tmp_path: Path, wrap: Callable[[Any], Any]) -> None:
     series = [{"metric": {"Hostname": host, "app": "x"}, "values": [[1, "2"], [61, "3"]]} for host in ("n1", "n2")]
     file = tmp_path / "recorded.json"
     file.write_text(json.dumps(wrap(series)))
@@ -255,7 +255,7 @@ def test_recorded_series(tmp_path: Path, wrap: Callable[[Any], Any]) -> None:
     assert points["labels"]["message"] == "2 names such as 'n1'"
 
 
-def test_no_results_for_made_up_series() -> None:
+def test_checks_are_skipped_without_results_for_synthetic_series() -> None:
     picky = api(lambda data: [result for result in mean(data) if "Hostname" in result["metric"]])
     with served(picky) as url:
         code, points = check(f"{url}/config")
@@ -282,7 +282,7 @@ def test_table_shows_each_check_with_its_remedy() -> None:
         (("http://x/config", "--sample", "nowhere.json"), "nowhere.json"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...], message: str) -> None:
+def test_scorer_check_refuses_wrong_usage(arguments: tuple[str, ...], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
@@ -297,7 +297,7 @@ def test_invalid_recording_is_reported(tmp_path: Path, text: str) -> None:
     assert str(file) in result.stderr
 
 
-def test_the_interval_of_the_config_counts() -> None:
+def test_speed_check_uses_the_interval_of_the_config() -> None:
     with served(api(config=changed(params={"name": "x", "interval": 7}))) as url:
         _, points = check(f"{url}/config")
     assert "of 7 s" in points["speed"]["message"]
@@ -320,7 +320,7 @@ def spread(value: Callable[[Series], float]) -> Scorer:
     return app
 
 
-def test_scores_that_are_no_numbers_are_said_in_check_log_and_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_non_finite_scores_are_reported_in_check_log_and_response(caplog: pytest.LogCaptureFixture) -> None:
     with served(spread(lambda _: float("nan"))) as url:
         code, points = check(f"{url}/config", "--skip", "large")
     assert code == 0
@@ -368,7 +368,7 @@ def test_queries_run_on_a_prometheus(status: int, answer: object, outcome: str, 
     assert without["query"]["message"].startswith("not run")
 
 
-def test_queries_run_by_post_as_a_source_may_say() -> None:
+def test_queries_use_post_if_the_source_requires_it() -> None:
     prometheus = FastAPI()
     query_bodies = []
 
@@ -397,7 +397,7 @@ def test_queries_run_by_post_as_a_source_may_say() -> None:
         ("test", "pyproject.toml", "--url", "http://user:canary@127.0.0.1:1"),
     ],
 )
-def test_no_message_shows_a_secret_of_a_url(arguments: tuple[str, ...]) -> None:
+def test_messages_show_no_secret_of_a_url(arguments: tuple[str, ...]) -> None:
     result = dsf("scorer", *arguments)
     assert result.exit_code != 0
     assert "canary" not in result.output

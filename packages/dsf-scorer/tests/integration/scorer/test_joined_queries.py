@@ -50,7 +50,7 @@ def prometheus(tmp_path: Path) -> Iterator[str]:
             process.kill()
 
 
-def test_series_of_joined_queries_can_be_told_apart(prometheus: str, tmp_path: Path) -> None:
+def test_series_of_joined_queries_have_distinct_labels(prometheus: str, tmp_path: Path) -> None:
     page = steps(ROOT / "docs" / "tutorial.md")
     (text,) = (step.text for step in page if isinstance(step, File) and step.path == "spare.py")
     file = tmp_path / "spare.py"

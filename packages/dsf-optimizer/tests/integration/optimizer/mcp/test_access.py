@@ -68,7 +68,7 @@ def test_reader_may_propose_plans_and_not_apply_them(
     assert bed.objects() == {}
 
 
-def test_callers_at_the_same_time_are_not_mixed_up(guarded_server: Server, bed: Bed, token: Callable[..., str]) -> None:
+def test_concurrent_callers_keep_their_identity(guarded_server: Server, bed: Bed, token: Callable[..., str]) -> None:
     tokens = {name: token(name, rules) for name, rules in (("looks", READER), ("moves", PLANNER))}
 
     def ask(number: int) -> tuple[str, bool, str]:
@@ -88,7 +88,7 @@ def test_callers_at_the_same_time_are_not_mixed_up(guarded_server: Server, bed: 
 
 
 @pytest.mark.parametrize("header", [None, "Bearer not-a-token", "Bearer ", "Basic dXNlcjpwYXNz", "not-a-token"])
-def test_without_a_good_token_nothing_is_answered(guarded_server: Server, header: str | None) -> None:
+def test_request_without_a_valid_token_is_refused(guarded_server: Server, header: str | None) -> None:
     answer = post(guarded_server.mcp, **({"Authorization": header} if header else {}))
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -96,7 +96,7 @@ def test_without_a_good_token_nothing_is_answered(guarded_server: Server, header
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT", "OPTIONS"])
-def test_no_method_goes_around_the_token(guarded_server: Server, method: str) -> None:
+def test_methods_cannot_bypass_the_token(guarded_server: Server, method: str) -> None:
     for path in ("/mcp", "/mcp/", "/mcp?x=1"):
         answer = requests.request(method, guarded_server.url + path, timeout=300, allow_redirects=False)
         assert answer.status_code == 401, path

@@ -59,7 +59,7 @@ def test_non_protocol_requests_are_refused(
     assert "Traceback" not in answer.text
 
 
-def test_other_methods_and_paths(open_server: Server) -> None:
+def test_unsupported_methods_and_paths_are_refused(open_server: Server) -> None:
     # The server keeps no sessions, so clients cannot listen to or end one.
     for method in ("GET", "DELETE", "PUT"):
         answer = requests.request(method, open_server.mcp, headers=ACCEPT, timeout=300)
@@ -67,13 +67,13 @@ def test_other_methods_and_paths(open_server: Server) -> None:
     assert requests.get(f"{open_server.url}/nothing", timeout=300).status_code == 404
 
 
-def test_the_http_api_is_beside_it(open_server: Server, bed: Bed) -> None:
+def test_http_api_is_served_beside_mcp(open_server: Server, bed: Bed) -> None:
     answer = requests.post(f"{open_server.url}/optimize", json=bed.body(dryRun=True), timeout=300)
     assert (answer.status_code, answer.json()["objective_value"]) == (200, 115)
     assert requests.get(f"{open_server.url}/readyz", timeout=300).status_code == 200
 
 
-def test_no_call_has_crashed(open_server: Server, near: Assistant) -> None:
+def test_tool_calls_log_no_crash(open_server: Server, near: Assistant) -> None:
     near.ask("list_scores", cluster="nobody")
     assert "tool crashed" not in open_server.log()
     assert "Traceback" not in open_server.log()

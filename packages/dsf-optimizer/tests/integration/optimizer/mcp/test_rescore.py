@@ -26,7 +26,7 @@ def tick(client: redis.Redis, cluster: str) -> list[Any]:
     return list(json.loads(json.loads(message)["body"])[0][:2])
 
 
-def test_on_one_cluster(near: Assistant, redis_client: redis.Redis) -> None:
+def test_rescore_on_one_cluster_sends_its_tick(near: Assistant, redis_client: redis.Redis) -> None:
     """Everywhere: test_stdio.py."""
     fleet = good_fleet(redis_client)
     report = near.ask("rescore", scorer=SAMPLE, cluster="worker01")
@@ -42,7 +42,7 @@ def test_on_one_cluster(near: Assistant, redis_client: redis.Redis) -> None:
     assert (change.way, change.who, change.reference) == ("mcp", "anonymous (claimed)", run["run_id"])
 
 
-def test_no_redis_at_all(settings_factory: SettingsFactory, bed: Bed) -> None:
+def test_rescore_without_redis_names_the_setting(settings_factory: SettingsFactory, bed: Bed) -> None:
     service = bed.service(hub=HubRedis.of(settings_factory()))
     with pytest.raises(SettingsError, match="DSF_REDIS_URL is not set"):
         service.rescore(SAMPLE)

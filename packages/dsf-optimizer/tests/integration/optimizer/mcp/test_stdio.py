@@ -113,7 +113,7 @@ def test_standard_output_contains_protocol_messages_only(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_it_with_its_solver(talk: Talk, bed: Bed, number: signal.Signals) -> None:
+def test_signals_end_the_server_and_its_solver(talk: Talk, bed: Bed, number: signal.Signals) -> None:
     assert talk.call(2, "propose_plan", bed.body())["structuredContent"]["objective_value"] == 115
     children = psutil.Process(talk.process.pid).children(recursive=True)
     assert children
@@ -123,7 +123,7 @@ def test_signals_end_it_with_its_solver(talk: Talk, bed: Bed, number: signal.Sig
     wait_for(lambda: not any(child.is_running() for child in children), 20, "its processes have ended")
 
 
-def test_without_a_hub_it_says_what_to_set(tmp_path: Path) -> None:
+def test_server_without_a_hub_names_the_settings(tmp_path: Path) -> None:
     unset = dict.fromkeys((name for name in os.environ if name.startswith((ENV_PREFIX, "KUBE"))), None)
     variables = {"HOME": str(tmp_path), "DSF_REDIS_URL": "redis://:hunter2@127.0.0.1:1/0"}
     answer = CliRunner().invoke(app, ["mcp"], prog_name="dsf", env={**unset, **variables})

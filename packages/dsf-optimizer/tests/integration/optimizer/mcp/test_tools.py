@@ -15,7 +15,7 @@ READING = {"list_scores", "explain_scorer", "propose_plan", "list_plans"}
 DESTRUCTIVE = {"apply_plan", "reset"}
 
 
-def test_tools_say_what_they_are(near: Assistant) -> None:
+def test_tools_declare_their_schema_and_hints(near: Assistant) -> None:
     tools = near.tools()
     assert set(tools) == READING | DESTRUCTIVE | {"rescore"}
     for name, tool in tools.items():
@@ -34,7 +34,7 @@ def test_tools_say_what_they_are(near: Assistant) -> None:
     assert "dryRun" not in tools["apply_plan"].input_schema["properties"]
 
 
-def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
+def test_documented_use_case_works_by_tools(assistant: Assistant, bed: Bed) -> None:
     async def work(client: Any) -> None:
         schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
         assert set(schemas) == READING | DESTRUCTIVE | {"rescore"}
