@@ -111,6 +111,18 @@ class FailureReason(DescribedReason):
         "check its CRD, `apiVersion` and `kind`",
         "fetch",
     )
+    EXPRESSION_COSTLY = (
+        "expression_costly",
+        "the expression takes more steps for all series of a cycle than an agent spends on one scorer",
+        "select fewer series, ask for a shorter range, or leave out a macro such as `map()`",
+        "score",
+    )
+    MISSING_INPUT = (
+        "missing_input",
+        "the score of a scorer that the expression combines is missing on the cluster, and has no `default`",
+        "see why that scorer has no valid score (`dsf status`), or set `default` for it",
+        "score",
+    )
     SPOOL_FAILED = (
         "spool_failed",
         "the agent could not store the data between two stages",
@@ -208,6 +220,11 @@ class RefusalReason(DescribedReason):
     INFINITE = "infinite", "`score` is infinite", "use a finite value"
     BAD_SCORE = "bad_score", "`score` is not a number", "send a number, not a string"
     BAD_LABELS = "bad_labels", "`metric` is not an object of strings", "send labels as strings"
+    EXPRESSION_FAILED = (
+        "expression_failed",
+        "the expression has no value for the series; the message has an example with the cause",
+        "handle it in the expression, such as by `has(labels.node) ? ... : null`",
+    )
     EMPTY_DIMENSION = (
         "empty_dimension",
         "`scoreDimensionFormat` gives an empty name, or separators alone, for its labels",
@@ -226,8 +243,8 @@ class EmptyReason(DescribedReason):
 
     NO_RESULTS = (
         "no_results",
-        "the scoring API answered without results; the message says how many series it was sent",
-        "run `dsf explain`: no series, and the query finds nothing; else the scoring API skips each of them",
+        "the scoring API or the expression gave no results; the message says for how many series",
+        "run `dsf explain`: no series, and the query finds nothing; else each of them is skipped",
     )
 
 

@@ -23,7 +23,7 @@ from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.score import default_validity
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
-from dsf.api.servers import Context, Stage, server
+from dsf.api.servers import Context, Server, Stage, server
 from dsf.api.sourcefields import first_positive, source_fields
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.templates import Renderer
@@ -74,7 +74,14 @@ def resolve(
     interval = _interval(context)
     sources = source_fields(context)
     source = sources[0][0]
-    scoring = server(context, Stage("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
+    expression = spec.scoring.expression
+    if mistake := spec.expression_mistake:
+        raise ResolutionError(ResolveReason.ExpressionInvalid, mistake)
+    scoring = (
+        Server("")
+        if expression is not None
+        else server(context, Stage("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
+    )
     summary = ScorerSummary(
         name=scorer.metadata.name,
         score_name=score_name,
@@ -93,8 +100,13 @@ def resolve(
         validity_seconds=execution.validity_seconds or default_validity(interval),
         scoring_access=scoring.access,
         sources=tuple(other for other, _ in sources[1:]) or None,
+        expression=expression,
+        scores=spec.source.scores,
         **source.as_first,
     )
+    formula = summary.formula
+    if formula is not None and "clusterLabels" in formula.variables:
+        summary = summary.model_copy(update={"cluster_labels": context.fill.labels()})
     _check_size(summary)
     return ResolvedScorer(
         summary=summary,
@@ -138,6 +150,9 @@ def _check_size(summary: ScorerSummary) -> None:
             "source_endpoint",
             "scoring_endpoint",
             "score_dimension_format",
+            "expression",
+            "scores",
+            "cluster_labels",
         )
         name = max(("sources", *names), key=lambda name: len(str(getattr(summary, name) or "")))
         raise ResolutionError(

@@ -6,11 +6,12 @@ Unset values that `/config` can provide are empty here. Times are in seconds.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt
 
 from dsf.api.authentication import Auth, Tls
+from dsf.api.expressions import MAX_INPUTS, ScoreInput, compiled
 from dsf.api.fieldtypes import DISTINCT, RATE_PATTERN, SOME, checked, parse_rate
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
@@ -32,6 +33,8 @@ from dsf.api.types import (
     SourceType,
 )
 from dsf.api.urls import url_problem
+from dsf.errors import ExpressionError
+from dsf.expression import MAX_LENGTH
 
 #: Most failures kept in a status, newest first.
 MAX_FAILURES: Final = 10
@@ -55,6 +58,8 @@ def _http_url(value: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
+#: In CEL, of a spec: it has an expression.
+_HAS_EXPRESSION: Final = "(has(self.scoring) && has(self.scoring.expression))"
 DimensionText = Annotated[str, Field(min_length=1, max_length=1024)]
 Rate = Annotated[str, checked(parse_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
@@ -64,16 +69,22 @@ class SourceParams(SpecModel):
 
     query: str | None = Field(
         default=None,
-        description="PromQL; several queries are joined by `;`. Required but for the types Kubernetes and Object.",
+        description="PromQL; several queries are joined by `;`. Required but for the types Kubernetes, Object and "
+        "Scores.",
     )
     range: StrictInt = Field(default=0, description="Queried seconds before now; 0 is unset.", ge=0, le=MAX_SECONDS)
     step: StrictInt = Field(default=0, description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
 
 
+ScoreInputs = Annotated[
+    tuple[ScoreInput, ...], Field(max_length=MAX_INPUTS, json_schema_extra={"minItems": 1}), SOME, DISTINCT
+]
+
+
 class SourceSpec(SpecModel):
     """A source of time series."""
 
-    rules = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "object goes with type Object and only with it",
             "(has(self.type) && self.type == 'Object') == has(self.object)",
@@ -87,6 +98,17 @@ class SourceSpec(SpecModel):
                 or self.params.query is not None
                 or self.type in (SourceType.Kubernetes, SourceType.Object)
             ),
+        ),
+        Rule(
+            "scores goes with type Scores and only with it",
+            "(has(self.type) && self.type == 'Scores') == has(self.scores)",
+            lambda self: (self.type is SourceType.Scores) == (self.scores is not None),
+        ),
+        Rule(
+            "the type Scores asks no server: leave out host, path, params, auth and tls",
+            "!has(self.scores) || (self.host == '' && self.path == '' && !has(self.params) && !has(self.auth)"
+            " && !has(self.tls))",
+            lambda self: self.scores is None or not (self.host or self.path or self.params or self.auth or self.tls),
         ),
         Rule(
             "method goes with type Prometheus only",
@@ -116,6 +138,11 @@ class SourceSpec(SpecModel):
     object: ObjectSource | None = Field(
         default=None, description="The objects of the managed cluster to read; only with type Object."
     )
+    scores: ScoreInputs | None = Field(
+        default=None,
+        description="The scores of other scorers that scoring.expression combines; only with type Scores.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["as"]},
+    )
 
 
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME_PATTERN)]
@@ -123,6 +150,14 @@ SourceName = Annotated[str, Field(pattern=SOURCE_NAME_PATTERN)]
 
 class NamedSource(SourceSpec):
     """One of several sources."""
+
+    rules = (
+        Rule(
+            "the type Scores stands in source, not in sources",
+            "!has(self.scores)",
+            lambda self: self.scores is None,
+        ),
+    )
 
     name: SourceName = Field(description="Its name: the key of its series in the scoring request.")
 
@@ -140,8 +175,13 @@ class ScoringParams(SpecModel):
 
 
 class Scoring(SpecModel):
-    """The scoring API."""
+    """The scoring API, or the expression in its place."""
 
+    expression: Annotated[str, Field(min_length=1, max_length=MAX_LENGTH)] | None = Field(
+        default=None,
+        description="A formula in CEL, which the agent evaluates for each series in place of a scoring API, such as "
+        "100 * mean. Its value is the score; null: no item.",
+    )
     host: str = Field(default="", description="URL of the scoring API without its path; unset: the host of configURL.")
     path: str = Field(default="", description="Path below host; unset: /scoring.")
     params: ScoringParams | None = Field(default=None, description="The score's name and interval.")
@@ -173,6 +213,13 @@ class Execution(SpecModel):
     suspend: StrictBool = Field(default=False, description="No cycles; existing scores expire normally.")
 
 
+def _has_scoring_api(spec: DynamicScorerSpec) -> bool:
+    """True if a spec has a field of a scoring API."""
+    scoring = spec.scoring
+    fields = spec.model_fields_set & {"config_url", "config_sync_mode"}
+    return bool(fields or scoring.host or scoring.path or scoring.auth or scoring.tls)
+
+
 class DynamicScorerSpec(SpecModel):
     """The user's configuration. Fields that `/config` can also set may stay unset here."""
 
@@ -184,17 +231,43 @@ class DynamicScorerSpec(SpecModel):
         ),
         # Only for the API server, where the author reads it at once. The hub reports it for each stored scorer, with
         # /config, too: dsf.api.sourcefields.
-        Rule(_ALONE, f"self.configSyncMode != 'None' || !has(self.source) || {_IS_COMPLETE.format('self.source')}"),
+        Rule(
+            "configURL and configSyncMode are required, unless there is scoring.expression",
+            f"{_HAS_EXPRESSION} || (has(self.configURL) && has(self.configSyncMode))",
+            lambda self: (
+                self.scoring.expression is not None or self.model_fields_set >= {"config_url", "config_sync_mode"}
+            ),
+        ),
+        Rule(
+            "scoring.expression takes the place of a scoring API: leave out configURL, configSyncMode and the "
+            "host, path, auth and tls of scoring",
+            f"!{_HAS_EXPRESSION} || (!has(self.configURL) && !has(self.configSyncMode) && self.scoring.host == ''"
+            " && self.scoring.path == '' && !has(self.scoring.auth) && !has(self.scoring.tls))",
+            lambda self: self.scoring.expression is None or not _has_scoring_api(self),
+        ),
+        Rule(
+            "a source of type Scores needs scoring.expression",
+            f"!has(self.source) || !has(self.source.scores) || {_HAS_EXPRESSION}",
+            lambda self: self.source.scores is None or self.scoring.expression is not None,
+        ),
+        Rule(_ALONE, f"!has(self.configSyncMode) || self.configSyncMode != 'None' || !has(self.source) || {_IS_COMPLETE.format('self.source')}"),
         Rule(
             _ALONE,
-            f"self.configSyncMode != 'None' || !has(self.sources) || self.sources.all(s, {_IS_COMPLETE.format('s')})",
+            f"!has(self.configSyncMode) || self.configSyncMode != 'None' || !has(self.sources) || self.sources.all(s, {_IS_COMPLETE.format('s')})",
         ),
     )
 
     description: str = Field(description="What the score means, for people.")
-    config_url: HttpUrl = Field(alias="configURL", description="URL of the scoring API's /config.")
+    # Factories: a default would be one in the CRD.
+    config_url: HttpUrl = Field(
+        default_factory=str,
+        alias="configURL",
+        description="URL of the scoring API's /config. Required without scoring.expression.",
+    )
     config_sync_mode: ConfigSyncMode = Field(
-        description="Full: configURL is polled and its values win. None: the values here are used."
+        default_factory=lambda: ConfigSyncMode.None_,
+        description="Full: configURL is polled and its values win. None: the values here are used. Required without "
+        "scoring.expression.",
     )
     location: Literal["Internal", "External"] = Field(
         default="Internal",
@@ -233,8 +306,25 @@ class DynamicScorerSpec(SpecModel):
         "source gets the series of the first.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    scoring: Scoring = Field(default_factory=Scoring, description="The scoring API.")
+    scoring: Scoring = Field(default_factory=Scoring, description="The scoring API, or an expression.")
     execution: Execution = Field(default_factory=Execution, description="Execution of cycles.")
+
+    @property
+    def expression_mistake(self) -> str:
+        """The mistake in the expression; empty if there is none, or no expression."""
+        if self.scoring.expression is None:
+            return ""
+        sources = self.sources or (self.source,)
+        # As in `dsf.api.sourcefields`, without a `/config`.
+        types = tuple(
+            str(source.type or (SourceType.Prometheus if source.params and source.params.query else SourceType.None_))
+            for source in sources
+        )
+        try:
+            compiled(self.scoring.expression, types, tuple(score.name for score in self.source.scores or ()))
+        except ExpressionError as error:
+            return f"spec.scoring.expression: {error}"
+        return ""
 
     @property
     def dimension_formats(self) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ class ScoringResponse:
     results: list[ScoringResult]
     #: Numbers of refused results by reason (`dsf.reasons.RefusalReason`).
     refused: Counter[str]
+    #: An example of a series without a value, or why there are no results; of expressions alone.
+    note: str = ""
 
 
 def parse_response(body: bytes) -> ScoringResponse:
@@ -162,18 +164,18 @@ class Remark(NamedTuple):
 
 
 def remark_of(
-    refused: Mapping[str, int], results: int, *, example: str = "", series: int | None = None
+    refused: Mapping[str, int], results: int, *, example: str = "", series: int | None = None, note: str = ""
 ) -> Remark | None:
     """Return the remark on an answer with so many `results`, refused ones included; None if all of them count.
 
     `refused` are numbers by RefusalReason, `example` is the name of an item that several results have, `series` the
-    number of series that the scoring API was sent.
+    number of series that the scoring API was sent, `note` that of an expression's response.
     """
     counts = Counter({reason: number for reason, number in refused.items() if number > 0})
     replaced = counts.pop(RefusalReason.DUPLICATE_DIMENSION, 0)
     texts = []
     if counts:
-        texts.append(f"{counts.total()} of {results} results refused: {_listed(counts)}")
+        texts.append(f"{counts.total()} of {results} results refused: {_listed(counts)}{note and f': {note}'}")
     if replaced:
         shared = f", such as {example!r}" if example else ""
         # Each format of several makes an item of a result.
@@ -189,7 +191,7 @@ def remark_of(
         return None
     sent = "" if series is None else f"; it was sent {series} series"
     empty = EmptyReason.NO_RESULTS
-    return Remark(empty, f"the scoring API answered without results{sent}; what to do: {plain_text(empty.advice)}")
+    return Remark(empty, f"{note or f'the scoring API answered without results{sent}'}; what to do: {plain_text(empty.advice)}")
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -30,7 +30,9 @@ class Context(NamedTuple):
 
     def missing(self, reason: ResolveReason, field: str) -> ResolutionError:
         """Error for a missing value, with why it does not come from `/config` either."""
-        if self.scorer.spec.config_sync_mode is ConfigSyncMode.None_:
+        if self.scorer.spec.scoring.expression is not None:
+            elsewhere = "and a scorer with an expression has no /config"
+        elif self.scorer.spec.config_sync_mode is ConfigSyncMode.None_:
             elsewhere = "and configSyncMode None does not take it from /config"
         elif self.scorer.status.last_synced_config is None:
             elsewhere = "and /config was not read yet"
@@ -84,8 +86,11 @@ def unused_endpoint(context: Context, stage: Stage) -> str:
 
 def _endpoint(context: Context, stage: Stage, other: tuple[str, str] | None = None) -> str:
     """The URL of a stage; `other` is a host, and where it stands, that wins over spec and `/config`."""
+    config_url = context.scorer.spec.config_url
+    if not config_url and not other and not stage.spec.host:
+        raise ResolutionError(ResolveReason.InvalidURL, f"spec.{stage.name}.host is not set")
     try:
-        fallback = base_url(context.scorer.spec.config_url)
+        fallback = base_url(config_url) if config_url else ""
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
     host, host_field = other or in_force(stage.name, "host", stage.synced.host, stage.spec.host or fallback)

@@ -16,6 +16,8 @@ from dsf.errors import ResolutionError
 
 #: Default path of a Prometheus.
 DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
+#: The same for a query without a range, which only expressions have.
+INSTANT_PATH: Final = "/api/v1/query"
 #: Default path of an OpenTelemetry collector with Prometheus' format.
 DEFAULT_OPENTELEMETRY_PATH: Final = "/metrics"
 _DEFAULT_PATHS: Final[Mapping[str, str]] = {
@@ -93,12 +95,13 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
         return SourceSummary(name=settings.name, type=str(kind), endpoint=unused), None
     range_ = first_positive(synced.params.range, params.range if params else 0)
     step = first_positive(synced.params.step, params.step if params else 0)
+    is_instant = context.scorer.spec.scoring.expression is not None and not range_ and not step
     if kind is SourceType.Prometheus:
         if not split_queries(query):
             raise context.missing(ResolveReason.MissingQuery, f"{settings.field}.params.query")
-        if not range_:
+        if not range_ and not is_instant:
             raise context.missing(ResolveReason.MissingRange, f"{settings.field}.params.range")
-        if not step:
+        if not step and not is_instant:
             raise context.missing(ResolveReason.MissingStep, f"{settings.field}.params.step")
     if kind is SourceType.Object:
         if spec.object is None:
@@ -117,10 +120,11 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
         step=step,
         options=spec.options or None,
     )
-    if kind in (SourceType.Kubernetes, SourceType.Object):
+    if kind in (SourceType.Kubernetes, SourceType.Object, SourceType.Scores):
         # The agent's own cluster and account.
         return summary, None
-    asked = server(context, Stage(settings.field, spec, synced, _DEFAULT_PATHS.get(kind, "")))
+    path = INSTANT_PATH if kind is SourceType.Prometheus and is_instant else _DEFAULT_PATHS.get(kind, "")
+    asked = server(context, Stage(settings.field, spec, synced, path))
     update = {
         "endpoint": asked.endpoint,
         "endpoint_auth_name": asked.auth_name,

@@ -10,10 +10,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 from pydantic.alias_generators import to_camel
 
 from dsf.api.authentication import POD_IDENTITY, CaKind, Reference, ServerAccess
+from dsf.api.expressions import ScoreInput, compiled
 from dsf.api.problems import Mistake, explain
 from dsf.api.score import default_validity
 from dsf.api.scorerule import Aggregate, ScoreRule
 from dsf.errors import ManifestError
+from dsf.expression import Expression
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30
 
@@ -103,6 +105,19 @@ class ScorerSummary(BaseModel):
     source_options: dict[str, Any] | None = None
     # Only of a scorer outside of the hub's own namespace: namespaces share the agent's threads.
     namespace: str | None = None
+    # Only without a scoring API: the expression, the labels of the cluster if it reads them, and the scores that it
+    # combines.
+    expression: str | None = None
+    cluster_labels: dict[str, str] | None = None
+    scores: tuple[ScoreInput, ...] | None = None
+
+    @property
+    def formula(self) -> Expression | None:
+        """The compiled expression; None with a scoring API. Raises ExpressionError for a word of a newer hub."""
+        if self.expression is None:
+            return None
+        types = tuple(source.source_type for source in self.each_source)
+        return compiled(self.expression, types, tuple(score.name for score in self.scores or ()))
 
     @property
     def each_source(self) -> tuple[ScorerSummary, ...]:

@@ -46,6 +46,11 @@ class Renderer:
         self.is_used = self.is_used or bool(spec.overrides)
         return spec.on(self._cluster) if self._cluster is not None else None
 
+    def labels(self) -> dict[str, str]:
+        """The cluster's labels."""
+        self.is_used = True
+        return dict(self._cluster.labels) if self._cluster is not None else {}
+
     def is_stand_in(self, text: str) -> bool:
         """Whether an expanded `text` is the value of no cluster."""
         return self._cluster is None and "${" in text

@@ -115,6 +115,8 @@ class SourceType(StrEnum):
     OpenTelemetry = "OpenTelemetry"
     Kubernetes = "Kubernetes"
     Object = "Object"
+    #: Scores of other scorers of the cluster.
+    Scores = "Scores"
     None_ = "None"
 
 
@@ -160,6 +162,8 @@ class ResolveReason(StrEnum):
     UnsafeClusterValue = "UnsafeClusterValue"
     TokenHostMismatch = "TokenHostMismatch"
     InvalidPausedUntil = "InvalidPausedUntil"
+    ExpressionInvalid = "ExpressionInvalid"
+    InputInvalid = "InputInvalid"
     TooLarge = "TooLarge"
     NoRoom = "NoRoom"
 

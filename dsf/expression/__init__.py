@@ -12,7 +12,7 @@ part, which also reports columns and types before the first evaluation. CEL's co
 """
 
 from dsf.expression.compiler import MAX_LENGTH, Expression, compile_expression
-from dsf.expression.scope import EvaluationError, Scope
+from dsf.expression.scope import MAX_STEPS, EvaluationError, Scope
 from dsf.expression.types import DOUBLE, INT, LABELS, NUMBERS, STRING, Type
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "INT",
     "LABELS",
     "MAX_LENGTH",
+    "MAX_STEPS",
     "NUMBERS",
     "STRING",
     "EvaluationError",

@@ -81,12 +81,14 @@ class Expression:
     text: str
     #: Variables that it reads.
     variables: frozenset[str]
+    #: Steps of one evaluation, without those that it spends for the items of lists.
+    size: int
     _run: Run
 
-    def evaluate(self, variables: Mapping[str, Any]) -> float | None:
+    def evaluate(self, scope: Scope) -> float | None:
         """Return its value for these variables; None for null. Raises EvaluationError."""
         try:
-            value = self._run(Scope(variables))
+            value = self._run(scope)
         except OverflowError:
             raise EvaluationError("a number beyond the range of a double") from None
         return None if value is None else float(value)
@@ -98,7 +100,7 @@ def compile_expression(text: str, variables: Mapping[str, Type]) -> Expression:
     term = parser.whole()
     if term.type not in (NULL, INT, DOUBLE, Type("int", is_nullable=True), Type("double", is_nullable=True)):
         raise ExpressionError(f"the value of the expression is {term.type}; a score is a number, or null")
-    return Expression(text, frozenset(parser.reads), term.run)
+    return Expression(text, frozenset(parser.reads), parser.size, term.run)
 
 
 class _Token(NamedTuple):
@@ -131,6 +133,11 @@ class _Parser:
         self._nesting = 0
         self._tokens = self._split()
         self._next = 0
+
+    @property
+    def size(self) -> int:
+        """Number of operators, functions and values that were read."""
+        return self._nodes
 
     def whole(self) -> _Term:
         """Read all of the text."""

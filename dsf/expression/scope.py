@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from dsf.errors import DsfError
@@ -20,7 +21,7 @@ class Scope(dict[str, Any]):
 
     __slots__ = ("steps",)
 
-    def __init__(self, variables: Mapping[str, Any], steps: int = MAX_STEPS) -> None:
+    def __init__(self, variables: Mapping[str, Any] = MappingProxyType({}), steps: int = MAX_STEPS) -> None:
         super().__init__(variables)
         self.steps = steps
 

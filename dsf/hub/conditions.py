@@ -115,7 +115,7 @@ def scorer_status(
         # The cause first: this is the reason that kubectl shows.
         scored = delivered
     statements: dict[str, Statement | None] = {
-        ConditionType.Healthy: healthy(health),
+        ConditionType.Healthy: healthy(plan, health),
         ConditionType.ConfigSynced: config_synced(plan, health),
         ConditionType.Distributed: delivered,
         ConditionType.Scoring: scored,
@@ -272,11 +272,13 @@ def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cyc
     return Statement("True", scoring_now.reason, scoring_now.message)
 
 
-def healthy(health: Health) -> Statement | None:
+def healthy(plan: ScorerPlan, health: Health) -> Statement | None:
     """Condition Healthy; None if no check has ended yet and the earlier condition stays."""
     if not health.is_checked:
         return None
     if health.status is HealthStatus.Active and health.failure is None:
+        if plan.scorer.spec.scoring.expression is not None:
+            return Statement("True", "ExpressionValid", "the expression compiles")
         return Statement("True", "HealthCheckPassed", "the scoring API answers its health checks")
     if health.failure is None:
         return None
@@ -292,6 +294,8 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
     if plan.scorer.spec.config_sync_mode is not ConfigSyncMode.Full:
         if obstacle is not None:
             return Statement.against(obstacle)
+        if plan.scorer.spec.scoring.expression is not None:
+            return Statement("True", "SpecOnly", "a scorer with an expression has no /config")
         return Statement("True", "SpecOnly", "configSyncMode is None: the values of the spec are used")
     if health.config is None:
         failure = health.config_failure or health.failure

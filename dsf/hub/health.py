@@ -64,6 +64,8 @@ class HealthTarget(NamedTuple):
     shows_answers: bool = True
     #: Why the hub must not send requests to this URL; empty if it may.
     refusal: str = ""
+    #: The mistake in an expression, which has no URL; empty if it compiles.
+    mistake: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
     """Check one scoring API; `timeout` covers everything."""
     if target.refusal:
         return Check(Obstacle(str(ResolveReason.HostNotAllowed), target.refusal))
+    if not target.config_url:
+        return Check(Obstacle(str(ResolveReason.ExpressionInvalid), target.mistake) if target.mistake else None)
     deadline = time.monotonic() + timeout
 
     def ask(url: str) -> http.Answer | Obstacle:

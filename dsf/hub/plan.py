@@ -398,7 +398,7 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
     if plan.resolved is None:
         return plan
     common = [] if plan.variants else servers_of(plan.resolved.summary)
-    if why := server_refusal(allowed, [plan.scorer.spec.config_url, *common]):
+    if why := server_refusal(allowed, filter(None, [plan.scorer.spec.config_url, *common])):
         return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why))
     variants = dict(plan.variants)
     for cluster, variant in plan.variants.items():

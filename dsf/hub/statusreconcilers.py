@@ -143,9 +143,10 @@ class ScorerReconciler:
             return None
         spec = scorer.spec
         access, is_home = self._access(scorer), self.desired.is_home(key.namespace)
-        servers = [spec.config_url, access.proxy] if access.proxy else [spec.config_url]
+        servers = [url for url in (spec.config_url, access.proxy) if url]
         refusal = self.desired.server_refusal(key.namespace, servers)
-        target = HealthTarget(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
+        uid, mistake = scorer.metadata.uid, spec.expression_mistake
+        target = HealthTarget(spec.config_url, spec.config_sync_mode, access, uid, is_home, refusal, mistake)
         health = self.health.track(key, target, Health.of(scorer))
         plan = self.desired.plan
         scorer_plan = plan.scorers.get(scorer.key)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dsf.errors import ExpressionError
-from dsf.expression import DOUBLE, INT, LABELS, NUMBERS, STRING, EvaluationError, compile_expression
+from dsf.expression import DOUBLE, INT, LABELS, NUMBERS, STRING, EvaluationError, Scope, compile_expression
 
 _TYPES = {
     "values": NUMBERS,
@@ -31,7 +31,7 @@ _VALUES: dict[str, Any] = {
 
 
 def evaluate(text: str, **variables: Any) -> float | None:
-    return compile_expression(text, _TYPES).evaluate(_VALUES | variables)
+    return compile_expression(text, _TYPES).evaluate(Scope(_VALUES | variables))
 
 
 @pytest.mark.parametrize(

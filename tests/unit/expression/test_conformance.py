@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dsf.errors import ExpressionError
-from dsf.expression import EvaluationError, compile_expression
+from dsf.expression import EvaluationError, Scope, compile_expression
 from tests.cases import load
 
 #: Expressions of a number with a text of any type within.
@@ -31,7 +31,7 @@ def evaluate(expression: str) -> float | None:
         except ExpressionError as error:
             failure = error
         else:
-            return compiled.evaluate({})
+            return compiled.evaluate(Scope({}))
     raise failure
 
 

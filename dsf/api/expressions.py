@@ -1,0 +1,61 @@
+"""The expression of a scorer: its variables by the kind of source, and its inputs if it combines other scores."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from dsf.api.meta import Rule, SpecModel
+from dsf.expression import DOUBLE, INT, LABELS, NUMBERS, STRING, Expression, Type, compile_expression
+
+#: Variables of every expression.
+_CLUSTER: Final[Mapping[str, Type]] = {"cluster": STRING, "clusterLabels": LABELS}
+#: Variables of an expression that is evaluated for each series.
+_SERIES: Final[Mapping[str, Type]] = {
+    **_CLUSTER,
+    "labels": LABELS,
+    "query": INT,
+    **dict.fromkeys(("values", "times"), NUMBERS),
+    **dict.fromkeys(("last", "first", "min", "max", "mean", "sum", "count", "stddev"), DOUBLE),
+}
+#: A name that is neither a word of CEL nor a variable or function of expressions.
+_INPUT_NAME: Final = "^[a-zA-Z_][a-zA-Z0-9_]*$"
+#: Most scores that one expression combines.
+MAX_INPUTS: Final = 32
+
+
+class ScoreInput(SpecModel):
+    """The score of another scorer on the same cluster, as a variable of the expression."""
+
+    rules = (
+        Rule(
+            f"as is none of {', '.join((*_CLUSTER, 'labels'))}",
+            f"!(self.as in {[*_CLUSTER, 'labels']})",
+            lambda self: self.name not in (*_CLUSTER, "labels"),
+        ),
+    )
+
+    scorer: str = Field(description="Name of the DynamicScorer, in the same namespace.", min_length=1, max_length=253)
+    name: Annotated[str, Field(pattern=_INPUT_NAME, max_length=63)] = Field(
+        alias="as", description="Name of its variable in the expression."
+    )
+    default: float | None = Field(
+        default=None,
+        description="Value where the score is missing; unset: there is no item, and the cycle says which one is missing.",
+    )
+
+
+def variables(source_types: tuple[str, ...], inputs: tuple[str, ...]) -> dict[str, Type]:
+    """Return the variables of an expression by the types of its sources, and by the names of its `inputs`."""
+    if inputs:
+        return {**_CLUSTER, "labels": LABELS, **dict.fromkeys(inputs, DOUBLE)}
+    return dict(_CLUSTER if set(source_types) <= {"None"} else _SERIES)
+
+
+@functools.lru_cache(4096)
+def compiled(text: str, source_types: tuple[str, ...], inputs: tuple[str, ...] = ()) -> Expression:
+    """Compile an expression. Raises ExpressionError."""
+    return compile_expression(text, variables(source_types, inputs))
