@@ -111,6 +111,12 @@ class FailureReason(DescribedReason):
         "check its CRD, `apiVersion` and `kind`",
         "fetch",
     )
+    BAD_EXPRESSION = (
+        "bad_expression",
+        "the agent cannot compile the expression, as it is older than the hub",
+        "upgrade it to the hub's version",
+        "score",
+    )
     EXPRESSION_COSTLY = (
         "expression_costly",
         "the expression takes more steps for all series of a cycle than an agent spends on one scorer",
@@ -224,6 +230,11 @@ class RefusalReason(DescribedReason):
         "expression_failed",
         "the expression has no value for the series; the message has an example with the cause",
         "handle it in the expression, such as by `has(labels.node) ? ... : null`",
+    )
+    MISSING_INPUT = (
+        "missing_input",
+        "a score that the expression combines has no item with the labels of another one, and no `default`",
+        "set `default` for it, or let both scores have the same labels",
     )
     EMPTY_DIMENSION = (
         "empty_dimension",

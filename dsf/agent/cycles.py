@@ -28,6 +28,7 @@ from dsf.agent.outbox import Outbox
 from dsf.agent.ticks import REFUSAL
 from dsf.agent.turns import Turns
 from dsf.api.summary import ScorerSummary
+from dsf.cycle.composite import LastResults
 from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
 from dsf.errors import CycleError
 from dsf.http.deadline import cut
@@ -164,15 +165,18 @@ class CycleRunner:
         *,
         ending: threading.Event | None = None,
         hub_time: Callable[[], float] = time.time,
+        results: LastResults | None = None,
         on_success: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
         """`ending` is set at shutdown: nothing is tried again then. `hub_time` gives unix seconds by the hub's clock.
-        `on_success` gets the scorer of each successful cycle, and the seconds until its next one is due."""
+        `results` gets those of each scorer. `on_success` gets the scorer of each successful cycle, and the seconds
+        until its next one is due."""
         self._settings = settings
         self._config = config
         self._stages = stages
         self._outbox = outbox
         self._metrics = metrics
+        self._results = results or LastResults()
         self._on_success = on_success
         #: Unix seconds by the hub's clock.
         self.hub_time = hub_time
@@ -276,6 +280,7 @@ class CycleRunner:
             response = cycle.response
             if response is None:
                 raise RuntimeError("the cycle was not scored")
+            self._results.put(cycle.scorer, response.results, cycle.summary.validity_seconds)
             self._metrics.publish(cycle.summary, response.results, round(cycle.interval))
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
             # As far as known before sending.
@@ -293,7 +298,8 @@ class CycleRunner:
         return self._try(task, "publish", cycle, work)
 
     def end_others(self, scorers: Container[str]) -> None:
-        """End the cycles of all other scorers."""
+        """End the cycles of all other scorers, and forget their results."""
+        self._results.retain(scorers)
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
             cut(cycle)
@@ -386,7 +392,7 @@ class CycleRunner:
         if why is not None:
             given |= {"stage": why.stage, "reason": why.reason, "message": why.message}
         if response is not None:
-            given |= {"results": response.results, "refused": dict(response.refused)}
+            given |= {"results": response.results, "refused": dict(response.refused), "message": response.note}
         if cycle is not None:
             # Microseconds are enough, and shorter.
             timings = {name: round(value, 6) for name, value in cycle.timings.items()}

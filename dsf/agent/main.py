@@ -23,6 +23,7 @@ from dsf.agent.outbox import KeyRing, Outbox
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.auth.secrets import SecretSource
 from dsf.cycle import stages
+from dsf.cycle.composite import LastResults
 from dsf.errors import SettingsError
 from dsf.keys import is_name
 from dsf.messages import CYCLE_TASK, MAX_FRAME_BYTES, STAGE_TASKS
@@ -81,10 +82,11 @@ class Runtime:
             log.info("source plug-ins are installed", types=list(plugins()))
         self.config.on_change(lambda summaries: begin(summaries, self.memory))
         self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
+        results = LastResults()
         self.cycles = CycleRunner(
             settings,
             self.config,
-            stages.Stages(settings, secrets, self.memory, self.metrics),
+            stages.Stages(settings, secrets, self.memory, self.metrics, results.find),
             Outbox(
                 self.redis,
                 keyring,
@@ -96,6 +98,7 @@ class Runtime:
             self.metrics,
             ending=self.ending,
             hub_time=self.clock.now,
+            results=results,
             on_success=self.readiness.succeeded,
         )
         # At once, so that their stages ask for no Secret that is forgotten now.

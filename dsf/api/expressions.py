@@ -33,7 +33,7 @@ class ScoreInput(SpecModel):
     rules = (
         Rule(
             f"as is none of {', '.join((*_CLUSTER, 'labels'))}",
-            f"!(self.as in {[*_CLUSTER, 'labels']})",
+            f"!(self.__as__ in {[*_CLUSTER, 'labels']})",
             lambda self: self.name not in (*_CLUSTER, "labels"),
         ),
     )
@@ -44,7 +44,7 @@ class ScoreInput(SpecModel):
     )
     default: float | None = Field(
         default=None,
-        description="Value where the score is missing; unset: there is no item, and the cycle says which one is missing.",
+        description="Value where the score is missing; unset: no item, and the cycle says which score is missing.",
     )
 
 

@@ -43,6 +43,8 @@ _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
 _ALONE: Final = (
     "with configSyncMode None, a source of type Prometheus needs params.query, params.range and params.step here"
 )
+#: In CEL, of a spec: its configSyncMode is not None; without one there is an expression.
+_IS_FULL: Final = "!has(self.configSyncMode) || self.configSyncMode != 'None'"
 #: In CEL, of a source `{0}`: it is not of type Prometheus, or has all that a range query needs.
 _IS_COMPLETE: Final = (
     "(has({0}.type) ? {0}.type != 'Prometheus' : !has({0}.params) || !has({0}.params.query)) || "
@@ -250,10 +252,10 @@ class DynamicScorerSpec(SpecModel):
             f"!has(self.source) || !has(self.source.scores) || {_HAS_EXPRESSION}",
             lambda self: self.source.scores is None or self.scoring.expression is not None,
         ),
-        Rule(_ALONE, f"!has(self.configSyncMode) || self.configSyncMode != 'None' || !has(self.source) || {_IS_COMPLETE.format('self.source')}"),
+        Rule(_ALONE, f"{_IS_FULL} || !has(self.source) || {_IS_COMPLETE.format('self.source')}"),
         Rule(
             _ALONE,
-            f"!has(self.configSyncMode) || self.configSyncMode != 'None' || !has(self.sources) || self.sources.all(s, {_IS_COMPLETE.format('s')})",
+            f"{_IS_FULL} || !has(self.sources) || self.sources.all(s, {_IS_COMPLETE.format('s')})",
         ),
     )
 

@@ -30,7 +30,7 @@ REFUSALS: Final = frozenset[str](RefusalReason)
 #: Parsed objects are many times as large as the text.
 _BOUNDS: Final = Bounds(MAX_RESPONSE_BYTES, 500_000, max_depth=64)
 #: Characters of all labels of one answer. A result for the hub has fewer bytes.
-_MAX_LABELS: Final = 2 * 1024 * 1024
+MAX_LABEL_CHARACTERS: Final = 2 * 1024 * 1024
 
 _USED: Final = frozenset(USED_LABELS)
 
@@ -86,10 +86,10 @@ def _parsed(body: bytes) -> ScoringResponse:
             refused[RefusalReason.BAD_LABELS] += 1
             continue
         characters += sum(map(len, labels.values()))
-        if characters > _MAX_LABELS:
+        if characters > MAX_LABEL_CHARACTERS:
             raise ScoringResponseError(
-                f"the labels of the answer have more than {_MAX_LABELS} characters, more than an agent may send to the "
-                f"hub; it starts with {head(body)}",
+                f"the labels of the answer have more than {MAX_LABEL_CHARACTERS} characters, more than an agent may "
+                f"send to the hub; it starts with {head(body)}",
                 "too_many_results",
             )
         results.append(ScoringResult(labels, score))
@@ -125,6 +125,16 @@ def _score_reason(element: Mapping[str, Any]) -> str:
     return RefusalReason.NULL_SCORE if element["score"] is None else RefusalReason.BAD_SCORE
 
 
+def used_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the used ones of these labels."""
+    return {name: _printable(value) for name, value in labels.items() if name in _USED}
+
+
+def _printable(value: str) -> str:
+    # An escape can contain a lone surrogate, which UTF-8 cannot encode.
+    return value if value.isprintable() else spaced(value.encode("utf-8", "replace").decode())
+
+
 def _labels(metric: Any) -> dict[str, str] | None:
     """The used labels; None if invalid. A result without labels is one series without labels."""
     if metric is None:
@@ -136,8 +146,7 @@ def _labels(metric: Any) -> dict[str, str] | None:
         if type(value) is not str:
             return None
         if name in _USED:
-            # An escape can contain a lone surrogate, which UTF-8 cannot encode.
-            labels[name] = value if value.isprintable() else spaced(value.encode("utf-8", "replace").decode())
+            labels[name] = _printable(value)
     return labels
 
 
@@ -191,7 +200,9 @@ def remark_of(
         return None
     sent = "" if series is None else f"; it was sent {series} series"
     empty = EmptyReason.NO_RESULTS
-    return Remark(empty, f"{note or f'the scoring API answered without results{sent}'}; what to do: {plain_text(empty.advice)}")
+    return Remark(
+        empty, f"{note or f'the scoring API answered without results{sent}'}; what to do: {plain_text(empty.advice)}"
+    )
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -89,6 +89,11 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
             ResolveReason.InvalidSources,
             f"spec.{settings.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a method",
         )
+    if kind is SourceType.Scores and spec.scores is None:
+        raise ResolutionError(
+            ResolveReason.InvalidSources,
+            f"{settings.field}.type in /config is {kind}, which only a DynamicScorer with an expression has",
+        )
     if kind is SourceType.None_:
         # The agent fetches nothing, so its other settings and its token are ignored; upstream fills in the endpoint.
         unused = unused_endpoint(context, Stage(settings.field, spec, synced))

@@ -24,16 +24,19 @@ from typing import Literal, NamedTuple, NoReturn
 from dsf import http
 from dsf.api.scoringresponse import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
+from dsf.api.types import SourceType
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretSource
-from dsf.errors import CycleError, HttpError, ScoringResponseError, SettingsError
+from dsf.cycle.composite import FindResults, no_results, score_inputs
+from dsf.cycle.evaluation import Evaluation, score_series
+from dsf.errors import CycleError, ExpressionError, HttpError, ScoringResponseError, SettingsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.client import Stream
 from dsf.http.deadline import made_for
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
 from dsf.sources import Context, Payload, source_of
-from dsf.sources.base import Question, joined, type_of
+from dsf.sources.base import Question, concatenated, joined, type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.room import Room
 from dsf.text import cleaned, masked, place
@@ -52,10 +55,14 @@ class Cycle:
     deadline: float
     #: The end of the sources' time range, in unix seconds; None: now. A backtest asks for the past.
     until: float | None = None
+    #: Its name for an expression; empty: that of the agent.
+    cluster: str = ""
     #: Stage -> seconds, all tries in total.
     timings: dict[str, float] = field(default_factory=dict)
     #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.
     counts: dict[str, int] = field(default_factory=dict)
+    #: Number of series of each query, for an expression.
+    queries: tuple[int, ...] = ()
     #: For the answers of its sources.
     room: Room = field(default_factory=Room)
     #: The scoring API's response, and its time (unix seconds).
@@ -105,12 +112,15 @@ class Stages:
         secrets: SecretSource,
         memory: SourceMemory | None = None,
         observer: Observer | None = None,
+        find_results: FindResults = no_results,
     ) -> None:
-        """`memory` is the sources' state between cycles."""
+        """`memory` is the sources' state between cycles. `find_results` gives the results of a scorer on this cluster,
+        which expressions combine."""
         self._settings = settings
         self._authenticator = Authenticator(secrets)
         self._memory = memory
         self._observer = observer or Observer()
+        self._find_results = find_results
         #: Servers that asked to wait.
         self._waits: dict[_Server, _Wait] = {}
 
@@ -123,14 +133,11 @@ class Stages:
             else:
                 # The first is sent twice, and the total may not exceed the limit of one source.
                 most = self._settings.max_source_bytes // (len(sources) + 1)
-                payload = joined(
-                    at_once(
-                        {
-                            source.source_name or "": partial(self._ask, cycle, source, deadline, most)
-                            for source in sources
-                        }
-                    )
+                payloads = at_once(
+                    {source.source_name or "": partial(self._ask, cycle, source, deadline, most) for source in sources}
                 )
+                payload = joined(payloads) if cycle.summary.expression is None else concatenated([*payloads.values()])
+        cycle.queries = payload.queries
         cycle.counts |= {"series": payload.series, "bytes_in": payload.received}
         return payload
 
@@ -162,8 +169,11 @@ class Stages:
             self._observer.warned(cycle, text)
 
     def score(self, cycle: Cycle, request: bytes | Stream) -> None:
-        """Send the scoring request; store the response in `cycle`. Raises CycleError."""
+        """Send the scoring request, or evaluate the expression; store the response in `cycle`. Raises CycleError."""
         summary = cycle.summary
+        if summary.expression is not None:
+            self._evaluate(cycle, request)
+            return
         url = summary.scoring_endpoint
         question = Question("", url)
         with (
@@ -176,6 +186,34 @@ class Stages:
             cycle.response = self._parse(summary, answer, access)
         cycle.scored_at = time.time()
         cycle.counts |= {"bytes_out": len(request), "results": len(cycle.response.results)}
+
+    def _evaluate(self, cycle: Cycle, request: bytes | Stream) -> None:
+        """Evaluate the expression of a scorer without a scoring API. Raises CycleError."""
+        summary = cycle.summary
+        with self._stage(cycle, "score") as deadline:
+            try:
+                expression = summary.formula
+            except ExpressionError as error:
+                raise CycleError("score", "bad_expression", cleaned(str(error), MESSAGE_LIMIT)) from None
+            if expression is None:
+                raise RuntimeError("the scorer has no expression")
+
+            def check() -> None:
+                if time.monotonic() >= deadline:
+                    raise CycleError("score", "timeout", "the expression takes too long for all series of the cycle")
+
+            fixed = {"cluster": cycle.cluster or self._settings.cluster, "clusterLabels": summary.cluster_labels or {}}
+            evaluation = Evaluation(expression, fixed, check)
+            if summary.scores:
+                score_inputs(evaluation, summary.scores, self._find_results)
+            elif {source.source_type for source in summary.each_source} <= {SourceType.None_}:
+                evaluation.add({}, {})
+            else:
+                pieces = (request,) if isinstance(request, bytes) else request
+                score_series(evaluation, expression, pieces, cycle.queries)
+            cycle.response = evaluation.response
+        cycle.scored_at = time.time()
+        cycle.counts |= {"results": len(cycle.response.results)}
 
     @contextlib.contextmanager
     def _stage(self, cycle: Cycle, stage: Literal["fetch", "score"]) -> Iterator[float]:

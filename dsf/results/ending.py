@@ -159,7 +159,9 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
     if replaced:
         refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
     outcome = "partial" if partial else "ok" if kept else "empty"
-    remark = remark_of(refused, number + len(counted), example=example, series=result.counts.get("series"), note=result.message)
+    remark = remark_of(
+        refused, number + len(counted), example=example, series=result.counts.get("series"), note=result.message
+    )
     # All of it was just validated.
     score = PairScore.model_construct(
         run=result.run,

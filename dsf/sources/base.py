@@ -140,6 +140,8 @@ class Payload:
     series: int = 0
     #: Bytes that came from the source, decompressed.
     received: int = 0
+    #: Number of series of each query; empty: all are of one.
+    queries: tuple[int, ...] = ()
 
     @property
     def inside(self) -> tuple[bytes | memoryview, ...]:
@@ -150,6 +152,21 @@ class Payload:
     def size(self) -> int:
         """Bytes of all pieces."""
         return sum(len(piece) for piece in self.pieces)
+
+
+def concatenated(payloads: Sequence[Payload]) -> Payload:
+    """Return the scoring request with the series of all payloads, for an expression."""
+    pieces: list[bytes | memoryview] = []
+    for payload in payloads:
+        if payload.inside:
+            pieces += [b","] if pieces else []
+            pieces += payload.inside
+    return Payload(
+        (HEAD, *pieces, TAIL),
+        sum(payload.series for payload in payloads),
+        sum(payload.received for payload in payloads),
+        tuple(count for payload in payloads for count in payload.queries or (payload.series,)),
+    )
 
 
 def joined(payloads: Mapping[str, Payload]) -> Payload:

@@ -1,9 +1,10 @@
-"""The source type `Prometheus`: range queries of the HTTP API, answered by Prometheus, Thanos, Mimir, and others.
+"""The source type `Prometheus`: queries of the HTTP API, answered by Prometheus, Thanos, Mimir, and others.
 
-The answer is `{"status":"success","data":{"resultType":"matrix","result":[...]}}`, and what a scoring API is sent is
-`{"data":[...]}` with the same array. Parsing and encoding it again would be nine tenths of an agent's work, so `cut`
-parses only the rest of the answer: the array is replaced by a mark, the rest must be JSON with the mark in the right
-place, and the array must end where its last series ends.
+An expression without range and step makes instant queries, whose answer is a vector, all others range queries.
+The answer of a range query is `{"status":"success","data":{"resultType":"matrix","result":[...]}}`, and what a scoring
+API is sent is `{"data":[...]}` with the same array. Parsing and encoding it again would be nine tenths of an agent's
+work, so `cut` parses only the rest of the answer: the array is replaced by a mark, the rest must be JSON with the mark
+in the right place, and the array must end where its last series ends.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -32,6 +33,9 @@ _split = functools.lru_cache(maxsize=1024)(split_queries)
 
 #: Seconds with two samples at the default scrape interval of Prometheus, one minute.
 _SHORT_WINDOW = 120.0
+#: Types of the answers to range queries and instant queries. `up[5m]` gives an instant query a matrix.
+_RANGE = ("matrix",)
+_INSTANT = ("vector", "scalar", "matrix")
 #: Statuses with which Prometheus refuses a query: it cannot be parsed, or it cannot be executed.
 _BAD_QUERY = frozenset({400, 422})
 #: Statuses with which servers and proxies refuse a long URL. Some proxies say 400 instead, in their own words; this is
@@ -40,15 +44,15 @@ _TOO_LONG = frozenset({414, 431})
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """Make a request per query, all for the same time range, and return all series in the order of the queries."""
+    """Make a request per query, all for the same time, and return all series in the order of the queries."""
     queries = _split(summary.source_query)
     if not queries:
         raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query")
-    start, end = time_range(context.now, summary.source_range, summary.source_step)
-    times = {"start": start, "end": end, "step": summary.source_step}
+    times, types = _times(summary, context.now)
     method = summary.source_method or SourceMethod.GET
     pieces: list[bytes | memoryview] = []
-    series = received = 0
+    received = 0
+    counts: list[int] = []
     for query in queries:
         params: dict[str, str | int] = {"query": query, **times}
         with context.asking(query, summary.source_endpoint, params, method=method) as question:
@@ -65,7 +69,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
             body = spool.body()
             received += len(body)
             try:
-                matrix = cut(body, context.check)
+                matrix = cut(body, context.check, types)
             except MatrixError as error:
                 # The error's text may quote the answer.
                 text = _shown(str(error), context)
@@ -78,10 +82,18 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                 )
             question.warnings = warnings
             question.answered(len(body), (matrix.inside,), matrix.series)
+        counts.append(matrix.series)
         if matrix.series:
             pieces += [b"," if pieces else HEAD, matrix.inside]
-            series += matrix.series
-    return Payload((*(pieces or [HEAD]), TAIL), series, received)
+    return Payload((*(pieces or [HEAD]), TAIL), sum(counts), received, tuple(counts))
+
+
+def _times(summary: ScorerSummary, now: float) -> tuple[dict[str, int], Sequence[str]]:
+    """Return the parameters that say which time is queried, and the accepted types of the answer."""
+    if summary.expression is not None and not summary.source_range and not summary.source_step:
+        return {"time": int(now)}, _INSTANT
+    start, end = time_range(now, summary.source_range, summary.source_step)
+    return {"start": start, "end": end, "step": summary.source_step}, _RANGE
 
 
 def range_query(
@@ -170,18 +182,23 @@ class Matrix(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def cut(body: Body, check: Callable[[], None] = lambda: None) -> Matrix:
-    """The array of series in the answer `body`. Raises MatrixError, and what `check` raises, called now and then."""
+def cut(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[str] = _RANGE) -> Matrix:
+    """The array of series in the answer `body`, which has one of these types.
+
+    Raises MatrixError, and what `check` raises, called now and then.
+    """
     match = _RESULT.search(body)
     if match is None and (null := _NULL.search(body)) is not None:
         _check_size(len(body))
-        return cut(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check)
+        return cut(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check, types)
     if match is None:
-        raise MatrixError(_why_not(body))
+        raise MatrixError(_why_not(body, types))
     start = match.end()
     end, series = _compact(body, start) or _any_shape(body, start, check)
     _check_size(len(body) - (end - start))
-    warnings = _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body)
+    kind, warnings = _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body, types)
+    if kind == "scalar":
+        return Matrix(memoryview(b'{"metric":{},"value":[%s]}' % body[start:end]), 1, warnings)
     return Matrix(memoryview(body)[start:end], series, warnings)
 
 
@@ -252,8 +269,8 @@ def _check_size(size: int) -> None:
         raise MatrixError(f"the answer has {size} bytes besides the series")
 
 
-def _check_rest(rest: bytes, body: Body) -> tuple[str, ...]:
-    """The warnings in it."""
+def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The type of the answer, and the warnings in it."""
     try:
         with turn(len(rest)):
             document = boundedjson.loads(rest, _PARSED)
@@ -265,18 +282,19 @@ def _check_rest(rest: bytes, body: Body) -> tuple[str, ...]:
         raise MatrixError("the answer is not a JSON object")
     data = document.get("data")
     if document.get("status") != "success" or not isinstance(data, dict) or data.get("result") != _MARK:
-        raise MatrixError(_why_not(body))
-    if data.get("resultType") != "matrix":
-        raise MatrixError(_wrong_type(data.get("resultType")))
+        raise MatrixError(_why_not(body, types))
+    kind = data.get("resultType")
+    if kind not in types:
+        raise MatrixError(_wrong_type(kind, types))
     listed = document.get("warnings")
     warnings = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
     # VictoriaMetrics' word for what Thanos and Prometheus write as a warning.
     if document.get("isPartial") is True:
         warnings.insert(0, "isPartial: servers behind the source did not answer, and their data is missing")
-    return tuple(warnings[:3])
+    return str(kind), tuple(warnings[:3])
 
 
-def _why_not(body: Body) -> str:
+def _why_not(body: Body, types: Sequence[str]) -> str:
     """Describe an answer without an array of series."""
     try:
         # A longer one is not described.
@@ -287,10 +305,11 @@ def _why_not(body: Body) -> str:
         if isinstance(document.get("error"), str):
             return f"{document.get('errorType', 'error')}: {document['error']}"
         data = document.get("data")
-        if isinstance(data, dict) and data.get("resultType", "matrix") != "matrix":
-            return _wrong_type(data["resultType"])
-    return 'the answer is not {"status":"success","data":{"resultType":"matrix","result":[...]}}'
+        if isinstance(data, dict) and data.get("resultType", types[0]) not in types:
+            return _wrong_type(data["resultType"], types)
+    return f'the answer is not {{"status":"success","data":{{"resultType":"{types[0]}","result":[...]}}}}'
 
 
-def _wrong_type(kind: Any) -> str:
-    return f"the answer is a {kind!r} and not a matrix; the path of the source must be that of range queries"
+def _wrong_type(kind: Any, types: Sequence[str]) -> str:
+    queries = "range queries" if types == _RANGE else "instant queries"
+    return f"the answer is a {kind!r} and not a {types[0]}; the path of the source must be that of {queries}"

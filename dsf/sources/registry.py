@@ -23,6 +23,7 @@ from dsf.text import cleaned
 SOURCES: Final[Mapping[str, str]] = {
     SourceType.Prometheus: "dsf.sources.prometheus",
     SourceType.None_: "dsf.sources.nosource",
+    SourceType.Scores: "dsf.sources.nosource",
 }
 #: The entry point group of source types.
 GROUP: Final = "dsf.sources"

@@ -233,6 +233,8 @@ def test_explain_describes_a_field(control_plane: ControlPlane) -> None:
 
 
 OBJECT = {"apiVersion": "apps/v1", "kind": "Deployment", "fields": [{"name": "a", "path": "spec.replicas"}]}
+WITHOUT_API = {"configURL": None, "configSyncMode": None}
+SCORES = [{"scorer": "a", "as": "cpu"}]
 TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
 
 
@@ -251,7 +253,7 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
         (
             {"source": {"type": "prometheus"}},
-            "must be one of Prometheus, OpenTelemetry, Kubernetes, Object, None; that of a plug-in has a dot",
+            "must be one of Prometheus, OpenTelemetry, Kubernetes, Object, Scores, None; that of a plug-in has a dot",
         ),
         ({"source": {"type": "csv..com"}}, "that of a plug-in has a dot"),
         ({"sources": [{"name": "a", "type": "Csv.example.com"}]}, "spec.sources[0].type: Invalid value"),
@@ -312,7 +314,26 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
         ({"execution": {"timeoutSeconds": 0}}, "should be greater than or equal to 1"),
         ({"configURL": "ftp://a"}, "spec.configURL in body should match"),
-        ({"configURL": None}, "spec.configURL: Required value"),
+        ({"configURL": None}, "configURL and configSyncMode are required, unless there is scoring.expression"),
+        ({"configSyncMode": None}, "configURL and configSyncMode are required, unless there is scoring.expression"),
+        ({"scoring": {"expression": "last"}}, "scoring.expression takes the place of a scoring API: leave out"),
+        (
+            WITHOUT_API | {"scoring": {"expression": "last", "host": "http://a"}},
+            "scoring.expression takes the place of a scoring API: leave out",
+        ),
+        (
+            WITHOUT_API
+            | {"scoring": {"expression": "last", "auth": {"bearer": {"secretRef": {"name": "a", "key": "b"}}}}},
+            "scoring.expression takes the place of a scoring API: leave out",
+        ),
+        (WITHOUT_API | {"scoring": {"expression": "x" * 5000}}, "may not be more than 4096"),
+        ({"source": {"type": "Scores", "scores": SCORES}}, "a source of type Scores needs scoring.expression"),
+        ({"source": {"type": "Scores"}}, "scores goes with type Scores and only with it"),
+        ({"source": {"type": "Prometheus", "scores": SCORES}}, "scores goes with type Scores and only with it"),
+        ({"source": {"type": "Scores", "scores": SCORES, "host": "http://a"}}, "the type Scores asks no server"),
+        ({"sources": [{"name": "a", "type": "Scores", "scores": SCORES}]}, "the type Scores stands in source"),
+        ({"source": {"type": "Scores", "scores": SCORES * 2}}, "Duplicate value"),
+        ({"source": {"type": "Scores", "scores": [{"scorer": "a", "as": "labels"}]}}, "as is none of cluster,"),
         ({"description": None}, "spec.description: Required value"),
         ({"intervall": 30}, 'unknown field "spec.intervall"'),
         ({"aggregate": {"by": ["rack"], "with": "max"}}, 'spec.aggregate.by[0]: Unsupported value: "rack"'),
@@ -367,6 +388,20 @@ def test_invalid_scorer_is_refused_with_a_helpful_message(session: Session, spec
 def test_complete_scorer_is_accepted(session: Session, mode: str, source: dict[str, Any] | None) -> None:
     spec = {"configSyncMode": mode} | ({} if source is None else {"source": source})
     assert _refusal(session, scorer("default", **spec)) == ""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        None,
+        {"type": "Prometheus", "host": "http://a", "params": {"query": "up"}},
+        {"host": "http://a", "params": {"query": "up", "range": 60, "step": 5}},
+        {"type": "Scores", "scores": [*SCORES, {"scorer": "b", "as": "watts", "default": -100}]},
+    ],
+)
+def test_scorer_with_an_expression_is_accepted(session: Session, source: dict[str, Any] | None) -> None:
+    scoring = {"expression": "1", "params": {"name": "free", "interval": 30}}
+    assert _refusal(session, scorer("default", **WITHOUT_API, scoring=scoring, source=source)) == ""
 
 
 def test_source_fields_may_come_from_config(session: Session) -> None:

@@ -55,11 +55,11 @@ def test_every_field_of_the_model_is_in_the_schema() -> None:
 
 def test_rules_reach_the_schema() -> None:
     spec = _schema(0)["properties"]["spec"]
-    assert spec["required"] == ["description", "configURL", "configSyncMode"]
+    assert spec["required"] == ["description"]
     properties = spec["properties"]
     assert properties["configURL"]["pattern"] == "^[hH][tT][tT][pP][sS]?://.+$"
     assert properties["scoring"]["properties"]["params"]["required"] == ["name", "interval"]
-    types = ["Prometheus", "OpenTelemetry", "Kubernetes", "Object", "None"]
+    types = ["Prometheus", "OpenTelemetry", "Kubernetes", "Object", "Scores", "None"]
     (rule,) = properties["source"]["properties"]["type"]["x-kubernetes-validations"]
     assert rule["rule"].startswith(f"self in {types} || self.matches(")
     assert properties["configSyncMode"]["enum"] == ["Full", "None"]

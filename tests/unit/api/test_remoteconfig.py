@@ -77,14 +77,14 @@ def test_numbers_below_one_are_taken_as_they_are() -> None:
             b'{"source": {"type": "prom"}}',
             (
                 "the /config answer has mistakes: source.type: 'prom' is not one of Prometheus, OpenTelemetry, "
-                "Kubernetes, Object, None; that of a plug-in has a dot, as csv.example.com"
+                "Kubernetes, Object, Scores, None; that of a plug-in has a dot, as csv.example.com"
             ),
         ),
         (
             b'{"source": {"type": 5}}',
             (
                 "the /config answer has mistakes: source.type: 5 is not one of Prometheus, OpenTelemetry, Kubernetes, "
-                "Object, None; that of a plug-in has a dot, as csv.example.com"
+                "Object, Scores, None; that of a plug-in has a dot, as csv.example.com"
             ),
         ),
         (

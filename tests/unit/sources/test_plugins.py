@@ -175,7 +175,7 @@ def test_unknown_source_type_is_refused_with_the_known_ones(package: Install) ->
     reason, message = refusal("nobody.example.com")
     assert reason == "unsupported_source"
     assert message == (
-        "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, None, "
+        "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, Scores, None, "
         "other.example.com; install the package that has it in the agent's image (an entry point 'dsf.sources')"
     )
     assert refusal("Carbon")[1].endswith("None, other.example.com")

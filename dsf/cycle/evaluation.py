@@ -1,0 +1,142 @@
+"""The stage score of a scorer with an expression, in place of a scoring API."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from dsf.api.scoringresponse import MAX_LABEL_CHARACTERS, MAX_RESULTS, ScoringResponse, ScoringResult, used_labels
+from dsf.cycle.series import Reading, read_series
+from dsf.errors import CycleError
+from dsf.expression import MAX_STEPS, EvaluationError, Expression, Scope
+from dsf.messages import MESSAGE_LIMIT
+from dsf.reasons import RefusalReason
+from dsf.text import cleaned
+
+#: Most steps of all evaluations of a cycle: some seconds of one CPU.
+MAX_CYCLE_STEPS: Final = 20_000_000
+#: Most characters of the labels in an example.
+_EXAMPLE: Final = 200
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _numbers(values: Sequence[float]) -> Sequence[float]:
+    """Return the values that are numbers; all of them if none is."""
+    return [value for value in values if value == value] or values
+
+
+#: Variables by what they are of the values of a series, which has at least one.
+_STATISTICS: Final[Mapping[str, Callable[[Sequence[float]], Any]]] = {
+    "last": lambda values: values[-1],
+    "first": lambda values: values[0],
+    "min": lambda values: min(_numbers(values)),
+    "max": lambda values: max(_numbers(values)),
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+    "count": lambda values: float(len(values)),
+    "stddev": _deviation,
+    "values": lambda values: values,
+}
+
+
+class Evaluation:
+    """Evaluates one expression for the items of a cycle, and collects the results."""
+
+    def __init__(self, expression: Expression, fixed: Mapping[str, Any], check: Callable[[], None]) -> None:
+        """`fixed` are the variables that all items share. `check` is called for each item and may raise."""
+        self._expression = expression
+        self._fixed = {name: value for name, value in fixed.items() if name in expression.variables}
+        self._check = check
+        self._steps = MAX_CYCLE_STEPS
+        self._scope = Scope()
+        self._characters = 0
+        self._results: list[ScoringResult] = []
+        self._refused: Counter[str] = Counter()
+        self._example = ""
+        self._items = 0
+
+    @property
+    def response(self) -> ScoringResponse:
+        """The results of all items so far."""
+        note = self._example
+        if not self._results and not self._refused:
+            note = f"the expression is null for each of {self._items} series" if self._items else "there are no series"
+        return ScoringResponse(self._results, self._refused, cleaned(note, MESSAGE_LIMIT))
+
+    def add(self, labels: Mapping[str, str], variables: Mapping[str, Any]) -> None:
+        """Evaluate the expression for one item. Raises CycleError."""
+        self._check()
+        self._items += 1
+        scope = self._scope
+        scope.clear()
+        scope.update(self._fixed)
+        scope.update(variables)
+        scope.steps = granted = min(MAX_STEPS, self._steps)
+        try:
+            score = self._expression.evaluate(scope)
+        except EvaluationError as error:
+            self.refuse(RefusalReason.EXPRESSION_FAILED, labels, str(error))
+        else:
+            if score is not None:
+                self._accept(labels, score)
+        self._steps -= granted - scope.steps + self._expression.size
+        if self._steps < 0:
+            raise CycleError(
+                "score",
+                "expression_costly",
+                f"the expression takes more than {MAX_CYCLE_STEPS} steps; it was evaluated for {self._items} series",
+            )
+
+    def refuse(self, reason: RefusalReason, labels: Mapping[str, str], cause: str) -> None:
+        """Count an item without a score. The first cause becomes the example."""
+        self._refused[reason] += 1
+        if not self._example:
+            text = ", ".join(f'{name}="{value}"' for name, value in labels.items())[:_EXAMPLE]
+            self._example = f"{cause}, for the series {{{text}}}"
+
+    def _accept(self, labels: Mapping[str, str], score: float) -> None:
+        if not math.isfinite(score):
+            reason = RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE
+            self.refuse(reason, labels, f"the value is {score}")
+            return
+        used = used_labels(labels)
+        self._characters += sum(map(len, used.values()))
+        if len(self._results) == MAX_RESULTS or self._characters > MAX_LABEL_CHARACTERS:
+            raise CycleError(
+                "score",
+                "too_many_results",
+                f"the expression has a value for more than {len(self._results)} series, and a cycle may have "
+                f"{MAX_RESULTS} results with {MAX_LABEL_CHARACTERS} characters of labels; aggregate the query, or give "
+                "null for the others",
+            )
+        self._results.append(ScoringResult(used, score))
+
+
+def score_series(
+    evaluation: Evaluation, expression: Expression, request: Iterable[bytes | memoryview], queries: Sequence[int]
+) -> None:
+    """Evaluate the expression for each series of a scoring request. `queries` has the number of series of each query.
+
+    Raises CycleError.
+    """
+    reads = expression.variables
+    statistics = [(name, statistic) for name, statistic in _STATISTICS.items() if name in reads]
+    reading = Reading(values=any(name != "last" for name, _ in statistics), times="times" in reads)
+    numbers = (index for index, count in enumerate(queries) for _ in range(count))
+    for series in read_series(request, reading):
+        query = next(numbers, 0)
+        if not series.values:
+            evaluation.refuse(RefusalReason.EXPRESSION_FAILED, series.labels, "the series has no samples")
+            continue
+        variables: dict[str, Any] = {name: statistic(series.values) for name, statistic in statistics}
+        variables["labels"] = series.labels
+        variables["query"] = query
+        if reading.times:
+            variables["times"] = series.times
+        evaluation.add(series.labels, variables)

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from dsf.api.expressions import ScoreInput, compiled
+from dsf.api.scoringresponse import ScoringResponse
+from dsf.cycle.composite import LastResults, score_inputs
+from dsf.cycle.evaluation import Evaluation, score_series
+from dsf.errors import CycleError
+
+_NODES = [
+    {"metric": {"node": f"n{number}", "__name__": "load"}, "values": [[60, str(number)], [90, str(number + 1)]]}
+    for number in range(3)
+]
+
+
+def evaluate(text: str, series: list[dict[str, Any]], queries: tuple[int, ...] = (), **fixed: Any) -> ScoringResponse:
+    expression = compiled(text, ("Prometheus",))
+    evaluation = Evaluation(expression, fixed, lambda: None)
+    request = b'{"data":%s}' % json.dumps(series, separators=(",", ":")).encode()
+    score_series(evaluation, expression, [request], queries or (len(series),))
+    return evaluation.response
+
+
+def combine(text: str, inputs: dict[str, Any], results: LastResults) -> ScoringResponse:
+    scores = [ScoreInput(scorer=f"scorer-{name}", name=name, default=default) for name, default in inputs.items()]
+    expression = compiled(text, ("Scores",), tuple(inputs))
+    evaluation = Evaluation(expression, {}, lambda: None)
+    score_inputs(evaluation, scores, results.find)
+    return evaluation.response
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ("last", [1.0, 2.0, 3.0]),
+        ("first", [0.0, 1.0, 2.0]),
+        ("min + max", [1.0, 3.0, 5.0]),
+        ("100 * mean", [50.0, 150.0, 250.0]),
+        ("sum / count", [0.5, 1.5, 2.5]),
+        ("stddev", [0.5, 0.5, 0.5]),
+        ("times[1] - times[0]", [30.0, 30.0, 30.0]),
+        ("trend(values, 30)", [2.0, 3.0, 4.0]),
+        ("values[0] + size(values)", [2.0, 3.0, 4.0]),
+        ('labels.node == "n1" ? last : null', [2.0]),
+    ],
+)
+def test_variables_of_a_series(text: str, scores: list[float]) -> None:
+    response = evaluate(text, _NODES)
+    assert [result.score for result in response.results] == scores
+    assert not response.refused
+
+
+def test_results_have_the_used_labels_of_their_series() -> None:
+    assert [result.labels for result in evaluate("last", _NODES).results] == [{"node": f"n{n}"} for n in range(3)]
+
+
+def test_query_is_the_number_of_the_query_of_a_series() -> None:
+    response = evaluate("query == 1 ? last : -last", _NODES, (1, 2))
+    assert [result.score for result in response.results] == [-1.0, 2.0, 3.0]
+
+
+def test_cluster_and_its_labels_are_variables() -> None:
+    text = 'cluster == "paris" ? double(clusterLabels.price) : 0'
+    response = evaluate(text, _NODES[:1], cluster="paris", clusterLabels={"price": "12.5"})
+    assert [result.score for result in response.results] == [12.5]
+
+
+def test_series_without_a_value_is_refused_with_an_example() -> None:
+    response = evaluate('labels.node == "n1" ? 1 / 0 : last', _NODES)
+    assert [result.score for result in response.results] == [1.0, 3.0]
+    assert response.refused == {"expression_failed": 1}
+    assert response.note == 'division by zero, for the series {node="n1", __name__="load"}'
+
+
+def test_infinite_and_nan_values_are_refused() -> None:
+    response = evaluate("query == 0 ? 1 / (last - last) : (last - last) / (last - last)", _NODES, (1, 2))
+    assert response.results == []
+    assert response.refused == {"infinite": 1, "nan": 2}
+
+
+def test_series_of_nulls_gives_no_result_and_says_so() -> None:
+    response = evaluate("null", _NODES)
+    assert (response.results, response.note) == ([], "the expression is null for each of 3 series")
+    assert evaluate("last", []).note == "there are no series"
+
+
+def test_minimum_ignores_nan() -> None:
+    series = [{"metric": {}, "values": [[1, "NaN"], [2, "5"], [3, "3"]]}]
+    assert evaluate("min + max", series).results[0].score == 8.0
+
+
+def test_more_results_than_one_cycle_may_have_fail_it() -> None:
+    series = [{"metric": {"node": str(number)}, "value": [1, "1"]} for number in range(10_001)]
+    with pytest.raises(CycleError) as error:
+        evaluate("last", series)
+    assert error.value.reason == "too_many_results"
+
+
+def test_200000_series_of_which_few_count_are_evaluated() -> None:
+    series = [{"metric": {"node": str(number)}, "value": [1, str(number)]} for number in range(200_000)]
+    assert len(evaluate("last < 5 ? last : null", series).results) == 5
+
+
+def test_expression_costly_for_each_series_ends_the_cycle_by_its_steps() -> None:
+    values = [[number, str(number)] for number in range(200)]
+    series = [{"metric": {"node": str(number)}, "values": values} for number in range(2000)]
+    with pytest.raises(CycleError) as error:
+        evaluate("values.map(a, values.filter(b, b > a).size()).size()", series)
+    assert error.value.reason == "expression_costly"
+
+
+def test_composite_combines_scores_by_their_labels() -> None:
+    results = LastResults()
+    results.put("scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)], 60)
+    results.put("scorer-watts", [({}, -50.0)], 60)
+    response = combine("0.5 * cpu + watts", {"cpu": None, "watts": None}, results)
+    assert response.results == [({"node": "a"}, -45.0), ({"node": "b"}, -40.0)]
+
+
+def test_composite_of_scores_without_labels_has_one_result() -> None:
+    results = LastResults()
+    results.put("scorer-cpu", [({}, 10.0)], 60)
+    results.put("scorer-watts", [({}, 20.0)], 60)
+    assert combine("cpu + watts", {"cpu": None, "watts": None}, results).results == [({}, 30.0)]
+
+
+def test_missing_item_of_an_input_takes_the_default_or_is_refused() -> None:
+    results = LastResults()
+    results.put("scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)], 60)
+    results.put("scorer-watts", [({"node": "a"}, 1.0)], 60)
+    assert combine("cpu + watts", {"cpu": None, "watts": -100.0}, results).results == [
+        ({"node": "a"}, 11.0),
+        ({"node": "b"}, -80.0),
+    ]
+    response = combine("cpu + watts", {"cpu": None, "watts": None}, results)
+    assert response.results == [({"node": "a"}, 11.0)]
+    assert response.refused == {"missing_input": 1}
+    assert response.note == "'watts' is missing, the score of 'scorer-watts', for the series {node=\"b\"}"
+
+
+def test_input_without_a_valid_score_fails_the_cycle_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = LastResults()
+    with pytest.raises(CycleError) as error:
+        combine("cpu", {"cpu": None}, results)
+    assert (error.value.stage, error.value.reason) == ("score", "missing_input")
+    assert "'cpu' is missing, the score of 'scorer-cpu': it had no score on this cluster" in error.value.message
+    assert combine("cpu", {"cpu": 5.0}, results).results == [({}, 5.0)]
+    results.put("scorer-cpu", [({}, 1.0)], 60)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 100)
+    with pytest.raises(CycleError, match="its last score is 100 s old and was valid for 60 s"):
+        combine("cpu", {"cpu": None}, results)
+
+
+def test_results_of_removed_scorers_are_forgotten() -> None:
+    results = LastResults()
+    results.put("kept", [({}, 1.0)], 60)
+    results.put("removed", [({}, 1.0)], 60)
+    results.retain({"kept"})
+    assert isinstance(results.find("removed"), str)
+    assert results.find("kept") == [({}, 1.0)]
+
+
+def test_evaluation_ends_with_its_time() -> None:
+    expression = compiled("1", ("None",))
+
+    def check() -> None:
+        raise CycleError("score", "timeout", "late")
+
+    with pytest.raises(CycleError, match="late"):
+        Evaluation(expression, {}, check).add({}, {})
