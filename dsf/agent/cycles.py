@@ -280,7 +280,7 @@ class CycleRunner:
             response = cycle.response
             if response is None:
                 raise RuntimeError("the cycle was not scored")
-            self._results.put(cycle.scorer, response.results, cycle.summary.validity_seconds)
+            self._results.put(cycle.summary, response.results)
             self._metrics.publish(cycle.summary, response.results, round(cycle.interval))
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
             # As far as known before sending.

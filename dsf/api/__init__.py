@@ -5,6 +5,7 @@ meta                   Kubernetes metadata, times and conditions, ends of pauses
 fieldtypes             types of single values in specs, with their checks
 scorer                 `DynamicScorer`, a registered scoring API
 scorerule              how results become a score: aggregation, items, failing, empty, hold
+expressions            the variables of expressions, and the scores that they combine
 objectsource           the source type `Object`
 authentication         authentication to a server, and verification of the server
 clouds                 workload identities: cloud tokens for the agents' ServiceAccount

@@ -31,6 +31,7 @@ _PRESENT: Final = {
     SourceType.Kubernetes: "the API server has no past",
     SourceType.Object: "the API server has no past",
     SourceType.OpenTelemetry: "the collector has no past",
+    SourceType.Scores: "the scores that it combines are those of now: backtest their scorers",
     SourceType.None_: "its scoring API gets the same request at every moment",
 }
 #: Moments that may fail at the beginning, all of them, before a run ends: what fails five times is no accident.
@@ -120,7 +121,7 @@ class _NoPast(SourceMemory):
 
 
 def _record(cluster: str, summary: ScorerSummary, stages: Stages, at: int) -> Record:
-    cycle = Cycle(summary.name, "", summary, math.inf, until=float(at))
+    cycle = Cycle(summary.name, "", summary, math.inf, until=float(at), cluster=cluster)
     try:
         payload = stages.fetch(cycle)
         stages.score(cycle, b"".join(payload.pieces))

@@ -26,6 +26,7 @@ from dsf.api.scoringresponse import parse_response, remark_of
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivery import ClusterDelivery, open_delivery
 from dsf.cli.session import agent_settings, by_environment
+from dsf.cycle.composite import Result, no_results
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, DsfError, ScoreObjectTooLargeError
 from dsf.fleet.pairviews import score_view
@@ -85,6 +86,16 @@ class ResponseView(View):
     head: str = ""
 
 
+class InputView(View):
+    """A score that the expression combines."""
+
+    name: str = Field(description="Its variable.")
+    scorer: str
+    results: int = Field(default=0, description="Number of its results.")
+    problem: str = Field(default="", description="Why there are none.")
+    default: float | None = None
+
+
 class ResultView(View):
     """The outcome of one result."""
 
@@ -104,6 +115,8 @@ class ExplainReport(View):
     score_name: str
     source_type: str
     queries: list[QueryView] = Field(default_factory=list)
+    expression: str = Field(default="", description="What scores in place of a scoring API.")
+    inputs: list[InputView] = Field(default_factory=list, description="The scores that it combines.")
     request: RequestView | None = None
     response: ResponseView | None = None
     results: list[ResultView] = Field(default_factory=list)
@@ -171,13 +184,15 @@ def run(
     `save` is a file for the scoring request, which is written before the scoring API is asked. Raises OSError.
     """
     seen = _Seen()
-    stages = Stages(settings, delivery.secrets, delivery.memory, seen)
-    cycle = Cycle(summary.name, "", summary, math.inf)
+    find_results = _StoredResults(settings, cluster)
+    stages = Stages(settings, delivery.secrets, delivery.memory, seen, find_results)
+    cycle = Cycle(summary.name, "", summary, math.inf, cluster=cluster)
     report = ExplainReport(
         cluster=cluster,
         scorer=summary.name,
         score_name=summary.score_name,
         source_type=", ".join(dict.fromkeys(source.source_type for source in summary.each_source)),
+        expression=summary.expression or "",
     )
     values: dict[str, Any] = {}
     try:
@@ -201,12 +216,43 @@ def run(
             head=seen.head([request]),
         )
         values["response"] = seen.response(seen.exchanges["score"][0])
+    for score in summary.scores or ():
+        results = find_results.found.get(score.scorer, "not read")
+        view = InputView(name=score.name, scorer=score.scorer, default=score.default)
+        update = {"problem": results} if isinstance(results, str) else {"results": len(results)}
+        report.inputs.append(view.model_copy(update=update))
     # Sources are queried in parallel; the requests of each stay in order.
     order = [source.source_name for source in summary.each_source]
     questions = sorted(seen.exchanges["fetch"], key=lambda question: order.index(question.source))
     return report.model_copy(
         update=values | {"trace": trace, "queries": [seen.query(question) for question in questions]}
     )
+
+
+class _StoredResults:
+    """Finds the results of other scorers that the hub has stored, where its Redis can be read."""
+
+    def __init__(self, settings: Settings, cluster: str) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        #: The results by scorer, or why there are none.
+        self.found: dict[str, Sequence[Result] | str] = {}
+
+    def __call__(self, scorer: str, namespace: str | None) -> Sequence[Result] | str:
+        """Return the valid results of a scorer, or why there are none."""
+        results = no_results(scorer, namespace) if self._settings.agent_kube else self._read(scorer)
+        self.found[scorer] = results
+        return results
+
+    def _read(self, scorer: str) -> Sequence[Result] | str:
+        try:
+            with connect(self._settings, name="dsf-cli", retries=0) as client:
+                score = Pairs(client).state(self._cluster, scorer).score
+                if score is None or score.valid_until <= hubclock.hub_time(client):
+                    return "it has no valid score on this cluster"
+                return score.results
+        except (DsfError, redis.RedisError) as error:
+            return f"the hub's Redis cannot be read: {error}"
 
 
 class _Seen(Observer):
@@ -324,12 +370,16 @@ def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[s
     response, summary = cycle.response, cycle.summary
     if response is None:
         raise RuntimeError("the cycle was not scored")
-    (question,) = seen.exchanges["score"]
+    if summary.expression is None:
+        (question,) = seen.exchanges["score"]
+        body = b"".join(question.pieces)
+    else:
+        scored = [{"metric": labels, "score": score} for labels, score in response.results]
+        body = json.dumps({"results": scored}).encode()
     refused = Counter(response.refused)
     # Only the labels that count tell metrics apart.
     distinct = {frozenset(labels.items()) for labels, _ in response.results}
     given, replaced, example = len(response.results), len(response.results) - len(distinct), ""
-    body = b"".join(question.pieces)
     results = [] if seen.masked(body) == WITHHELD.encode() else list(_fates(cluster, summary, body, seen.hidden))
     if summary.score_destination != "None":
         try:
@@ -342,7 +392,9 @@ def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[s
         refused += built.refused
     outcome = "partial" if refused else "ok" if response.results else "empty"
     refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
-    remark = remark_of(refused, response.refused.total() + given, example=example, series=payload.series)
+    remark = remark_of(
+        refused, response.refused.total() + given, example=example, series=payload.series, note=response.note
+    )
     # The message may have the name of an item, which a server that repeats the token made.
     message = seen.hidden(remark.message) if remark else ""
     remark_fields = {"reason": remark.reason, "message": message} if remark else {}

@@ -116,6 +116,13 @@ def _steps(report: ExplainReport) -> Iterator[Cell]:
         yield from (_line("warning", warning) for warning in query.warnings)
         if query.head:
             yield _line("head", query.head)
+    if report.expression:
+        yield from _title("2. Score")
+        yield _line("CEL", report.expression)
+        for score in report.inputs:
+            default = "" if score.default is None else f"; default {score.default:g}"
+            text = score.problem or f"{score.results} results"
+            yield _line("input", f"{score.name}, the score of {score.scorer}: {text}{default}")
     if report.request:
         yield from _title("2. Score")
         yield _line("POST", report.request.url + _here(report.request.here))

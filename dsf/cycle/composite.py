@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsf.api.expressions import ScoreInput
+from dsf.api.summary import ScorerSummary
 from dsf.cycle.evaluation import Evaluation
 from dsf.errors import CycleError
 from dsf.reasons import RefusalReason
 
 #: A result: labels and score.
 Result = tuple[Mapping[str, str], float]
-#: Returns the valid results of a scorer, or why there are none.
-FindResults = Callable[[str], Sequence[Result] | str]
+#: Returns the valid results of a scorer of a namespace, or why there are none.
+FindResults = Callable[[str, str | None], Sequence[Result] | str]
 
 _Labels = frozenset[tuple[str, str]]
 _NONE: _Labels = frozenset()
@@ -26,6 +26,7 @@ class _Stored(NamedTuple):
     #: By time.monotonic().
     expires: float
     validity: float
+    namespace: str | None
 
 
 class LastResults:
@@ -35,16 +36,17 @@ class LastResults:
         self._lock = threading.Lock()
         self._by_scorer: dict[str, _Stored] = {}
 
-    def put(self, scorer: str, results: Sequence[Result], validity: float) -> None:
-        """Store the results of a cycle, which are valid for so many seconds."""
+    def put(self, summary: ScorerSummary, results: Sequence[Result]) -> None:
+        """Store the results of a cycle of this scorer."""
+        validity = float(summary.validity_seconds)
         with self._lock:
-            self._by_scorer[scorer] = _Stored(results, time.monotonic() + validity, validity)
+            self._by_scorer[summary.name] = _Stored(results, time.monotonic() + validity, validity, summary.namespace)
 
-    def find(self, scorer: str) -> Sequence[Result] | str:
-        """Return the valid results of a scorer, or why there are none."""
+    def find(self, scorer: str, namespace: str | None) -> Sequence[Result] | str:
+        """Return the valid results of a scorer of this namespace, or why there are none."""
         with self._lock:
             stored = self._by_scorer.get(scorer)
-        if stored is None:
+        if stored is None or stored.namespace != namespace:
             return "it had no score on this cluster since the agent started"
         age = time.monotonic() - stored.expires + stored.validity
         if age > stored.validity:
@@ -58,20 +60,21 @@ class LastResults:
                 del self._by_scorer[scorer]
 
 
-def no_results(scorer: str) -> str:
+def no_results(scorer: str, namespace: str | None) -> str:
     """Return why there are no results where no agent runs."""
-    del scorer
+    del scorer, namespace
     return "the scores of other scorers are with the cluster's agent"
 
 
-def score_inputs(evaluation: Evaluation, inputs: Sequence[ScoreInput], find: FindResults) -> None:
+def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResults) -> None:
     """Evaluate the expression for each set of labels that the results of its inputs have.
 
     A result without labels goes with every set. Raises CycleError if a scorer without a default has no valid score.
     """
+    inputs = summary.scores or ()
     by_input: dict[str, dict[_Labels, float]] = {}
     for score in inputs:
-        results = find(score.scorer)
+        results = find(score.scorer, summary.namespace)
         if isinstance(results, str):
             if score.default is None:
                 raise CycleError(

@@ -205,7 +205,7 @@ class Stages:
             fixed = {"cluster": cycle.cluster or self._settings.cluster, "clusterLabels": summary.cluster_labels or {}}
             evaluation = Evaluation(expression, fixed, check)
             if summary.scores:
-                score_inputs(evaluation, summary.scores, self._find_results)
+                score_inputs(evaluation, summary, self._find_results)
             elif {source.source_type for source in summary.each_source} <= {SourceType.None_}:
                 evaluation.add({}, {})
             else:

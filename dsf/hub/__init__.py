@@ -7,6 +7,7 @@ desiredstate       reads the backend's objects and keeps the desired state up to
 plan               computes the desired state: accepted clusters x runnable scorers, minus masks
 scorerplan         one scorer's part of the desired state
 admission          decides which names and servers a scorer may use
+composites         checks which scores a scorer may combine
 clusters           the reconcilers of served and departed clusters
 manifestwork       the ManifestWork of a cluster, and which scorers fit into it
 secretdelivery     Secrets that are delivered to clusters

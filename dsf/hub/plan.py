@@ -22,6 +22,7 @@ from dsf.api.urls import NO_HOSTS, TokenHosts
 from dsf.errors import ResolutionError
 from dsf.hub import manifestwork, secretdelivery
 from dsf.hub.admission import NO_RULES, NameRules, decide, is_owner, server_refusal, servers_of
+from dsf.hub.composites import input_obstacles
 from dsf.hub.manifestwork import part_of
 from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanMemory, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
@@ -370,6 +371,9 @@ def make_plan(
     claims, name_obstacles = decide(plans, names, int(now.timestamp()))
     for key, obstacle in name_obstacles.items():
         plans[key] = replace(plans[key], obstacle=obstacle)
+    for key, obstacle in input_obstacles(plans).items():
+        if plans[key].obstacle is None:
+            plans[key] = replace(plans[key], obstacle=obstacle)
     plan = FleetPlan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},

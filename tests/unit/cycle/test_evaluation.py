@@ -8,6 +8,7 @@ import pytest
 
 from dsf.api.expressions import ScoreInput, compiled
 from dsf.api.scoringresponse import ScoringResponse
+from dsf.api.summary import ScorerSummary
 from dsf.cycle.composite import LastResults, score_inputs
 from dsf.cycle.evaluation import Evaluation, score_series
 from dsf.errors import CycleError
@@ -30,8 +31,16 @@ def combine(text: str, inputs: dict[str, Any], results: LastResults) -> ScoringR
     scores = [ScoreInput(scorer=f"scorer-{name}", name=name, default=default) for name, default in inputs.items()]
     expression = compiled(text, ("Scores",), tuple(inputs))
     evaluation = Evaluation(expression, {}, lambda: None)
-    score_inputs(evaluation, scores, results.find)
+    score_inputs(evaluation, summary("composite", scores=scores), results.find)
     return evaluation.response
+
+
+def summary(name: str, **fields: Any) -> ScorerSummary:
+    return ScorerSummary.model_validate({"name": name, "score_name": name, "validity_seconds": 60, **fields})
+
+
+def store(results: LastResults, name: str, values: list[Any], **fields: Any) -> None:
+    results.put(summary(name, **fields), values)
 
 
 @pytest.mark.parametrize(
@@ -116,23 +125,23 @@ def test_expression_costly_for_each_series_ends_the_cycle_by_its_steps() -> None
 
 def test_composite_combines_scores_by_their_labels() -> None:
     results = LastResults()
-    results.put("scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)], 60)
-    results.put("scorer-watts", [({}, -50.0)], 60)
+    store(results, "scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)])
+    store(results, "scorer-watts", [({}, -50.0)])
     response = combine("0.5 * cpu + watts", {"cpu": None, "watts": None}, results)
     assert response.results == [({"node": "a"}, -45.0), ({"node": "b"}, -40.0)]
 
 
 def test_composite_of_scores_without_labels_has_one_result() -> None:
     results = LastResults()
-    results.put("scorer-cpu", [({}, 10.0)], 60)
-    results.put("scorer-watts", [({}, 20.0)], 60)
+    store(results, "scorer-cpu", [({}, 10.0)])
+    store(results, "scorer-watts", [({}, 20.0)])
     assert combine("cpu + watts", {"cpu": None, "watts": None}, results).results == [({}, 30.0)]
 
 
 def test_missing_item_of_an_input_takes_the_default_or_is_refused() -> None:
     results = LastResults()
-    results.put("scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)], 60)
-    results.put("scorer-watts", [({"node": "a"}, 1.0)], 60)
+    store(results, "scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)])
+    store(results, "scorer-watts", [({"node": "a"}, 1.0)])
     assert combine("cpu + watts", {"cpu": None, "watts": -100.0}, results).results == [
         ({"node": "a"}, 11.0),
         ({"node": "b"}, -80.0),
@@ -150,7 +159,7 @@ def test_input_without_a_valid_score_fails_the_cycle_and_is_named(monkeypatch: p
     assert (error.value.stage, error.value.reason) == ("score", "missing_input")
     assert "'cpu' is missing, the score of 'scorer-cpu': it had no score on this cluster" in error.value.message
     assert combine("cpu", {"cpu": 5.0}, results).results == [({}, 5.0)]
-    results.put("scorer-cpu", [({}, 1.0)], 60)
+    store(results, "scorer-cpu", [({}, 1.0)])
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 100)
     with pytest.raises(CycleError, match="its last score is 100 s old and was valid for 60 s"):
@@ -159,11 +168,11 @@ def test_input_without_a_valid_score_fails_the_cycle_and_is_named(monkeypatch: p
 
 def test_results_of_removed_scorers_are_forgotten() -> None:
     results = LastResults()
-    results.put("kept", [({}, 1.0)], 60)
-    results.put("removed", [({}, 1.0)], 60)
+    store(results, "kept", [({}, 1.0)])
+    store(results, "removed", [({}, 1.0)])
     results.retain({"kept"})
-    assert isinstance(results.find("removed"), str)
-    assert results.find("kept") == [({}, 1.0)]
+    assert isinstance(results.find("removed", None), str)
+    assert results.find("kept", None) == [({}, 1.0)]
 
 
 def test_evaluation_ends_with_its_time() -> None:
@@ -174,3 +183,10 @@ def test_evaluation_ends_with_its_time() -> None:
 
     with pytest.raises(CycleError, match="late"):
         Evaluation(expression, {}, check).add({}, {})
+
+
+def test_results_of_another_namespace_are_missing() -> None:
+    results = LastResults()
+    store(results, "scorer-cpu", [({}, 1.0)], namespace="team-a")
+    with pytest.raises(CycleError, match="it had no score on this cluster"):
+        combine("cpu", {"cpu": None}, results)

@@ -1,0 +1,106 @@
+"""Which scores a scorer may combine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.api.scorer import DynamicScorer
+from dsf.api.types import HealthStatus
+from dsf.hub.health import Check, Health, HealthTarget, check
+from dsf.hub.plan import FleetPlan, make_plan
+from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
+
+
+def expression(name: str, text: str = "1", namespace: str = "hub", **inputs: Any) -> DynamicScorer:
+    """A scorer with an expression of these inputs: the name of a scorer, or the name and a default."""
+    scores = [
+        {"scorer": score, "as": variable}
+        if isinstance(score, str)
+        else {"scorer": score[0], "as": variable, "default": score[1]}
+        for variable, score in inputs.items()
+    ]
+    spec: dict[str, Any] = {"source": {"type": "Scores", "scores": scores}} if scores else {}
+    manifest = scorer(name).to_manifest()
+    manifest["metadata"]["namespace"] = namespace
+    del manifest["spec"]["configURL"], manifest["spec"]["configSyncMode"]
+    manifest["spec"] |= {"scoring": {"expression": text, "params": {"name": name, "interval": 30}}, **spec}
+    return DynamicScorer.from_manifest(manifest)
+
+
+def plan(*scorers: DynamicScorer, **labels: str) -> FleetPlan:
+    return make_plan(scorers, config(), [cluster("paris", labels=labels)], NOW)
+
+
+def test_summary_carries_expression_and_inputs() -> None:
+    result = plan(scorer("cpu"), expression("mix", "cpu * 2", cpu="cpu"))
+    assert refusal(result, "hub/mix") == ("", "")
+    (summary,) = (summary for summary in summaries(result, "paris") if summary.name == "mix")
+    assert (summary.expression, summary.scoring_endpoint, summary.source_type) == ("cpu * 2", "", "Scores")
+    assert summary.scores is not None
+    assert [(score.scorer, score.name) for score in summary.scores] == [("cpu", "cpu")]
+
+
+def test_labels_of_the_cluster_are_delivered_if_the_expression_reads_them() -> None:
+    result = plan(expression("price", "double(clusterLabels.price)"), expression("one"), price="12")
+    price, one = sorted(summaries(result, "paris"), key=lambda summary: summary.name, reverse=True)
+    assert (price.cluster_labels, one.cluster_labels) == ({"price": "12"}, None)
+
+
+def test_wrong_expression_is_delivered_nowhere_and_named_with_its_column() -> None:
+    result = plan(expression("wrong", "100 * lats"))
+    assert summaries(result, "paris") == []
+    reason, message = refusal(result, "hub/wrong")
+    assert reason == "ExpressionInvalid"
+    assert message.startswith("spec.scoring.expression: column 7: there is no variable 'lats'")
+
+
+@pytest.mark.parametrize(
+    ("scorers", "message"),
+    [
+        ([expression("a", "x", x="a")], "spec.source.scores: a circle: a -> a"),
+        (
+            [expression("a", "x", x="b"), expression("b", "x", x="c"), expression("c", "x", x="a")],
+            "spec.source.scores: a circle: a -> b -> c -> a",
+        ),
+        (
+            [expression("a", "x", x="gone")],
+            "spec.source.scores[as=x]: there is no DynamicScorer 'gone' in namespace 'hub'",
+        ),
+        (
+            [expression("a", "x", x="theirs"), expression("theirs", namespace="team")],
+            (
+                "spec.source.scores[as=x]: there is no DynamicScorer 'theirs' in namespace 'hub'; the one in namespace "
+                "'team' does not count"
+            ),
+        ),
+    ],
+)
+def test_impossible_inputs_are_refused(scorers: list[DynamicScorer], message: str) -> None:
+    assert refusal(plan(*scorers), "hub/a") == ("InputInvalid", message)
+
+
+def test_scorer_that_reads_a_circle_without_being_part_of_it_is_not_refused() -> None:
+    result = plan(expression("a", "x", x="b"), expression("b", "x", x="b"))
+    assert refusal(result, "hub/a") == ("", "")
+    assert refusal(result, "hub/b")[0] == "InputInvalid"
+
+
+def test_missing_input_with_a_default_is_accepted() -> None:
+    assert refusal(plan(expression("a", "x", x=("gone", -100))), "hub/a") == ("", "")
+
+
+def test_health_of_an_expression_is_whether_it_compiles() -> None:
+    good, wrong = expression("good"), expression("wrong", "1 +")
+    target = HealthTarget("", good.spec.config_sync_mode)
+    health = Health().after(check(target, timeout=1.0))
+    assert health.status is HealthStatus.Active
+    result = check(target._replace(mistake=wrong.spec.expression_mistake), timeout=1.0)
+    assert isinstance(result, Check)
+    assert result.health_failure is not None
+    assert (result.health_failure.reason, result.health_failure.message) == (
+        "ExpressionInvalid",
+        "spec.scoring.expression: column 4: expected a value and not 'the end'",
+    )
+    assert health.elsewhere().after(result).status is HealthStatus.Inactive
