@@ -28,6 +28,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/README.md packages/dsf-scorer/LICENSE packages/dsf-scorer/
 COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
+COPY packages/dsf-backtest/pyproject.toml packages/dsf-backtest/README.md packages/dsf-backtest/LICENSE packages/dsf-backtest/
 COPY packages/dsf-sources/pyproject.toml packages/dsf-sources/README.md packages/dsf-sources/LICENSE packages/dsf-sources/
 COPY demo/pyproject.toml demo/
 
@@ -54,7 +55,7 @@ ARG AGENT_EXTRAS="--extra otel"
 # The page and Flower are on the hub. The Kubernetes client is there twice, the second time for asyncio: 80 MB
 # that nothing here imports. Celery's shell is for people, and what colours the source code of 500 languages has none to
 # colour.
-ENV OPTIONS="--locked --no-default-groups --extra sources ${AGENT_EXTRAS} \
+ENV OPTIONS="--locked --no-default-groups --extra backtest --extra sources ${AGENT_EXTRAS} \
       --no-install-package fastapi --no-install-package flower --no-install-package h11 \
       --no-install-package humanize --no-install-package jinja2 --no-install-package markupsafe \
       --no-install-package pytz --no-install-package starlette \
@@ -73,6 +74,7 @@ RUN case " ${AGENT_EXTRAS} " in \
 
 FROM agent-dependencies AS agent-code
 COPY dsf ./dsf
+COPY packages/dsf-backtest/dsf packages/dsf-backtest/dsf
 COPY packages/dsf-sources/dsf packages/dsf-sources/dsf
 RUN touch /before && mkdir /code \
  && uv sync ${OPTIONS} $(cat /left-out) --no-editable \
@@ -91,13 +93,14 @@ FROM build AS hub-dependencies
 # `--build-arg EXTRAS=` leaves the optimiser out, whose solver is as large as all the rest, with the page's
 # Placements and plans, the agent's OTLP receiver, and `dsf scorer check` with the library for scoring APIs.
 ARG EXTRAS="--extra optimizer --extra otel --extra scorer"
-ENV OPTIONS="--locked --no-default-groups --extra sources ${EXTRAS}"
+ENV OPTIONS="--locked --no-default-groups --extra backtest --extra sources ${EXTRAS}"
 RUN uv sync ${OPTIONS} --no-install-workspace
 
 FROM hub-dependencies AS hub-code
 COPY dsf ./dsf
 COPY packages/dsf-optimizer/dsf packages/dsf-optimizer/dsf
 COPY packages/dsf-scorer/dsf packages/dsf-scorer/dsf
+COPY packages/dsf-backtest/dsf packages/dsf-backtest/dsf
 COPY packages/dsf-sources/dsf packages/dsf-sources/dsf
 RUN touch /before && mkdir /code \
  && uv sync ${OPTIONS} --no-editable \

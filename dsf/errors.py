@@ -23,7 +23,6 @@
     |   +-- UnknownClusterError
     +-- ApiError                 a server of the JSON API gives an unexpected answer
     +-- QueryError               a query of the fleet is invalid
-    +-- BacktestError            a backtest cannot be run, read or compared as asked
     +-- CursorError              a cursor of a list is invalid
     +-- RoutingError             a task was called without a queue, or is none that messages call
     +-- QueueFullError           a cluster's queue is full: its agent must be down
@@ -206,10 +205,6 @@ class UnknownScorerError(UnknownNameError):
 
 class UnknownClusterError(UnknownNameError):
     """No cluster of this name is registered. `dsf status` lists the registered ones."""
-
-
-class BacktestError(DsfError):
-    """A backtest cannot be run, read or compared as asked. The message names file, source or option."""
 
 
 class CursorError(DsfError):

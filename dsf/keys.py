@@ -216,17 +216,11 @@ CHANGES = "dsf:changes"
 CHANGES_KEPT = 5000
 #: string, id of the newest action for which the hub controller has created an Event.
 CHANGES_TOLD = "dsf:changes:told"
-_BACKTESTS_PREFIX = "dsf:backtests:"
 
 # --- page ----------------------------------------------------------------------------------------------------
 
 _WEB_SESSION_PREFIX = "dsf:web:session:"
 _WEB_OUTCOME_PREFIX = "dsf:web:outcome:"
-
-
-def backtests(scorer: str) -> str:
-    """Hash id -> KeptRun (`dsf.backtest.runstore`): the newest backtests and comparisons of a scorer; expires."""
-    return _BACKTESTS_PREFIX + scorer
 
 
 def web_session(digest: str) -> str:

@@ -19,10 +19,7 @@ rescore         `dsf rescore` and `dsf sync`
 credentials     `dsf credentials`
 explain         `dsf explain`
 dryrun          runs the cycle that `dsf explain` prints, without publishing it
-delivery        reads an agent's summaries and secrets, for `dsf explain` and `dsf backtest`
-backtest        `dsf backtest`
-compare         `dsf compare`
-replay          the common part of `dsf backtest` and `dsf compare`
+delivery        reads an agent's summaries and secrets, for commands that run stages
 migrate         `dsf migrate`
 migrationcheck  the check that `dsf migrate` prints
 

@@ -1,4 +1,4 @@
-"""Delivered summaries and secrets of an agent, for `dsf explain` and `dsf backtest`.
+"""Delivered summaries and secrets of an agent, for commands that run stages, such as `dsf explain`.
 
 The summaries come from files, or from the cluster's own API server. There the command uses the agent's account and
 code, so that an object that the agent cannot read is an error here too.

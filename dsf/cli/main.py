@@ -12,8 +12,6 @@ from typing import Annotated
 import typer
 
 from dsf.cli import (
-    backtest,
-    compare,
     credentials,
     explain,
     history,
@@ -112,8 +110,6 @@ app.command("scores", cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
 app.command("history", cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
 app.command("changes", cls=FleetCommand, rich_help_panel=_LOOK)(history.changes)
 app.command("explain", cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
-app.command("backtest", cls=FleetCommand, rich_help_panel=_LOOK)(backtest.backtest)
-app.command("compare", cls=FleetCommand, rich_help_panel=_LOOK)(compare.compare)
 app.command("rescore", cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command("sync", cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.sync)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)

@@ -344,9 +344,6 @@ RECORD: Final = [
     selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
-#: Commands of `dsf.backtest.runstore`: keep backtests for the page.
-_BACKTESTS: Final = [selector("hset hkeys hdel hgetall expire", rw=[keys.backtests("*")])]
-
 #: Commands of `dsf schedule`: overrides, and the due times that they move.
 _OVERRIDE: Final = [
     *_TELL_READERS,
@@ -375,7 +372,6 @@ _OPERATOR: Final = [
     selector("hgetall", r=[keys.KEYS_USED]),
     selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     *RECORD,
-    *_BACKTESTS,
     # `dsf rescore`, and `celery call` with a cluster's queue
     *SEND_NOW,
     # `celery status`, `celery inspect` and `celery control`
@@ -391,7 +387,6 @@ _WEB: Final = [
     *_OVERRIDE,
     *RECORD,
     *SEND_NOW,
-    *_BACKTESTS,
     selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
 

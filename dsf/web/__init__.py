@@ -18,6 +18,4 @@ access          authenticates and authorizes users
 sessions        stores logins, and protects forms
 forms           login, and pages with actions
 actions         performs actions
-backtestrunner  performs backtests and comparisons, which take minutes
-backtesttab     the tab of backtests
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from fastapi import HTTPException
 from dsf import keys
 from dsf.api.meta import pause_end
 from dsf.api.types import MAX_SECONDS
-from dsf.errors import BacktestError, UnknownScorerError
+from dsf.errors import UnknownScorerError
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import MAX_NOTE, Actor
 from dsf.fleet.rescore import RunView, answer
@@ -23,8 +22,8 @@ from dsf.process import hubclock
 from dsf.store.entries import Effective
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import PageUser
-from dsf.web.backtestrunner import BacktestRunner, RunRequest
-from dsf.web.pages import Query, Sources
+from dsf.web.pages import Act, ActionTarget, FormError, PluginActions, Query, Sources, plugins
+from dsf.web.rendering import segment
 
 #: Most runs of one action that are tracked; more are only counted.
 MAX_RUNS: Final = 200
@@ -35,66 +34,41 @@ _MOST_ENDED: Final = 20 * MAX_RUNS
 _remembered: dict[str, HistoryEntry] = {}
 
 
-@dataclass(frozen=True)
-class Act:
-    """An action of a user."""
-
-    name: str
-    title: str
-    button: str
-    help: str
-
-
-ACTS: Final[Mapping[str, Act]] = {
-    act.name: act
-    for act in (
-        Act("rescore", "Score now", "Score now", "sends one tick now; the schedule does not change"),
-        Act("pause", "Pause", "Pause", "sends no ticks until then; existing scores expire as usual"),
-        Act(
-            "resume", "Resume", "Resume", "ends a pause, including `suspend` in the DynamicScorer; it runs immediately"
-        ),
-        Act("interval", "Set the interval", "Set the interval", "stays until it is reset"),
-        Act(
-            "backtest",
-            "Backtest",
-            "Run a backtest",
-            "asks source and scoring API as this page reaches them, for each moment of the past, and publishes nothing",
-        ),
-        Act(
-            "compare",
-            "Compare",
-            "Run a comparison",
-            "shows how another scorer differs, and which Placements would have other clusters, and publishes nothing",
-        ),
-        Act("reset", "Reset", "Reset", "removes overrides: intervals and pauses"),
-    )
-}
+_ACTS: Final = (
+    Act("rescore", "Score now", "Score now", "sends one tick now; the schedule does not change"),
+    Act("pause", "Pause", "Pause", "sends no ticks until then; existing scores expire as usual"),
+    Act("resume", "Resume", "Resume", "ends a pause, including `suspend` in the DynamicScorer; it runs immediately"),
+    Act("interval", "Set the interval", "Set the interval", "stays until it is reset"),
+    Act("reset", "Reset", "Reset", "removes overrides: intervals and pauses"),
+)
 
 
-#: Actions whose outcome is on the tab of backtests.
-TESTS: Final = ("backtest", "compare")
-
-
-class FormError(Exception):
-    """A field of a form is invalid; the message says which and why."""
-
-
-@dataclass(frozen=True)
-class ActionTarget:
-    """Target of an action: a scorer on one cluster, or on all (None)."""
-
-    scorer: str
-    cluster: str | None
+def all_acts() -> dict[str, Act]:
+    """Return the page's own actions and those of plug-ins, by name."""
+    return {act.name: act for act in (*_ACTS, *(act for plugin in plugins().values() for act in plugin.acts))}
 
 
 class Acting:
     """Performs actions. Methods raise redis.RedisError, and UnknownScorerError or UnknownClusterError."""
 
-    def __init__(self, sources: Sources, backtests: BacktestRunner) -> None:
+    def __init__(self, sources: Sources) -> None:
         self._reading = sources.reading
         self._redis = sources.reading.redis
         self._settings = sources.settings
-        self._backtests = backtests
+        #: Those that perform actions of plug-ins, by the action's name.
+        self._of_plugins: dict[str, PluginActions] = {}
+        for plugin in plugins().values():
+            if plugin.actions is not None:
+                self._of_plugins |= dict.fromkeys((act.name for act in plugin.acts), plugin.actions(sources))
+
+    def stop(self) -> None:
+        """End what actions of plug-ins still do."""
+        for actions in set(self._of_plugins.values()):
+            actions.stop()
+
+    def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
+        """Data of the form of a plug-in's action."""
+        return self._of_plugins[act].context(act, target) if act in self._of_plugins else {}
 
     def affected(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
         """The affected clusters, and those that keep an override of their own, which goes before that of all."""
@@ -107,60 +81,33 @@ class Acting:
             raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
         return [target.cluster], []
 
-    def do(self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser) -> str:
-        """Perform the action; returns the id of its outcome or backtest, empty without one.
+    def do(
+        self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser
+    ) -> tuple[str, dict[str, str]]:
+        """Perform the action; returns path and query of the page to show then.
 
         Raises FormError before any change.
         """
-        note = form.get("note", "").strip()
-        if len(note) > MAX_NOTE:
-            raise FormError(f"Note: at most {MAX_NOTE} characters.")
+        note = note_of(form)
         actions = Actions(self._redis, self._settings, Actor(name=caller.name, claimed=caller.claimed, way="page"))
         scorer, cluster = target.scorer, target.cluster
         if act == "rescore":
             runs = actions.rescore(scorer, [cluster] if cluster else None, note=note)
-            return self._keep(scorer, runs)
+            return f"/outcomes/{self._keep(scorer, runs)}", {}
+        if act in self._of_plugins:
+            return self._of_plugins[act].perform(act, target, form, caller, actions)
         if act == "pause":
             until = form.get("until", "").strip()
             actions.pause(scorer, cluster, read_until(until) if until else None, note=note)
         elif act == "resume":
             actions.resume(scorer, cluster, note=note)
-        elif act in TESTS:
-            asked = self._test(act, target, form)
-            try:
-                return self._backtests.start(asked, caller.name, lambda: _note(actions, asked, note))
-            except BacktestError as error:
-                raise FormError(f"{error}.") from None
         elif act == "interval":
             actions.set_interval(
-                scorer, cluster, _whole("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS), note=note
+                scorer, cluster, whole_number("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS), note=note
             )
         else:
             actions.reset(scorer, cluster, note=note)
-        return ""
-
-    def others(self, scorer: str) -> list[str]:
-        """The scorers that this one can be compared with, by name."""
-        return sorted(self._reading.registry.scorers().keys() - {scorer})
-
-    def _test(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
-        """Return what a form asks for."""
-        is_past = act == "backtest" or form.get("how") == "past"
-        since = 3600 * _whole("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
-        every = _whole("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0
-        if act == "backtest":
-            if target.cluster is None:
-                raise FormError("Cluster: choose one.")
-            return RunRequest(target.scorer, [target.cluster], since, every)
-        other = form.get("other", "")
-        if other not in self.others(target.scorer):
-            raise FormError("The other scorer: choose one.")
-        both = sorted(self._reading.targets(target.scorer).keys() & self._reading.targets(other).keys())
-        clusters = [name for name in both if target.cluster in (None, name)]
-        if not clusters:
-            where = target.cluster or "any cluster"
-            raise FormError(f"The other scorer: {other} and {target.scorer} do not both run on {where}.")
-        return RunRequest(target.scorer, clusters, since, every, other)
+        return place_of(target), {}
 
     def _keep(self, scorer: str, runs: list[RunView]) -> str:
         ident = secrets.token_urlsafe(12)
@@ -201,21 +148,29 @@ def _ended(client: redis.Redis, scorer: str, runs: Sequence[Mapping[str, str]]) 
     return by_run
 
 
-def _note(actions: Actions, asked: RunRequest, note: str) -> None:
-    """Record that it is started."""
-    if asked.other:
-        actions.compare(asked.scorer, asked.other, asked.clusters, asked.since, asked.every, note=note)
-    else:
-        actions.backtest(asked.scorer, asked.clusters[0], asked.since, asked.every, note=note)
-
-
 def _source(act: str, runs: Effective) -> str:
     """Where the value that an action would change comes from; empty for one that asks for no value."""
     sources = {"interval": runs.interval_source, "pause": runs.paused_source, "resume": runs.paused_source}
     return sources.get(act, "")
 
 
-def _whole(label: str, unit: str, text: str, most: int) -> int:
+def place_of(target: ActionTarget) -> str:
+    """The path of the page about a target."""
+    if target.cluster is None:
+        return f"/scorers/{segment(target.scorer)}"
+    return f"/clusters/{segment(target.cluster)}/scorers/{segment(target.scorer)}"
+
+
+def note_of(form: Mapping[str, str]) -> str:
+    """The note in a form. Raises FormError."""
+    note = form.get("note", "").strip()
+    if len(note) > MAX_NOTE:
+        raise FormError(f"Note: at most {MAX_NOTE} characters.")
+    return note
+
+
+def whole_number(label: str, unit: str, text: str, most: int) -> int:
+    """The number in a field of a form. Raises FormError."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
         raise FormError(f"{label}: a whole number of {unit} from 1 to {most}.")
     return int(text)

@@ -16,8 +16,9 @@ from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
 from dsf.web.access import ACT, PageUser
-from dsf.web.actions import ACTS, TESTS, Act, Acting, ActionTarget, FormError
-from dsf.web.rendering import link, segment
+from dsf.web.actions import Acting, all_acts, place_of
+from dsf.web.pages import Act, ActionTarget, FormError
+from dsf.web.rendering import link
 from dsf.web.site import LoginNeededError, Site
 
 log = dsf.log.get(__name__)
@@ -25,7 +26,7 @@ log = dsf.log.get(__name__)
 #: Most characters of a token.
 MAX_TOKEN: Final = 16 * 1024
 #: First values of fields.
-_GIVEN: Final = {"seconds": "", "hours": "24", "every": "300", "other": "", "how": "now", "note": ""}
+_GIVEN: Final = {"seconds": "", "note": ""}
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -46,9 +47,10 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def _named(name: str) -> Act:
-    if name not in ACTS:
+    act = all_acts().get(name)
+    if act is None:
         raise HTTPException(404)
-    return ACTS[name]
+    return act
 
 
 #: The fields of a request's form, and the action that its path names.
@@ -124,10 +126,10 @@ def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             target=target,
             affected=affected,
             kept=kept,
-            given={**_GIVEN, "until": soon, **given},
-            others=acting.others(target.scorer) if act.name == "compare" else [],
+            given={**_GIVEN, **act.values, "until": soon, **given},
             problem=problem,
-            back=_place(target),
+            back=place_of(target),
+            **acting.context(act.name, target),
         )
 
     def actor(request: Request, act: Act, target: ActionTarget, form: Mapping[str, str] | None = None) -> PageUser:
@@ -163,20 +165,12 @@ def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
         caller = actor(request, act, target, form)
         try:
             acting.affected(act.name, target)
-            ident = acting.do(act.name, target, form, caller)
+            path, query = acting.do(act.name, target, form, caller)
         except FormError as error:
             return page(request, act, target, form, str(error), 422)
         cluster, root = target.cluster or "*", request.scope["dsf.root"]
         log.info("done on the page", act=act.name, caller=caller.name, scorer=target.scorer, cluster=cluster)
-        if act.name in TESTS:
-            return RedirectResponse(link(root, f"/scorers/{segment(target.scorer)}/backtests", run=ident), 303)
-        return RedirectResponse(link(root, f"/outcomes/{ident}" if ident else _place(target)), 303)
-
-
-def _place(target: ActionTarget) -> str:
-    if target.cluster is None:
-        return f"/scorers/{segment(target.scorer)}"
-    return f"/clusters/{segment(target.cluster)}/scorers/{segment(target.scorer)}"
+        return RedirectResponse(link(root, path, **query), 303)
 
 
 def _own(to: str) -> str:

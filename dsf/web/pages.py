@@ -1,4 +1,4 @@
-"""The definition of a page, and the pages of other distributions: the entry point group `dsf.pages`.
+"""The definition of a page, and the pages and actions of other distributions: the entry point group `dsf.pages`.
 
     plans = "package.pages:PAGES"     a `PagePlugin`
 
@@ -11,13 +11,14 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import jinja2
 
 import dsf.log
+from dsf.fleet.actions import Actions
 from dsf.settings import Settings
-from dsf.web.access import LOOK, Right
+from dsf.web.access import LOOK, PageUser, Right
 from dsf.web.objects import ScorerReader, nothing
 from dsf.web.pagedata import Reading
 
@@ -64,15 +65,62 @@ class PageView:
 
 
 @dataclass(frozen=True)
+class Act:
+    """An action of a user."""
+
+    name: str
+    title: str
+    button: str
+    help: str
+    #: Template with the fields of its form, for a plug-in's action, which changes no cluster; and their first values.
+    template: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+class FormError(Exception):
+    """A field of a form is invalid; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class ActionTarget:
+    """Target of an action: a scorer on one cluster, or on all (None)."""
+
+    scorer: str
+    cluster: str | None
+
+
+class PluginActions(Protocol):
+    """Performs the actions of a plug-in."""
+
+    def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
+        """Data of the form's template."""
+
+    def perform(
+        self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser, actions: Actions
+    ) -> tuple[str, dict[str, str]]:
+        """Perform the action; returns path and query of the page with its outcome. `actions` records it.
+
+        Raises FormError before any change.
+        """
+
+    def stop(self) -> None:
+        """End what runs."""
+
+
+@dataclass(frozen=True)
 class PagePlugin:
     """The object of an entry point in the group `dsf.pages`."""
 
-    #: Its entry in the navigation.
+    #: Its entry in the navigation, or its tab on the page of each scorer: the path there.
     title: str
     path: str
     #: The package with the folder `templates`. A view names one of them after the entry point: `plans/plan.html`.
     package: str
     views: tuple[PageView, ...]
+    is_tab: bool = False
+    acts: tuple[Act, ...] = ()
+    #: Makes the object that performs `acts`, once for each web service.
+    actions: Callable[[Sources], PluginActions] | None = None
 
     @property
     def templates(self) -> jinja2.BaseLoader:

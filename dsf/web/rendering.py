@@ -144,7 +144,8 @@ def environment() -> jinja2.Environment:
         "drawing": charts,
         "in_flower": in_flower,
         "in_words": in_words,
-        "plugins": {plugin.path: plugin.title for plugin in plugins().values()},
+        "plugins": {plugin.path: plugin.title for plugin in plugins().values() if not plugin.is_tab},
+        "tabs": {plugin.title: plugin.path for plugin in plugins().values() if plugin.is_tab},
     }
     return made
 

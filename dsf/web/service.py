@@ -20,7 +20,6 @@ from dsf.store.clocks import ClockReports
 from dsf.web.access import PageUser, UserAccess, behind_proxy, listed, without_users
 from dsf.web.actions import Acting
 from dsf.web.app import make_app, unready
-from dsf.web.backtestrunner import BacktestRunner
 from dsf.web.objects import ScorerReader, in_folder, nothing
 from dsf.web.pagedata import Reading
 from dsf.web.pages import Sources
@@ -45,8 +44,8 @@ class WebService:
         self._clock = HubClock(self._redis, on_measured=ClockReports(self._redis, settings).report)
         session = _session(settings)
         sources = Sources(Reading(self._redis), _scorer_reader(settings, session), session, settings)
-        self._backtests = BacktestRunner(sources)
-        app = make_app(sources, _access(settings, session), Acting(sources, self._backtests))
+        self._acting = Acting(sources)
+        app = make_app(sources, _access(settings, session), self._acting)
         self._server = HttpServer(Front(app), *settings.listen_address(), name="web", shutdown_seconds=2)
 
     def start(self) -> None:
@@ -60,7 +59,7 @@ class WebService:
     def stop(self) -> None:
         """Finish open requests and release the port."""
         self._server.stop()
-        self._backtests.stop()
+        self._acting.stop()
         self._clock.stop()
         self._redis.close()
 

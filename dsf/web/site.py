@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.process.valuecache import Shared
 from dsf.web.access import ACT, LOOK, PageUser, Right, UserAccess
-from dsf.web.actions import ACTS
+from dsf.web.actions import all_acts
 from dsf.web.pages import ALLOWED, PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, cookie_of, form_secret, set_cookie
@@ -124,7 +124,7 @@ class Site:
             part = self._parts.get(key, make, is_new="if-none-match" not in request.headers)
         else:
             part = make()
-        acts = ACTS if view.acts and self.access.allows(caller, ACT) else {}
+        acts = all_acts() if view.acts and self.access.allows(caller, ACT) else {}
         return self.respond(
             request, "page.html", title=part.title, every=part.every, content=part.html, acts=acts, names=names
         )

@@ -16,12 +16,9 @@ from dsf.fleet import changes
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ClusterPage, ConditionView, FleetOverview, SettingView
-from dsf.kube.resources import PLACEMENTS
 from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
-from dsf.web.access import Right
 from dsf.web.actions import outcome
-from dsf.web.backtesttab import backtests
 from dsf.web.clustergroups import Chosen, chosen, divided
 from dsf.web.objects import settings_of
 from dsf.web.pagedata import PAGE_ROWS, Rows, TableRow
@@ -207,14 +204,6 @@ def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
 VIEWS: Final = (
     PageView("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
     PageView("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
-    PageView(
-        "/scorers/{scorer}/backtests",
-        "backtests.html",
-        backtests,
-        more_with=Right("list", PLACEMENTS),
-        acts=True,
-        knows=("run",),
-    ),
     PageView("/clusters/{cluster}", "cluster.html", _cluster),
     PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
     PageView("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),

@@ -30,7 +30,7 @@ class Venue(enum.Enum):
 
 #: Pages whose commands are run by a test of their own.
 OWN_TESTS = {
-    "docs/backtest.md": "tests/integration/backtest/test_page.py",
+    "docs/backtest.md": "packages/dsf-backtest/tests/integration/backtest/test_page.py",
     "docs/tutorial.md": "demo/tests/integration/demo/test_demo.py",
     "docs/optimization.md": "tests/e2e/test_optimization.py",
 }

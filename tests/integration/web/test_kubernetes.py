@@ -16,10 +16,10 @@ from dsf.store.registry import ScorerRecord
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, good_fleet
 from tests.integration.web.test_acts import Visitor
 from tests.support import chart
+from tests.support.backtests import comparison
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
-from tests.unit.backtest.test_kept import comparison
 
 LISTED = {"apiGroups": [PLACEMENTS.group], "resources": [PLACEMENTS.plural]}
 SCORERS = {"apiGroups": [DYNAMIC_SCORERS.group], "resources": [DYNAMIC_SCORERS.plural]}

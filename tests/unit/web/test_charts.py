@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from dsf.fleet.views import CycleView
-from dsf.web.charts import Chart, SeriesLine, lines_over_time, scores_over_time
+from dsf.web.charts import Chart, scores_over_time
 from dsf.web.rendering import environment
 
 
@@ -89,29 +89,3 @@ def test_cycle_without_a_score_is_a_gap() -> None:
 
 def test_single_score_draws_no_chart() -> None:
     assert _chart([1.0]) is _chart([None, 1.0]) is _chart([]) is None
-
-
-@pytest.mark.parametrize(
-    ("values", "path"),
-    [
-        # A value is drawn until the next one; equal values are one segment.
-        ([0, 0, 100], "M52.0,158.0 L600.0,158.0 L600.0,10.0"),
-        ([0, 100, 100], "M52.0,158.0 L326.0,158.0 L326.0,10.0 L600.0,10.0"),
-        # A new segment starts after a gap; a single last moment is a dot.
-        ([0, None, 100], "M52.0,158.0 L326.0,158.0 M600.0,10.0 L600.0,10.0"),
-        ([None, 0, 100], "M326.0,158.0 L600.0,158.0 L600.0,10.0"),
-    ],
-)
-def test_lines_are_steps_with_gaps(values: list[float | None], path: str) -> None:
-    start = START.timestamp()
-    both = [SeriesLine("a", start, start + 120, values), SeriesLine("b", start, start + 120, [0, 100, 0])]
-    plot = lines_over_time(both)
-    assert plot is not None
-    assert [curve.name for curve in plot.curves] == ["a", "b"]
-    assert plot.curves[0].path == path
-    assert [tick.text for tick in plot.values] == ["0", "25", "50", "75", "100"]
-
-
-def test_lines_without_a_value_are_no_plot() -> None:
-    assert lines_over_time([]) is None
-    assert lines_over_time([SeriesLine("a", 0, 60, [None, None])]) is None

@@ -60,7 +60,13 @@ def test_without_plug_ins_there_are_the_pages_of_the_framework(installed: list[E
 
 def test_plugins_of_the_project_are_installed() -> None:
     assert {name: plugin.path for name, plugin in pages.plugins().items()} == {
+        "backtests": "/backtests",
         "placements": "/placements",
         "plans": "/plans",
     }
-    assert {"placements/placement.html", "plans/plan.html"} <= set(environment().list_templates())
+    # A tab is on the pages of scorers, not in the navigation.
+    assert environment().globals["plugins"] == {"/placements": "Placements", "/plans": "Plans"}
+    assert environment().globals["tabs"] == {"Backtests": "/backtests"}
+    assert {"backtests/backtests.html", "placements/placement.html", "plans/plan.html"} <= set(
+        environment().list_templates()
+    )

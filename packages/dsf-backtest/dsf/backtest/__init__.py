@@ -1,0 +1,17 @@
+"""Backtests: the scores that a scorer would have given in the past, and their effect. A backtest publishes no score.
+
+scorers      finds the scorer: a delivered summary, or a manifest that is registered nowhere
+recording    one moment of a backtest, the question that it answers, and the file of both
+run          runs the agent's stages at each moment of the past, at a bounded rate
+summary      per item: lowest, median and highest value, changes, moments without a value
+charts       the summary as blocks in a terminal, and as a file
+comparison   compares two scorers: values, order of clusters, and decisions of Placements
+runstore     summaries of past runs, in Redis for the page
+redisrights  the key of these in Redis, and who may use it
+errors       the errors of backtests
+commands     the command line
+runner       runs the commands for users of the page
+actions      the page's actions that start them
+drawing      lines over time as numbers for SVG
+pages        the page's tab of backtests, with `templates`
+"""

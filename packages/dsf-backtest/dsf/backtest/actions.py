@@ -1,0 +1,93 @@
+"""The page's actions that start a backtest or a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dsf.api.types import MAX_SECONDS
+from dsf.backtest.errors import BacktestError
+from dsf.backtest.runner import BacktestRunner, RunRequest
+from dsf.fleet.actions import Actions
+from dsf.web.access import PageUser
+from dsf.web.actions import note_of, whole_number
+from dsf.web.pages import Act, ActionTarget, FormError, Sources
+from dsf.web.rendering import segment
+
+_FORM: Final[Mapping[str, Any]] = {
+    "template": "backtests/fields.html",
+    "values": {"hours": "24", "every": "300", "other": "", "how": "now"},
+}
+ACTS: Final = (
+    Act(
+        "backtest",
+        "Backtest",
+        "Run a backtest",
+        "asks source and scoring API as this page reaches them, for each moment of the past, and publishes nothing",
+        **_FORM,
+    ),
+    Act(
+        "compare",
+        "Compare",
+        "Run a comparison",
+        "shows how another scorer differs, and which Placements would have other clusters, and publishes nothing",
+        **_FORM,
+    ),
+)
+
+
+class BacktestActions:
+    """See `dsf.web.pages.PluginActions`."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._reading = sources.reading
+        self._runner = BacktestRunner(sources)
+
+    def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
+        """The scorers that this one can be compared with, by name."""
+        return {"others": self._others(target.scorer) if act == "compare" else []}
+
+    def perform(
+        self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser, actions: Actions
+    ) -> tuple[str, dict[str, str]]:
+        """Start the run. Raises FormError."""
+        note, request = note_of(form), self._request(act, target, form)
+
+        def record() -> None:
+            if request.other:
+                actions.compare(
+                    request.scorer, request.other, request.clusters, request.since, request.every, note=note
+                )
+            else:
+                actions.backtest(request.scorer, request.clusters[0], request.since, request.every, note=note)
+
+        try:
+            ident = self._runner.start(request, caller.name, record)
+        except BacktestError as error:
+            raise FormError(f"{error}.") from None
+        return f"/scorers/{segment(target.scorer)}/backtests", {"run": ident}
+
+    def stop(self) -> None:
+        """End the run; what it has is kept."""
+        self._runner.stop()
+
+    def _others(self, scorer: str) -> list[str]:
+        return sorted(self._reading.registry.scorers().keys() - {scorer})
+
+    def _request(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
+        is_past = act == "backtest" or form.get("how") == "past"
+        since = 3600 * whole_number("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
+        every = whole_number("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0
+        if act == "backtest":
+            if target.cluster is None:
+                raise FormError("Cluster: choose one.")
+            return RunRequest(target.scorer, [target.cluster], since, every)
+        other = form.get("other", "")
+        if other not in self._others(target.scorer):
+            raise FormError("The other scorer: choose one.")
+        both = sorted(self._reading.targets(target.scorer).keys() & self._reading.targets(other).keys())
+        clusters = [name for name in both if target.cluster in (None, name)]
+        if not clusters:
+            where = target.cluster or "any cluster"
+            raise FormError(f"The other scorer: {other} and {target.scorer} do not both run on {where}.")
+        return RunRequest(target.scorer, clusters, since, every, other)

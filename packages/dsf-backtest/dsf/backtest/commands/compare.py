@@ -1,0 +1,152 @@
+"""`dsf compare`: two scorers side by side, and what Placements would have chosen."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.backtest.commands.backtest import Every, Keep, Rate, when
+from dsf.cli.duration import seconds
+from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
+from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
+from dsf.text import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsf.backtest.comparison import ComparisonView, PlacementDifference
+
+#: Times of one Placement in the table.
+_SPANS = 5
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A scorer's name, its manifest, or a file of `dsf backtest`.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one, likewise.")],
+    since: Annotated[
+        int,
+        typer.Option("--since", parser=seconds, metavar="TIME", help="Test both that far back; without it, as now."),
+    ] = 0,
+    every: Every = 300,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option("--cluster", "-c", help="Only this cluster; may be repeated. Default: all that have both."),
+    ] = None,
+    placements: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--placement",
+            metavar="FILE|[NAMESPACE/]NAME",
+            help="Placements in a file, or one of the hub; may be repeated. Default: the hub's that prefer A or B.",
+        ),
+    ] = None,
+    rate: Rate = 10.0,
+    keep: Keep = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Items in the table, 0 for all.")] = 10,
+    output: Output = Format.TABLE,
+) -> None:
+    """Compare two scorers: items, the order of clusters, and which Placements would have chosen otherwise, and when.
+
+    Two files of `dsf backtest --out`; or two scorers, tested now with --since; or as their scores are in the hub.
+    Placements are evaluated by the rules of OCM's scheduler, as by `dsf placement`. Exit code 1 if one cannot be.
+    Ctrl-C ends the tests, and compares what was computed.
+
+    Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
+    """
+    from dsf.backtest.commands import replay
+    from dsf.backtest.comparison import compared, in_common
+    from dsf.backtest.errors import BacktestError
+    from dsf.process import hubclock
+
+    is_interrupted = False
+    try:
+        with ExitStack() as stack:
+            # Scores in force are of one moment: two readings of the clock may differ.
+            now = int(hubclock.now())
+            sides = [replay.side(stack, name, since, clusters or [], now) for name in (a, b)]
+            named = zip((a, b), sides, strict=True)
+            is_interrupted = replay.test(stack, named, since, every, clusters or [], rate)
+            common = in_common(sides[0], sides[1])
+            differences, notes, problems = replay.replayed(placements or [], sides[0], sides[1], common)
+            view = compared(sides[0], sides[1], common)
+    except BacktestError as error:
+        fail(str(error), INTERRUPTED if is_interrupted else USAGE)
+    view = view.model_copy(update={"placements": differences, "notes": [*view.notes, *notes, *problems]})
+    emit(view, output, lambda: _render(view, limit or None))
+    if keep:
+        replay.keep_run(
+            [question.scorer for side in sides for question in side.questions.values()],
+            clusters=view.clusters,
+            comparison=replay.without_folders(view, sides),
+        )
+    if is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if problems or any(placement.problem for placement in view.placements):
+        raise typer.Exit(BAD)
+
+
+def _render(view: ComparisonView, limit: int | None) -> Renderable:
+    time_text = f"{view.moments} moments from {when(view.start)} to {when(view.end)}" if view.every else "now"
+    parts: list[Cell | Renderable] = [
+        (flat(f"A {view.a}, B {view.b} on {', '.join(view.clusters)}: {time_text}"), "bold")
+    ]
+    rows = [
+        [
+            item.cluster,
+            item.item,
+            f"{item.mean_a:g}",
+            f"{item.mean_b:g}",
+            f"{item.mean_difference:+g}",
+            f"{item.largest_difference:+d}",
+        ]
+        for item in view.items[:limit]
+    ]
+    headers = ("CLUSTER", "ITEM", "A", "B", "B - A", "LARGEST")
+    parts.append(table(headers, rows, right=headers[2:]))
+    if limit is not None and len(view.items) > limit:
+        parts.append(f"and {len(view.items) - limit} items more, which differ less; --limit 0 shows all")
+    parts += [
+        flat(f"order of clusters by {rank.item}: rank correlation {rank.mean:g}, lowest {rank.lowest:g}")
+        for rank in view.ranks[:limit]
+    ]
+    for placement in view.placements:
+        parts += _placement(placement, view)
+    parts += [(flat(f"note: {note}"), "yellow") for note in view.notes]
+    return stacked(*parts)
+
+
+def _placement(one: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
+    """Its lines, each with a style."""
+    name = flat(f"Placement {one.namespace}/{one.name}".replace(" /", " "))
+    if one.problem:
+        return [(f"{name}: no decision is possible: {flat(one.problem)}", "red")]
+    if not view.every:
+        span = one.spans[0] if one.spans else None
+        moved = f"{_listed(span.b)} instead of {_listed(span.a)}" if span else "the same clusters"
+        return [(f"{name}: with B {moved}", "bold")]
+    days = (view.end - view.start).total_seconds() / 86_400
+    # Over a shorter time, a number for a day would be guessed. The common part of two recordings of a day is as good.
+    is_a_day = days > 0.95
+    flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (one.flaps_a, one.flaps_b)]
+    unit = " a day" if is_a_day else ""
+    first = f"{name}: {one.differ} of {one.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
+    spans = [
+        (f"   {when(span.start)} for {_duration(span.seconds)}: {_listed(span.a)}, with B {_listed(span.b)}", "")
+        for span in one.spans[:_SPANS]
+    ]
+    more = len(one.spans) - _SPANS
+    return [(first, "bold"), *spans, *([(f"   and {more} times more; -o json has all", "")] if more > 0 else [])]
+
+
+def _listed(clusters: Sequence[str]) -> str:
+    return flat(listed(clusters, 3)) or "none"
+
+
+def _duration(length: int) -> str:
+    """`40s`, `25m`, `3h10m`."""
+    if length < 60:
+        return f"{length}s"
+    hours, minutes = divmod(length // 60, 60)
+    return f"{hours}h{minutes}m" if hours and minutes else f"{hours}h" if hours else f"{minutes}m"

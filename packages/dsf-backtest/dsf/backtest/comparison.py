@@ -1,0 +1,232 @@
+"""Two scorers side by side: their items, the order that they give clusters, and what Placements would have chosen."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+
+from pydantic import Field
+
+from dsf.backtest.errors import BacktestError
+from dsf.backtest.recording import Question, Recording
+from dsf.backtest.summary import BacktestView, summarised
+from dsf.fleet.views import Time, View
+from dsf.text import listed
+
+
+class ItemDifference(View):
+    """An item on a cluster, at the moments at which both have a value."""
+
+    cluster: str
+    item: str
+    moments: int
+    mean_a: float
+    mean_b: float
+    mean_difference: float = Field(description="Of b - a.")
+    largest_difference: int = Field(description="The b - a that is farthest from 0.")
+
+
+class RankView(View):
+    """How far both agree on the order of clusters by one item."""
+
+    item: str
+    moments: int = Field(description="Those at which both tell clusters apart.")
+    mean: float = Field(description="Spearman's rank correlation: 1 the same order, -1 the reverse.")
+    lowest: float
+
+
+class Span(View):
+    """A time in which a Placement would have had other clusters."""
+
+    start: Time
+    seconds: int
+    a: list[str]
+    b: list[str]
+
+
+class PlacementDifference(View):
+    """A Placement with one scorer and with the other."""
+
+    namespace: str
+    name: str
+    decisions: int
+    differ: int
+    flaps_a: int = Field(description="Decisions with other clusters than the one before.")
+    flaps_b: int
+    spans: list[Span] = Field(description="In the order of time.")
+    problem: str = Field(default="", description="Why OCM could not decide.")
+
+
+class ComparisonView(View):
+    """Both scorers."""
+
+    a: str
+    b: str
+    clusters: list[str]
+    start: Time
+    end: Time
+    moments: int
+    every: int = Field(description="Seconds between two moments; 0 for now.")
+    items: list[ItemDifference] = Field(description="The largest mean differences first.")
+    ranks: list[RankView]
+    placements: list[PlacementDifference]
+    notes: list[str]
+    backtests_a: list[BacktestView] = Field(default=[], description="Of A on each cluster; none for now.")
+    backtests_b: list[BacktestView] = Field(default=[], description="Of B.")
+
+    @property
+    def backtests(self) -> list[BacktestView]:
+        """Return the moments of both."""
+        return [*self.backtests_a, *self.backtests_b]
+
+
+@dataclass(frozen=True)
+class Common:
+    """Common data of both sides: clusters, moments, and the seconds between two of them."""
+
+    clusters: list[str]
+    times: list[int]
+    every: int
+
+
+#: Takes Placements (files, or names of the hub; none stands for those of the hub that prefer one of the scores), both
+#: sides and what they have in common. Returns what became of each Placement, notes, and what could not be read, one
+#: sentence each. Raises DsfError.
+Replay = Callable[
+    [Collection[str], Recording, Recording, Common], tuple[list[PlacementDifference], list[str], list[str]]
+]
+
+
+def installed() -> Replay | None:
+    """Who knows the rules of OCM's scheduler, by its entry point; the distribution of the extra `optimizer` does."""
+    return next((entry.load() for entry in entry_points(group="dsf.scheduler")), None)
+
+
+def in_common(a: Recording, b: Recording) -> Common:
+    """The clusters and the moments of both, in the time that both cover. Raises BacktestError when there are none."""
+    clusters = sorted(a.questions.keys() & b.questions.keys())
+    if not clusters:
+        raise BacktestError(
+            f"no cluster is in both: {a.name} has {_names(a.questions)}, {b.name} has {_names(b.questions)}"
+        )
+    found = [sorted({at for cluster in clusters for at in side.times(cluster)}) for side in (a, b)]
+    if not all(found):
+        raise BacktestError(f"{a.name if not found[0] else b.name} has no moment of {', '.join(clusters)}")
+    start, end = max(times[0] for times in found), min(times[-1] for times in found)
+    times = sorted({at for side in found for at in side if start <= at <= end})
+    if not times:
+        spans = [
+            f"{side.name} is from {_time(own[0])} to {_time(own[-1])}" for side, own in zip((a, b), found, strict=True)
+        ]
+        raise BacktestError(f"no moment is in both: {', '.join(spans)}")
+    return Common(clusters, times, max(side.questions[cluster].every for cluster in clusters for side in (a, b)))
+
+
+def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
+    """Return the comparison of both; its Placements are added later."""
+    pairs: defaultdict[tuple[str, str], Counter[tuple[int, int]]] = defaultdict(Counter)
+    orders: defaultdict[str, list[float]] = defaultdict(list)
+    for at in common.times:
+        for item, of_clusters in _both(a, b, common.clusters, at).items():
+            for cluster, values in of_clusters.items():
+                pairs[cluster, item][values] += 1
+            if (correlation := spearman(list(of_clusters.values()))) is not None:
+                orders[item].append(correlation)
+    return ComparisonView(
+        a=a.name,
+        b=b.name,
+        clusters=common.clusters,
+        start=common.times[0],
+        end=common.times[-1],
+        moments=len(common.times),
+        every=common.every,
+        items=sorted(
+            (_item(cluster, item, values) for (cluster, item), values in pairs.items()),
+            key=lambda view: (-abs(view.mean_difference), view.cluster, view.item),
+        ),
+        ranks=[
+            RankView(item=item, moments=len(found), mean=round(statistics.fmean(found), 3), lowest=round(min(found), 3))
+            for item, found in sorted(orders.items())
+        ],
+        placements=[],
+        notes=list(_notes(a, b, common.clusters)),
+        backtests_a=_tested(a, common),
+        backtests_b=_tested(b, common),
+    )
+
+
+def _tested(side: Recording, common: Common) -> list[BacktestView]:
+    """The backtests of a side in the time that both have; none of scores as they are now."""
+    start, end = common.times[0], common.times[-1]
+    questions = [side.questions[name] for name in common.clusters if side.questions[name].every]
+    # Moments are whole multiples of their distance; the time may begin with one of the other side.
+    asked = [(one, range(-(-start // one.every) * one.every, end + 1, one.every)) for one in questions]
+    return [
+        summarised(one, moments, side.records(one.cluster, start, end), noise=0) for one, moments in asked if moments
+    ]
+
+
+def spearman(pairs: Sequence[tuple[int, int]]) -> float | None:
+    """Spearman's rank correlation, equal values with their mean rank; None if one side tells nothing apart."""
+    try:
+        return statistics.correlation(*(_ranks([pair[side] for pair in pairs]) for side in (0, 1)))
+    except statistics.StatisticsError:
+        return None
+
+
+def _ranks(values: Sequence[int]) -> list[float]:
+    ordered = sorted(values)
+    # The mean of the first and the last place of equal values.
+    mean = {value: (bisect_left(ordered, value) + bisect_right(ordered, value) - 1) / 2 for value in set(values)}
+    return [mean[value] for value in values]
+
+
+def _both(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:
+    """Item -> cluster -> the values of both. An item with the score's own name is the other's with its own name."""
+    found: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for cluster in clusters:
+        first, second = a.get(cluster, at), b.get(cluster, at)
+        if first is None or second is None:
+            continue
+        for item, value in first.items.items():
+            named = item == a.questions[cluster].score_name and item not in second.items
+            other = second.items.get(b.questions[cluster].score_name if named else item)
+            if other is not None:
+                found[item][cluster] = (value, other)
+    return found
+
+
+def _item(cluster: str, item: str, values: Counter[tuple[int, int]]) -> ItemDifference:
+    moments = values.total()
+    a, b = (sum(pair[side] * count for pair, count in values.items()) / moments for side in (0, 1))
+    return ItemDifference(
+        cluster=cluster,
+        item=item,
+        moments=moments,
+        mean_a=round(a, 2),
+        mean_b=round(b, 2),
+        mean_difference=round(b - a, 2),
+        largest_difference=max((second - first for first, second in values), key=abs),
+    )
+
+
+def _notes(a: Recording, b: Recording, clusters: Sequence[str]) -> Iterator[str]:
+    for side in (a, b):
+        if only := sorted(side.questions.keys() - set(clusters)):
+            yield f"only {side.name} has {listed(only, 5)}: left out"
+    cadences = {side.questions[cluster].every for side in (a, b) for cluster in clusters}
+    if len(cadences) > 1:
+        yield f"the moments are {' and '.join(map(str, sorted(cadences)))} s apart: a score counts until the next one"
+
+
+def _names(questions: Mapping[str, Question]) -> str:
+    return ", ".join(sorted(questions)) or "none"
+
+
+def _time(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

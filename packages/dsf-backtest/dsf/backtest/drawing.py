@@ -1,0 +1,46 @@
+"""Lines of backtests as numbers for SVG elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsf.web.charts import Chart, Curve
+
+
+@dataclass(frozen=True)
+class SeriesLine:
+    """A named line of values at equal distances from `start` to `end` (unix seconds); None is a gap."""
+
+    name: str
+    start: float
+    end: float
+    values: Sequence[float | None]
+
+
+def lines_over_time(lines: Sequence[SeriesLine]) -> Chart | None:
+    """Lines with common axes, each of which keeps its value until the next one; None without a value."""
+    numbers = [value for line in lines for value in line.values if value is not None]
+    if not numbers:
+        return None
+    chart = Chart(min(line.start for line in lines), max(line.end for line in lines), numbers)
+    chart.curves += [Curve(line.name, _stairs(chart, line)) for line in lines]
+    return chart
+
+
+def _stairs(chart: Chart, line: SeriesLine) -> str:
+    distance = (line.end - line.start) / max(1, len(line.values) - 1)
+    found: list[str] = []
+    before: float | None = None
+    for number, value in enumerate(line.values):
+        at = chart.x(line.start + number * distance)
+        is_last = number == len(line.values) - 1
+        if before is not None and (value != before or is_last):
+            # The value before holds until here, where another one or a gap begins.
+            found.append(f"L{at},{chart.y(before)}")
+        if value is not None and value != before:
+            found.append(f"{'M' if before is None else 'L'}{at},{chart.y(value)}")
+            # A line of length 0 is drawn as a dot.
+            found += [f"L{at},{chart.y(value)}"] if is_last and before is None else []
+        before = value
+    return " ".join(found)

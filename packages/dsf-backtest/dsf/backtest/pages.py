@@ -1,0 +1,135 @@
+"""The tab of a scorer with its backtests and comparisons, and the actions that start them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsf.backtest import runstore
+from dsf.backtest.actions import ACTS, BacktestActions
+from dsf.backtest.drawing import SeriesLine, lines_over_time
+from dsf.backtest.runner import LIMIT
+from dsf.backtest.runstore import KeptRun
+from dsf.backtest.summary import BacktestView, ItemView
+from dsf.kube.resources import PLACEMENTS
+from dsf.process import hubclock
+from dsf.web.access import Right
+from dsf.web.charts import Chart
+from dsf.web.pages import ALLOWED, PagePlugin, PageView, Query, Sources
+
+#: Rows of a Placement's table.
+_SPANS: Final = 10
+#: Glyph and class of each state of a run.
+_STATES: Final = {
+    "running": ("…", "s-paused"),
+    "stopped": ("?", "o-lost"),
+    "failed": ("✕", "o-error"),
+    "in part": ("◐", "o-partial"),
+    "ok": ("✓", "o-ok"),
+}
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run of the list."""
+
+    run: KeptRun
+    title: str
+    state: str
+
+
+def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
+    scorer = names["scorer"]
+    record = sources.reading.registry.scorer(scorer)
+    rows = [_row(run) for run in runstore.read(sources.reading.redis, scorer)]
+    chosen = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
+    comparison = chosen.run.comparison if chosen else None
+    # A viewer without the right to list Placements learns nothing of them here.
+    may_place = ALLOWED in query
+    return {
+        "title": f"Backtests of {scorer}",
+        "record": record,
+        "rows": rows,
+        "run_states": _STATES,
+        "chosen": chosen,
+        "plots": _plots(chosen.run) if chosen else [],
+        "placements": comparison.placements if comparison and may_place else [],
+        "notes": comparison.notes if comparison and may_place else [],
+        "withheld": comparison is not None and not may_place,
+        "max_spans": _SPANS,
+        "unreached": _unreached(chosen.run) if chosen and chosen.state == "failed" else "",
+        "command": f"dsf backtest {shlex.quote(scorer)}",
+    }
+
+
+def _row(run: KeptRun) -> RunRow:
+    both = [run.comparison.a, run.comparison.b] if run.comparison else run.scorers
+    return RunRow(run, f"{both[0]} (A) and {both[1]} (B)" if both else "backtest", _state(run))
+
+
+def _state(run: KeptRun) -> str:
+    if run.is_running:
+        # Its page may have ended with it.
+        return "running" if run.at.timestamp() > hubclock.now() - LIMIT - 60 else "stopped"
+    compared = run.comparison
+    # A backtest has no sides to compare.
+    sides = (
+        [run.backtests] if compared is None else [side for side in (compared.backtests_a, compared.backtests_b) if side]
+    )
+    if any(not any(view.items for view in side) for side in sides):
+        return "failed"
+    is_whole = all(view.moments == view.asked and not view.outcomes.get("error") for side in sides for view in side)
+    undecided = compared is not None and any(one.problem for one in compared.placements)
+    return "ok" if is_whole and not run.problem and not undecided else "in part"
+
+
+def _unreached(run: KeptRun) -> str:
+    """Return what could not be asked because it is elsewhere or wants a Secret; empty if there was another obstacle."""
+    views = run.comparison.backtests if run.comparison else run.backtests
+    empty = [view for view in views if not view.items]
+    failed = [view for view in empty if view.failures and view.failures[0].stage == "fetch"]
+    if not failed:
+        return "" if views else "what it needs"
+    return f"the source of {failed[0].scorer} on {failed[0].cluster} ({failed[0].failures[0].reason})"
+
+
+def _plots(run: KeptRun) -> list[tuple[str, Chart]]:
+    """All lines of each cluster."""
+    of_clusters: dict[str, list[SeriesLine]] = {}
+    compared = run.comparison
+    sides = {"A: ": compared.backtests_a, "B: ": compared.backtests_b} if compared else {"": run.backtests}
+    for prefix, views in sides.items():
+        for view in views:
+            of_clusters.setdefault(view.cluster, []).extend(_lines(view, prefix))
+    plots = ((cluster, lines_over_time(lines)) for cluster, lines in of_clusters.items())
+    return [(cluster, plot) for cluster, plot in plots if plot is not None]
+
+
+def _lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
+    # As many of each side as have colours of their own.
+    items: Sequence[ItemView] = view.items[:4] if prefix else view.items
+    start, end = view.start.timestamp(), view.end.timestamp()
+    return [SeriesLine(prefix + item.name, start, end, item.line) for item in items]
+
+
+PAGES: Final = PagePlugin(
+    "Backtests",
+    "/backtests",
+    "dsf.backtest",
+    (
+        PageView(
+            "/scorers/{scorer}/backtests",
+            "backtests/backtests.html",
+            backtests,
+            more_with=Right("list", PLACEMENTS),
+            acts=True,
+            knows=("run",),
+        ),
+    ),
+    is_tab=True,
+    acts=ACTS,
+    actions=BacktestActions,
+)

@@ -1,0 +1,265 @@
+"""The file of a backtest: JSON lines, a question before the moments of its cluster.
+
+The file is only appended to. Files of several clusters may be concatenated. If two lines are for one moment the later
+one counts: moments that failed are asked again by a second run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, BinaryIO, Final, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from dsf import boundedjson
+from dsf.api.meta import LATEST
+from dsf.api.naming import sanitize_resource_name
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import MAX_SECONDS
+from dsf.backtest.errors import BacktestError
+from dsf.boundedjson import Bounds
+from dsf.errors import JsonBoundsError
+
+#: Bounds of a line: a moment has at most 10,000 items, each with a name of a few hundred bytes.
+_BOUNDS: Final = Bounds(8 * 1024 * 1024, 50_000, max_depth=16)
+#: Seconds of a duration, and a moment that every reader can show as a date.
+_Seconds = Annotated[int, Field(ge=0, le=MAX_SECONDS)]
+_Moment = Annotated[int, Field(ge=0, le=int(LATEST))]
+
+#: As of a cycle; see docs/scoring-api.md.
+Outcome = Literal["ok", "empty", "partial", "error"]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceQuestion(_Line):
+    """The question for a source. The address is left out: that of a port-forward is another one each day."""
+
+    type: str
+    query: str
+    range: _Seconds
+    step: _Seconds
+
+
+class Question(_Line):
+    """The question of a backtest for a cluster. Moments of different questions do not belong into one series."""
+
+    cluster: str
+    scorer: str
+    score_name: str
+    #: Seconds between two moments.
+    every: _Seconds
+    #: Seconds for which a score counts that is not followed by another one.
+    validity: _Seconds
+    sources: tuple[SourceQuestion, ...] = ()
+    scoring_endpoint: str = ""
+    formats: tuple[str, ...] = ()
+    aggregate: str = ""
+
+    @classmethod
+    def of(cls, cluster: str, summary: ScorerSummary, every: int) -> Self:
+        """The question of a scorer on a cluster, each `every` seconds."""
+        aggregate = f"{summary.aggregate_with} by {','.join(summary.aggregate_by or ())}"
+        return cls(
+            cluster=cluster,
+            scorer=summary.name,
+            score_name=summary.score_name,
+            every=every,
+            validity=summary.validity_seconds,
+            sources=tuple(
+                SourceQuestion(
+                    type=source.source_type,
+                    query=source.source_query,
+                    range=source.source_range,
+                    step=source.source_step,
+                )
+                for source in summary.each_source
+            ),
+            scoring_endpoint=summary.scoring_endpoint,
+            formats=(summary.score_dimension_format, *(summary.more_dimension_formats or ())),
+            aggregate=aggregate if summary.aggregate_with else "",
+        )
+
+    @property
+    def resource(self) -> str:
+        """Name of the AddOnPlacementScores."""
+        return sanitize_resource_name(self.score_name)
+
+    def differs(self, other: Question) -> list[str]:
+        """Names of the fields in which both differ."""
+        return [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
+
+
+class Record(_Line):
+    """The answer of the scorer at a past moment."""
+
+    cluster: str
+    #: The end of the range query, in unix seconds.
+    at: _Moment
+    outcome: Outcome
+    #: As the AddOnPlacementScore would have them: rounded down, from -100 to 100.
+    items: dict[str, Annotated[int, Field(ge=-100, le=100)]] = {}
+    #: Time series of the source.
+    series: int = 0
+    #: Seconds at the beginning of the range in which none of them has a sample.
+    unsampled: int = 0
+    #: Of an error.
+    stage: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class QuestionLine(_Line):
+    """The line of a file before the moments of a cluster."""
+
+    question: Question
+
+
+_LINE: TypeAdapter[QuestionLine | Record] = TypeAdapter(QuestionLine | Record)
+
+
+class Recording:
+    """A context manager. In memory is one number per moment, whatever the number of items."""
+
+    def __init__(self, path: Path | None = None, *, writing: bool = False) -> None:
+        """The file `path`, or without one a temporary file; `writing` creates it and takes it for this process.
+
+        Raises BacktestError for a file that cannot be opened, is in use or has a broken line.
+        """
+        self.name = str(path) if path is not None else "this run"
+        self.questions: dict[str, Question] = {}
+        #: Cluster -> moment -> place of the line in the file.
+        self._places: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self._good: set[tuple[str, int]] = set()
+        self._file: BinaryIO
+        try:
+            if path is None:
+                self._file = cast("BinaryIO", tempfile.TemporaryFile("w+b"))  # noqa: SIM115 (`__exit__`)
+            else:
+                flags = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
+                self._file = os.fdopen(os.open(path, flags, 0o644), "r+b" if writing else "rb")
+            if path is not None and writing:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise BacktestError(f"{path}: another backtest writes into this file") from None
+        except OSError as error:
+            raise BacktestError(f"{path}: cannot be opened: {error.strerror}") from None
+        try:
+            self._read(writing=writing)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def only(self, clusters: Collection[str]) -> None:
+        """Forget all other clusters; none stands for all."""
+        self.questions = {name: one for name, one in self.questions.items() if not clusters or name in clusters}
+
+    def begin(self, question: Question) -> None:
+        """Moments of this question follow. Raises BacktestError if the file answers another one for the cluster."""
+        known = self.questions.get(question.cluster)
+        if known is None:
+            self._append(QuestionLine(question=question))
+            self.questions[question.cluster] = question
+        elif fields := known.differs(question):
+            raise BacktestError(
+                f"{self.name}: has moments of another question ({', '.join(fields)} differ); write into another file"
+            )
+
+    def add(self, record: Record) -> None:
+        """Append what was said at one moment."""
+        self._note(record, self._append(record))
+
+    def missing(self, cluster: str, moments: range) -> list[int]:
+        """Return those of `moments` without a good answer."""
+        return [at for at in moments if (cluster, at) not in self._good]
+
+    def times(self, cluster: str) -> list[int]:
+        """Its moments, in order."""
+        return sorted(self._places[cluster])
+
+    def get(self, cluster: str, at: int) -> Record | None:
+        """Return the answer at this moment."""
+        place = self._places[cluster].get(at)
+        if place is None:
+            return None
+        self._file.seek(place)
+        return Record.model_validate_json(self._file.readline())
+
+    def records(self, cluster: str, start: int | None = None, end: int | None = None) -> Iterator[Record]:
+        """Its moments from `start` to `end`, both included, in order."""
+        for at in self.times(cluster):
+            if (start is None or at >= start) and (end is None or at <= end):
+                record = self.get(cluster, at)
+                if record is not None:
+                    yield record
+
+    def _read(self, *, writing: bool) -> None:
+        place = 0
+        for number in itertools.count(1):
+            line = self._file.readline(_BOUNDS.max_bytes + 1)
+            if not line:
+                break
+            if len(line) > _BOUNDS.max_bytes:
+                raise BacktestError(f"{self.name}:{number}: a line of more than {_BOUNDS.max_bytes} bytes")
+            if not line.endswith(b"\n"):
+                # Its writer was killed; the moment is asked again.
+                if writing:
+                    self._file.truncate(place)
+                break
+            if line.strip():
+                self._take(line, place, number)
+            place += len(line)
+
+    def _take(self, line: bytes, place: int, number: int) -> None:
+        try:
+            boundedjson.check(line, _BOUNDS)
+            read = _LINE.validate_json(line)
+        except (ValidationError, JsonBoundsError):
+            raise BacktestError(f"{self.name}:{number}: is no line of a backtest (`dsf backtest -o jsonl`)") from None
+        if isinstance(read, QuestionLine):
+            question = read.question
+            known = self.questions.setdefault(question.cluster, question)
+            if fields := known.differs(question):
+                raise BacktestError(
+                    f"{self.name}:{number}: another question of cluster {question.cluster!r} than before "
+                    f"({', '.join(fields)} differ)"
+                )
+        elif read.cluster not in self.questions:
+            raise BacktestError(f"{self.name}:{number}: no question of cluster {read.cluster!r} stands before it")
+        else:
+            self._note(read, place)
+
+    def _append(self, line: QuestionLine | Record) -> int:
+        place = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(as_line(line).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise BacktestError(f"{self.name}: cannot be written: {error.strerror}") from None
+        return place
+
+    def _note(self, record: Record, place: int) -> None:
+        self._places[record.cluster][record.at] = place
+        if record.outcome != "error":
+            self._good.add((record.cluster, record.at))
+
+
+def as_line(line: QuestionLine | Record) -> str:
+    """Its JSON, without fields that have their default."""
+    return line.model_dump_json(exclude_defaults=True)

@@ -1,0 +1,18 @@
+"""The key of backtests in the hub's Redis, and who may use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dsf.redisacl.rules import selector
+
+
+def backtests_key(scorer: str) -> str:
+    """Hash id -> KeptRun: the newest backtests and comparisons of a scorer; expires."""
+    return f"dsf:backtests:{scorer}"
+
+
+_KEEP: Final = [selector("hset hkeys hdel hgetall expire", rw=[backtests_key("*")])]
+
+RIGHTS: Final[Mapping[str, list[str]]] = {"operator": _KEEP, "web": _KEEP}

@@ -1,0 +1,218 @@
+"""Backtests and comparisons that users start on the page: one at a time, each a process of its own at low priority.
+
+A backtest is `dsf backtest` or `dsf compare`, and ends with the page. The process asks source and scoring API as the
+page's machine or pod reaches them; in a pod without Secrets, which only managed clusters have. The outcome, or the
+reason why there is none, is kept for the tab.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import redis
+from pydantic import ValidationError
+
+import dsf.log
+from dsf.api import kubeyaml
+from dsf.api.scorer import DynamicScorer
+from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, ConfigSyncMode
+from dsf.api.urls import TokenHosts
+from dsf.backtest.comparison import ComparisonView
+from dsf.backtest.errors import BacktestError
+from dsf.backtest.run import moments
+from dsf.backtest.runstore import KeptRun, keep, new_id
+from dsf.backtest.scorers import from_manifest, read_objects
+from dsf.backtest.summary import BacktestList
+from dsf.errors import DsfError
+from dsf.hub.admission import server_refusal, servers_of
+from dsf.process import hubclock, threads
+from dsf.process.children import tied
+from dsf.text import cleaned
+from dsf.web.pages import Sources
+
+log = dsf.log.get(__name__)
+
+#: Most moments of a scorer in a run that is started here: a day with one each five minutes has 289 on each cluster.
+MOST: Final = 1000
+#: Seconds after which a run ends with what it has, and for its end, also when the page ends: a pod has less.
+LIMIT: Final = 600.0
+_END: Final = 30.0
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A backtest of `scorer`, or its comparison with `other`. Without `every`, scores as they are now are compared."""
+
+    scorer: str
+    clusters: Sequence[str]
+    #: Seconds: how far back, and between two moments.
+    since: int = 0
+    every: int = 0
+    other: str = ""
+
+    @property
+    def scorers(self) -> list[str]:
+        """The one, or both."""
+        return [self.scorer, self.other] if self.other else [self.scorer]
+
+    def command(self, names: Sequence[str]) -> list[str]:
+        """The command for it; `names` are those of the scorers, or files with their manifests."""
+        command = [sys.executable, "-P", "-m", "dsf.cli"]
+        command += ["compare", *names] if self.other else ["backtest", self.scorer]
+        if not self.other and names[0] != self.scorer:
+            command += ["-f", names[0]]
+        if self.every:
+            command += ["--since", f"{self.since}s", "--every", f"{self.every}s"]
+        return [*command, *(text for name in self.clusters for text in ("--cluster", name)), "-o", "json"]
+
+    def found(self, output: bytes) -> dict[str, Any]:
+        """Return the result of the command, as fields of KeptRun. Raises ValidationError."""
+        if self.other:
+            return {"comparison": ComparisonView.model_validate_json(output)}
+        return {"backtests": BacktestList.model_validate_json(output).backtests}
+
+
+class BacktestRunner:
+    """Runs one at a time. Thread-safe."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._redis = sources.reading.redis
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopped = False
+
+    def start(self, asked: RunRequest, by: str, note_it: Callable[[], None]) -> str:
+        """Start one and return its id; `note_it` is called before.
+
+        Raises BacktestError for too many moments, for a scorer that cannot be read, and while another one runs;
+        redis.RedisError.
+        """
+        if asked.every:
+            number = len(moments(asked.since, asked.every, hubclock.now())) * len(asked.clusters)
+            if number > MOST:
+                raise BacktestError(
+                    f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
+                    "`dsf backtest` and `dsf compare` have no such limit"
+                )
+        # From a hub on a folder, the command reads what was delivered to the cluster.
+        is_by_name = self._sources.settings.backend == "dir" or not asked.every
+        manifests = [] if is_by_name else [self._manifest(name, asked.clusters) for name in asked.scorers]
+        for manifest in manifests:
+            self._check_servers(manifest, asked.clusters)
+        with self._lock:
+            if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
+                raise BacktestError("another backtest or comparison runs on this page: try again when it has ended")
+            now = hubclock.now()
+            run = KeptRun(id=new_id(now), at=now, by=by, way="page", clusters=list(asked.clusters), is_running=True)
+            run = run.model_copy(update={"scorers": asked.scorers if asked.other else []})
+            keep(self._redis, asked.scorers, run)
+            note_it()
+            self._thread = threads.background(lambda: self._run(asked, run, manifests), "dsf-backtest")
+        return run.id
+
+    def stop(self) -> None:
+        """End the one that runs; what it has is kept."""
+        with self._lock:
+            self._is_stopped = True
+            thread, process = self._thread, self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        if thread is not None:
+            thread.join(_END)
+        if process is not None and process.poll() is None:
+            process.kill()
+
+    def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
+        """The DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
+        found = self._sources.scorer_object(scorer, self._sources.reading.registry.scorer(scorer).namespace)
+        if found is None:
+            raise BacktestError(
+                f"the DynamicScorer {scorer!r} cannot be read from here: run `dsf backtest` where it can, with --keep"
+            )
+        labels = self._sources.reading.model.labels()
+        known = [
+            {
+                "apiVersion": CLUSTER_API_VERSION,
+                "kind": CLUSTER_KIND,
+                "metadata": {"name": name, "labels": labels.get(name, {})},
+            }
+            for name in clusters
+        ]
+        manifest = found.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return "---\n".join(map(kubeyaml.dump, [manifest, *known]))
+
+    def _check_servers(self, manifest: str, clusters: Sequence[str]) -> None:
+        """Raise BacktestError if a scorer of another namespace names a server that DSF_SCORER_HOSTS does not have."""
+        settings = self._sources.settings
+        allowed = TokenHosts(settings.scorer_hosts)
+        if not allowed:
+            return
+        with TemporaryDirectory(prefix="dsf-backtest-") as folder:
+            file = Path(folder, "scorer.yaml")
+            file.write_text(manifest, encoding="utf-8")
+            scorer = next(each for each in read_objects(file) if isinstance(each, DynamicScorer))
+            if scorer.metadata.namespace == settings.namespace:
+                return
+            refusal = server_refusal(allowed, [scorer.spec.config_url])
+            if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
+                refusal = refusal or "the hub has not read its /config yet: try again when it has"
+            for cluster in () if refusal else clusters:
+                refusal = refusal or server_refusal(allowed, servers_of(from_manifest(file, None, cluster)))
+        if refusal:
+            raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
+
+    def _run(self, asked: RunRequest, run: KeptRun, manifests: Sequence[str]) -> None:
+        try:
+            with TemporaryDirectory(prefix="dsf-backtest-") as folder:
+                names = list(asked.scorers)
+                for number, text in enumerate(manifests):
+                    file = Path(folder, f"{names[number]}.yaml")
+                    file.write_text(text, encoding="utf-8")
+                    names[number] = str(file)
+                found, problem = self._asked(asked, asked.command(names))
+        except OSError as error:
+            found, problem = {}, f"it cannot be started: {error.strerror}"
+        ended = run.model_copy(update={"is_running": False, "problem": problem, **found})
+        try:
+            keep(self._redis, asked.scorers, ended)
+        except (redis.RedisError, DsfError) as error:
+            log.warning("a backtest cannot be kept", scorer=asked.scorer, error=str(error))
+
+    def _asked(self, asked: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
+        """Return the result of the command, and why it is not complete."""
+        with subprocess.Popen(
+            tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            self._process = process
+            # Viewers go first.
+            os.setpriority(os.PRIO_PROCESS, process.pid, 10)
+            is_over = False
+            try:
+                output, said = process.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                is_over = True
+                process.send_signal(signal.SIGINT)
+                try:
+                    output, said = process.communicate(timeout=_END)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    output, said = process.communicate()
+        text = cleaned(said.decode(errors="replace"), 500)
+        try:
+            found = asked.found(output)
+        except ValidationError:
+            return {}, text or f"the command ended with exit code {process.returncode}"
+        if is_over:
+            return found, f"ended after {LIMIT:g} s, with the moments until then"
+        return found, text if process.returncode not in (0, 1) else ""

@@ -1,0 +1,123 @@
+"""Backtests and comparisons that were run, kept in Redis for the page: summaries and lines, not single moments."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import redis
+from pydantic import Field
+
+from dsf.backtest.comparison import ComparisonView
+from dsf.backtest.errors import BacktestError
+from dsf.backtest.redisrights import backtests_key
+from dsf.backtest.summary import COLUMNS, BacktestView
+from dsf.fleet.views import Time, View
+from dsf.process import hubclock
+from dsf.store.client import parsed
+from dsf.store.registry import Registry
+
+#: Most runs of one scorer, and seconds after which they go.
+MAX_RUNS: Final = 20
+EXPIRY: Final = 7 * 86_400
+#: Most items of one backtest: those that change most often.
+MAX_ITEMS: Final = 8
+#: Most backtests of one side, and entries of each list, but for those that are named.
+_ROWS: Final = 10
+_LONGER: Final = {"line": COLUMNS, "spans": 100}
+#: Most bytes of a run.
+_MAX_BYTES: Final = 256 * 1024
+
+
+class KeptRun(View):
+    """A backtest on some clusters, or a comparison."""
+
+    id: str = Field(description="Ids sort by the time of the start.")
+    at: Time = Field(description="When it was started, or handed over.")
+    by: str
+    way: Literal["cli", "page"]
+    clusters: list[str]
+    scorers: list[str] = Field(default=[], description="Both of a comparison that was started, also without one.")
+    is_running: bool = False
+    problem: str = Field(default="", description="Why there is nothing, or not all of it.")
+    backtests: list[BacktestView] = Field(default=[], description="Of the scorer; none of a comparison.")
+    comparison: ComparisonView | None = None
+
+
+def new_id(now: float) -> str:
+    """An id for a run that starts now."""
+    return f"{int(now * 1000):015}-{secrets.token_hex(4)}"
+
+
+def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]:
+    """Store a run, or what became of it, with these scorers as far as the hub has them; returns which those are.
+
+    Only the newest MAX_RUNS of a scorer stay. Raises BacktestError if the hub has none of them, redis.RedisError.
+    """
+    known = Registry(client).scorers()
+    names = list(dict.fromkeys(scorers))
+    kept = [name for name in names if name in known]
+    if not kept:
+        raise BacktestError(f"nothing is kept: the hub has no scorer {' or '.join(map(repr, names))}")
+    text = fitting(run).model_dump_json(by_alias=True, exclude_defaults=True)
+    for name in kept:
+        key = backtests_key(name)
+        client.hset(key, run.id, text)
+        client.expire(key, EXPIRY)
+        idents = sorted(str(ident) for ident in client.hkeys(key))
+        if old := [ident for ident in idents if ident not in idents[-MAX_RUNS:] or _is_old(ident)]:
+            client.hdel(key, *old)
+    return kept
+
+
+def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
+    """The runs of a scorer, the newest first. Raises redis.RedisError."""
+    found = sorted(client.hgetall(backtests_key(scorer)).items(), reverse=True)
+    runs = (parsed(KeptRun, scorer, str(text)) for ident, text in found if not _is_old(str(ident)))
+    return [run for run in runs if run is not None]
+
+
+def _is_old(ident: str) -> bool:
+    return ident < f"{int((hubclock.now() - EXPIRY) * 1000):015}"
+
+
+def fitting(run: KeptRun) -> KeptRun:
+    """The run with bounded lists and texts, at most _MAX_BYTES; what is left out is said in `problem`."""
+    comparison = run.comparison
+    if comparison is not None:
+        sides = {name: [_cut(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")}
+        comparison = comparison.model_copy(update=sides)
+    whole = run.model_copy(update={"backtests": [_cut(view) for view in run.backtests], "comparison": comparison})
+    cut = KeptRun.model_validate(_bounded(whole.model_dump()))
+    if len(run.clusters) > _ROWS:
+        cut = _noted(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
+    # The text may be large all the same.
+    if cut.comparison is not None and len(cut.model_dump_json()) > _MAX_BYTES:
+        bare = cut.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
+        cut = _noted(cut.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
+    if len(cut.model_dump_json()) > _MAX_BYTES:
+        cut = cut.model_copy(update={"backtests": cut.backtests[:1], "comparison": None})
+        cut = _noted(cut, "too large to be shown as a whole")
+    return cut
+
+
+def _cut(view: BacktestView) -> BacktestView:
+    more = len(view.items) - MAX_ITEMS
+    if more <= 0:
+        return view
+    note = f"and {more} items more, which changed less often"
+    return view.model_copy(update={"items": view.items[:MAX_ITEMS], "notes": [note, *view.notes]})
+
+
+def _bounded(value: Any, most: int = _ROWS) -> Any:
+    """Return what is dumped with at most `most` entries of a list, and the first characters of long texts."""
+    if isinstance(value, dict):
+        return {name: _bounded(one, _LONGER.get(name, _ROWS)) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_bounded(one) for one in value[:most]]
+    return value[:500] if isinstance(value, str) else value
+
+
+def _noted(run: KeptRun, text: str) -> KeptRun:
+    return run.model_copy(update={"problem": f"{run.problem}; {text}" if run.problem else text})

@@ -1,0 +1,18 @@
+"""The sides of `dsf compare`: a scorer's name, a manifest or a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsf.backtest.commands.replay import _manifest
+
+
+def test_scorer_whose_name_ends_like_a_file_is_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _manifest("a.yaml") is None
+    assert _manifest("folder/a.yaml") == Path("folder/a.yaml")
+    (tmp_path / "a.yaml").write_text("")
+    assert _manifest("a.yaml") == Path("a.yaml")
+    assert _manifest("a.jsonl") is None
