@@ -1,4 +1,4 @@
-"""Which queues a process knows by name."""
+"""The queues that a process declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No module and no package of `dsf` imports itself by way of others, wherever the import stands in a file.
+"""Modules and packages of `dsf` do not import themselves through others, wherever the import is in a file.
 
 An import within a function or under TYPE_CHECKING counts, too: it hides a circle and does not remove it.
 """
@@ -17,7 +17,7 @@ _Graph = Mapping[str, set[str]]
 
 
 def _modules(root: Path) -> dict[str, Path]:
-    """Those of the framework, and those that distributions of their own add to its package."""
+    """Return modules of the framework, and those that other distributions add to its package."""
     places = [root, root / "demo", *(root / "packages").glob("*")]
     return {_name(file.relative_to(place)): file for place in places for file in (place / "dsf").rglob("*.py")}
 
@@ -27,48 +27,49 @@ def _name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(file: Path, known: Mapping[str, Path]) -> Iterator[str]:
+def _imported(file: Path, modules: Mapping[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield whole if whole in known else node.module
+                yield whole if whole in modules else node.module
 
 
 def _graph(root: Path) -> _Graph:
-    known = _modules(root)
+    modules = _modules(root)
     return {
-        name: {other for other in _imported(file, known) if other in known} - {name} for name, file in known.items()
+        name: {other for other in _imported(file, modules) if other in modules} - {name}
+        for name, file in modules.items()
     }
 
 
 def _children(parent: str, graph: _Graph) -> _Graph:
-    """What the direct children of a package import of each other, each with all that is below it."""
+    """Return the imports between direct children of a package, each with all modules below it."""
     start = parent + "."
-    found: dict[str, set[str]] = {}
-    for name, others in graph.items():
+    imports_by_child: dict[str, set[str]] = {}
+    for name, imported in graph.items():
         if name.startswith(start):
             child = name.removeprefix(start).partition(".")[0]
-            below = {other.removeprefix(start).partition(".")[0] for other in others if other.startswith(start)}
-            found.setdefault(child, set()).update(below - {child})
-    return found
+            below = {other.removeprefix(start).partition(".")[0] for other in imported if other.startswith(start)}
+            imports_by_child.setdefault(child, set()).update(below - {child})
+    return imports_by_child
 
 
 def _circle(graph: _Graph) -> str:
-    """A circle such as `a -> b -> a`; empty when there is none."""
+    """Return a circle such as `a -> b -> a`, or an empty text."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        # Each is imported by the one after it.
+        # Each module is imported by the next one.
         return " -> ".join(reversed(error.args[1]))
     return ""
 
 
 @pytest.fixture(scope="module")
 def ours() -> _Graph:
-    """What our modules import; read once, and not by each test process that only collects."""
+    """Return the imports of this project's modules; read once, and not by processes that only collect tests."""
     return _graph(_ROOT)
 
 
@@ -81,11 +82,11 @@ def test_no_package_imports_itself_by_way_of_its_neighbours(package: str, ours: 
     assert _circle(_children(package, ours)) == ""
 
 
-def test_the_framework_imports_nothing_of_other_distributions(ours: _Graph) -> None:
-    """It finds them by entry points and by names, and says what to install where they are absent."""
+def test_framework_imports_no_module_of_other_distributions(ours: _Graph) -> None:
+    """The framework finds them by entry points and names, and names the package to install if they are absent."""
     added = {name for name, file in _modules(_ROOT).items() if (_ROOT / "dsf") not in file.parents}
     assert {"dsf.otlp", "dsf.optimizer", "dsf.scorer", "dsf.up"} <= added
-    assert {name: others & added for name, others in ours.items() if name not in added and others & added} == {}
+    assert {name: imported & added for name, imported in ours.items() if name not in added and imported & added} == {}
 
 
 @pytest.mark.parametrize("side", ["backends", "cli", "demo", "fleetmetrics", "fleet", "hub", "results", "up", "web"])
@@ -115,16 +116,16 @@ def test_circles_are_found(tmp_path: Path) -> None:
 
 
 def _reached(starts: Iterable[str]) -> set[str]:
-    """All modules that some modules of ours import, by way of others too; others by their first name."""
-    known = _modules(_ROOT)
+    """Return all modules that these modules import, directly or not; foreign modules by their top-level name."""
+    modules = _modules(_ROOT)
     reached: set[str] = set()
     waiting = list(starts)
     while waiting:
-        for name in _imported(known[waiting.pop()], known):
-            module = name if name in known else name.partition(".")[0]
+        for name in _imported(modules[waiting.pop()], modules):
+            module = name if name in modules else name.partition(".")[0]
             if module not in reached:
                 reached.add(module)
-                waiting += [module] if module in known else []
+                waiting += [module] if module in modules else []
     return reached
 
 
@@ -132,7 +133,7 @@ def _below(names: Iterable[str], *packages: str) -> list[str]:
     return sorted(name for name in names if any(f"{name}.".startswith(f"{package}.") for package in packages))
 
 
-def test_the_library_for_scoring_apis_stands_alone() -> None:
+def test_scorer_library_is_independent() -> None:
     library = _below(_modules(_ROOT), "dsf.scorer")
     reached = _reached(library)
     assert set(_below(reached, "dsf")) <= set(library)
@@ -140,10 +141,10 @@ def test_the_library_for_scoring_apis_stands_alone() -> None:
     assert not reached & {"celery", "kubernetes", "redis", "requests"}
 
 
-def test_the_optimiser_knows_nothing_of_cycles() -> None:
-    """No hub controller, no agent; of Redis what readers of the fleet use."""
+def test_optimizer_imports_no_module_of_cycles() -> None:
+    """The optimizer imports no hub controller and no agent, and only the readers of Redis."""
     optimizer = _below(_modules(_ROOT), "dsf.optimizer")
-    # What the command line and the page load.
+    # The command line and the page load these modules.
     commands = _below(optimizer, "dsf.optimizer.commands", "dsf.optimizer.pages")
     reached = _reached(set(optimizer) - set(commands))
     assert "fastapi" in reached
@@ -152,7 +153,7 @@ def test_the_optimiser_knows_nothing_of_cycles() -> None:
     assert _below(reached, *commands, *(f"dsf.{name}" for name in (*hub, *agent))) == []
 
 
-def test_the_optimisers_model_and_solver_do_no_input_and_output() -> None:
+def test_model_and_solver_of_the_optimizer_do_no_input_and_output() -> None:
     reached = _reached(f"dsf.optimizer.{name}" for name in ("model", "plan", "labels", "solve"))
     outside = (
         "dsf.kube",

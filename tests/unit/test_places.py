@@ -1,4 +1,4 @@
-"""A test file stands where its module stands: what is tested for a module is found by the module's path.
+"""A test file's path follows its module's path.
 
 Tests of the core are in tests/, those of a distribution in its own folder `tests`, those of the chart in deploy/tests.
 """
@@ -56,7 +56,7 @@ def _others(home: Path) -> set[str]:
 
 
 def _imported(file: Path) -> Iterator[str]:
-    """Packages and modules of `dsf` that a file imports, by their names in dsf/."""
+    """Return packages and modules of `dsf` that a file imports, by their names in dsf/."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -90,7 +90,7 @@ def test_files_of_tests_are_in_folders_that_pytest_collects() -> None:
 
 
 def test_unit_test_imports_its_own_package() -> None:
-    """What imports of other packages only is one of theirs; what imports nothing starts programs."""
+    """Tests that import only other packages belong to those; tests without imports start programs."""
     packages = {
         name: home for home in _HOMES for name in _names(home / "dsf") if not (home / "dsf" / f"{name}.py").is_file()
     }

@@ -1,4 +1,4 @@
-"""Settings are read from the environment, and one that cannot be used is named."""
+"""Settings are read from the environment; an unusable setting is named."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.fixtures import SettingsFactory
 def test_explicit_setting_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_CLUSTER", "there")
     monkeypatch.setenv("DSF_LISTEN_PORT", "1234")
-    found = Settings(cluster="here")
-    assert (found.cluster, found.listen_port) == ("here", 1234)
-    assert found.model_fields_set >= {"cluster", "listen_port"}
+    settings = Settings(cluster="here")
+    assert (settings.cluster, settings.listen_port) == ("here", 1234)
+    assert settings.model_fields_set >= {"cluster", "listen_port"}
 
 
 def test_settings_of_other_distributions_are_known_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,12 +33,12 @@ def test_settings_of_other_distributions_are_known_and_refused_by_name(monkeypat
 def test_lists_and_objects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_HOST_NAMES", '["a", "b"]')
     monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", '{"token": ["prometheus"]}')
-    found = Settings.load()
-    assert (found.host_names, found.agent_token_secrets) == (["a", "b"], {"token": ["prometheus"]})
+    settings = Settings.load()
+    assert (settings.host_names, settings.agent_token_secrets) == (["a", "b"], {"token": ["prometheus"]})
 
 
 def test_null_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chart renders a list without a value so."""
+    """The chart renders a list without a value this way."""
     monkeypatch.setenv("DSF_HOST_NAMES", "null")
     monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", "null")
     assert (Settings.load().host_names, Settings.load().agent_token_secrets) == ([], {})
@@ -57,7 +57,7 @@ def test_lists_in_objects_are_shown_whole(monkeypatch: pytest.MonkeyPatch, text:
         Settings.load()
     example = '{"a": ["b"]}'
     assert str(caught.value) == f"wrong setting: DSF_AGENT_TOKEN_SECRETS: Input should be a {words}{example}"
-    # What is shown can be used.
+    # The shown value is valid.
     monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", example)
     assert Settings.load().agent_token_secrets == {"a": ["b"]}
 

@@ -1,4 +1,4 @@
-"""docs/changing.md names files that exist, and nothing of what it speaks of was forgotten."""
+"""docs/changing.md names existing files and covers all conditions, alerts and settings."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ WITHOUT_COLUMN = {
 
 
 def page(name: str) -> str:
-    """A page of the documentation."""
+    """Return the text of a page of the documentation."""
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-def named() -> list[str]:
-    """Files and folders in code marks."""
+def named_files() -> list[str]:
+    """Return files and folders in code marks."""
     return sorted(set(re.findall(r"`((?:dsf|packages|demo|docs|deploy|scripts|tests)/[\w./-]*)`", PAGE)))
 
 
 def test_files_are_named() -> None:
-    assert len(named()) > 30
+    assert len(named_files()) > 30
 
 
-@pytest.mark.parametrize("name", named())
+@pytest.mark.parametrize("name", named_files())
 def test_every_named_file_exists(name: str) -> None:
     assert (ROOT / name).exists()
 
 
 def test_every_change_of_a_newcomer_has_a_row() -> None:
     rows = re.findall(r"^\| ([^|`-][^|]*?) \|", PAGE, re.MULTILINE)
-    wanted = {
+    expected_rows = {
         *("source type", "command of `dsf`", "metric", "setting", "failure reason", "status condition"),
         *("field of a CRD", "backend of the hub", "MCP tool", "alert", "header for a source", "source plug-in"),
     }
-    assert wanted <= set(rows)
+    assert expected_rows <= set(rows)
 
 
 @pytest.mark.parametrize("condition", ConditionType)
 def test_every_condition_has_a_printer_column_or_a_reason_for_none(condition: ConditionType) -> None:
     columns = crd.crds()[0]["spec"]["versions"][0]["additionalPrinterColumns"]
-    shown = any(f'@.type=="{condition}"' in column["jsonPath"] for column in columns)
-    assert shown is not (condition in WITHOUT_COLUMN), f"{condition}: a column in dsf/api/crd.py, or a reason here"
+    has_column = any(f'@.type=="{condition}"' in column["jsonPath"] for column in columns)
+    assert has_column is not (condition in WITHOUT_COLUMN), f"{condition}: a column in dsf/api/crd.py, or a reason here"
 
 
 @pytest.mark.parametrize("condition", ConditionType)
@@ -91,7 +91,7 @@ def test_generated_pages_exist(name: str) -> None:
 
 
 def alerts() -> list[str]:
-    """Names of all alerts."""
+    """Return the names of all alerts."""
     template = (ROOT / "deploy" / "helm" / "templates" / "monitoring.yaml").read_text(encoding="utf-8")
     return re.findall(r"- alert: (\w+)", template)
 
@@ -111,12 +111,12 @@ SETTING_GENERATED = {
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """Name below `root` -> content."""
+    """Return the path below `root` -> content of each file."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def test_new_setting_needs_five_files(tmp_path: Path) -> None:
-    """One is added as the page says, in a copy; scripts write all but the code that reads it and its test."""
+    """Adds a setting to a copy as the page describes; scripts write all but the code that reads it and its test."""
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| setting |")]
     assert all(f"`{name}`" in row for name in SETTING_FILES | SETTING_GENERATED)
     assert len(SETTING_FILES) + 2 <= 5
@@ -168,6 +168,6 @@ def test_wrong_line_of_a_setting_is_named(tmp_path: Path, line: str, says: str) 
     assert wrong != text
     (tmp_path / "deploy" / "helm" / "values.yaml").write_text(wrong)
     command = [sys.executable, tmp_path / "scripts" / "chart-settings"]
-    done = ran(command)
-    assert done.returncode == 1
-    assert says in done.stderr
+    process = ran(command)
+    assert process.returncode == 1
+    assert says in process.stderr

@@ -1,4 +1,4 @@
-"""What contributors read and GitHub runs: make targets, folders and files that exist, and no rights without need."""
+"""Contributors' pages and workflows name existing make targets, folders and files; workflows have minimal rights."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CON
 
 
 def workflow(path: Path) -> dict[str, Any]:
-    """A workflow. YAML 1.1 takes its key `on` for a boolean."""
+    """Return a workflow. YAML 1.1 reads its key `on` as a boolean."""
     loaded: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return loaded
 
 
 def steps(path: Path) -> Iterator[dict[str, Any]]:
-    """All steps of all jobs."""
+    """Yield all steps of all jobs."""
     for job in workflow(path)["jobs"].values():
         yield from job.get("steps", ())
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """File and text of each command that GitHub or pre-commit runs, or that a page shows as code."""
+    """Yield file and text of each command that GitHub or pre-commit runs, or that a page shows as code."""
     for path in WORKFLOWS:
         yield from ((path.name, step["run"]) for step in steps(path) if "run" in step)
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
@@ -43,7 +43,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def targets() -> list[tuple[str, str]]:
-    """File and name of each make target that is called."""
+    """Yield file and name of each make target that is called."""
     return [
         (name, word)
         for name, text in commands()
@@ -58,7 +58,7 @@ def test_called_make_targets_exist() -> None:
     assert [(name, target) for name, target in called if target not in TARGETS] == []
 
 
-def test_the_night_has_the_tag_that_the_upgrade_starts_from() -> None:
+def test_nightly_checkout_has_the_tag_of_the_upgrade() -> None:
     (checkout,) = [
         step
         for step in workflow(GITHUB / "workflows" / "nightly.yaml")["jobs"]["node"]["steps"]
@@ -69,27 +69,27 @@ def test_the_night_has_the_tag_that_the_upgrade_starts_from() -> None:
 
 def test_nights_run_what_ci_runs() -> None:
     script = " ".join((ROOT / ".ci" / name).read_text(encoding="utf-8") for name in ("nightly", "run"))
-    wanted = {"oldest", "soak", "node"} | {
+    nightly_targets = {"oldest", "soak", "node"} | {
         target for target in TARGETS if re.search(rf"^ *make [^#\n]*\b{target}\b", script, re.MULTILINE)
     }
-    assert wanted >= {"newest", "test", "lint"}
-    assert wanted <= {target for name, target in targets() if name == "nightly.yaml"}
+    assert nightly_targets >= {"newest", "test", "lint"}
+    assert nightly_targets <= {target for name, target in targets() if name == "nightly.yaml"}
 
 
 def test_each_folder_of_tests_is_in_one_shard() -> None:
     matrix = workflow(GITHUB / "workflows" / "pull-request.yaml")["jobs"]["tests"]["strategy"]["matrix"]["include"]
-    named = sorted(path for shard in matrix for path in shard["paths"].split())
+    sharded_folders = sorted(path for shard in matrix for path in shard["paths"].split())
     folders = [ROOT / "tests" / "e2e", ROOT / "tests" / "faults"]
     folders += (path for path in (ROOT / "tests" / "integration").iterdir() if (path / "__init__.py").is_file())
     folders += (*ROOT.glob("packages/*/tests/integration"), *ROOT.glob("*/tests/integration"))
-    assert named == sorted(str(path.relative_to(ROOT)) for path in folders)
+    assert sharded_folders == sorted(str(path.relative_to(ROOT)) for path in folders)
 
 
 def test_workflows_have_the_go_that_the_control_plane_needs() -> None:
     def version(path: Path) -> tuple[int, ...]:
-        found = re.search(r"^go ([\d.]+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        assert found, path
-        return tuple(int(number) for number in found[1].split("."))
+        version_line = re.search(r"^go ([\d.]+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert version_line, path
+        return tuple(int(number) for number in version_line[1].split("."))
 
     newest = max(version(path) for path in (ROOT / "tests" / "controlplane").glob("*/go.mod"))
     files = {step["with"]["go-version-file"] for path in WORKFLOWS for step in steps(path) if "setup-go" in str(step)}
@@ -101,15 +101,15 @@ def test_workflow_grants_permissions_per_job_only(path: Path) -> None:
     loaded = workflow(path)
     assert loaded["permissions"] == {}
     assert [name for name, job in loaded["jobs"].items() if "permissions" not in job] == []
-    # It would run code of a stranger with the rights of this repository.
+    # The trigger pull_request_target would run untrusted code with the rights of this repository.
     assert "pull_request_target" not in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit(path: Path) -> None:
-    used = re.findall(r"^ *-? *uses: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    used_actions = re.findall(r"^ *-? *uses: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     pinned = re.compile(r"\./.*|[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
-    assert [text for text in used if not pinned.fullmatch(text)] == []
+    assert [text for text in used_actions if not pinned.fullmatch(text)] == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -17,7 +17,7 @@ SECRETS = ("some-password", "some-user")
 
 @pytest.mark.parametrize("role", ["agent", "results", "beat", "hub"])
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "expected_uri"),
     [
         ("redis://some-user:some-password@redis.example:6380/0", "redis://redis.example:6380/0"),
         ("rediss://:some-password@redis.example/0", "rediss://redis.example:6379/0"),
@@ -28,11 +28,13 @@ SECRETS = ("some-password", "some-user")
         ("redis+socket://:some-password@/run/Redis.sock?virtual_host=1", "unix:///run/Redis.sock?db=1"),
     ],
 )
-def test_logs_name_the_server_and_no_secret(settings_factory: SettingsFactory, role: str, url: str, shown: str) -> None:
+def test_logs_name_the_server_and_no_secret(
+    settings_factory: SettingsFactory, role: str, url: str, expected_uri: str
+) -> None:
     app = make_app(settings_factory(role=role, cluster="c1", redis_url=url, redis_sentinel_master="hub"))
     with app.connection_for_read() as connection:
         assert isinstance(connection, broker.Connection)
-        assert connection.as_uri() == shown
+        assert connection.as_uri() == expected_uri
         assert not any(secret in connection.as_uri() for secret in SECRETS)
     app.close()
 
@@ -70,8 +72,10 @@ def test_waits_for_redis_have_an_end_and_differ(
         connection.ensure_connection(interval_max=1)
     app.close()
     assert waits.pop()["interval_max"] == 1
-    assert all(2.5 <= one["interval_max"] <= 5 and one["interval_start"] <= 1 for one in waits)
-    assert len({one["interval_max"] for one in waits}) > 10
+    assert all(
+        2.5 <= retry_options["interval_max"] <= 5 and retry_options["interval_start"] <= 1 for retry_options in waits
+    )
+    assert len({retry_options["interval_max"] for retry_options in waits}) > 10
 
 
 def test_foreign_connection_behaves_like_kombu() -> None:
@@ -91,10 +95,12 @@ def test_foreign_connection_behaves_like_kombu() -> None:
 )
 def test_connections_are_this_packages(settings_factory: SettingsFactory, url: str, kind: type) -> None:
     app = make_app(settings_factory(role="agent", cluster="c1", redis_url=url, redis_sentinel_master="hub"))
-    with app.connection_for_read() as own:
-        # Also after the first of several Sentinels was away.
+    with app.connection_for_read() as connection:
+        # The kind is also used after a switch to the next Sentinel.
         for _ in range(2):
-            assert own.get_transport_cls() is TickTransport
-            assert {own.transport_options[name] for name in ("connection_class", "connection_class_ssl")} == {kind}
-            own.maybe_switch_next()
+            assert connection.get_transport_cls() is TickTransport
+            assert {connection.transport_options[name] for name in ("connection_class", "connection_class_ssl")} == {
+                kind
+            }
+            connection.maybe_switch_next()
     app.close()

@@ -1,4 +1,4 @@
-"""Connections to servers that hang up, fall silent, or stop in the middle of an answer."""
+"""Connections to servers that close them, do not answer, or stop in the middle of a response."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_connection_reset_before_tls_leaves_no_socket_open() -> None:
 
         class Reset(TlsConnection):
             def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-                # As a server does that is killed while connections wait for it.
+                # A server that is killed resets waiting connections.
                 accepted, _ = server.accept()
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 accepted.close()
@@ -55,17 +55,17 @@ def test_connection_reset_before_tls_leaves_no_socket_open() -> None:
                 return super()._wrap_socket_with_ssl(sock)
 
         connection = Reset(host="127.0.0.1", port=server.getsockname()[1], retry=Retry(NoBackoff(), 0))
-        # What tests before this one have left: it would be taken for what this one leaves.
+        # Sockets that earlier tests left open would count for this test.
         gc.collect()
-        with warnings.catch_warnings(record=True) as seen:
+        with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
             with pytest.raises(redis.ConnectionError, match="cannot be reached"):
                 connection.connect()
             gc.collect()
-    assert [str(one.message) for one in seen] == []
+    assert [str(warning.message) for warning in caught_warnings] == []
 
 
-def test_an_answer_that_has_begun_to_come_is_waited_for() -> None:
+def test_partially_received_response_is_awaited() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = PlainConnection(
             host="127.0.0.1",
@@ -81,7 +81,7 @@ def test_an_answer_that_has_begun_to_come_is_waited_for() -> None:
             assert connection.can_read(10)
             later = threading.Timer(0.2, other.sendall, [b"NG\r\n"])
             later.start()
-            # As a subscriber reads.
+            # Subscribers read this way.
             assert connection.read_response(timeout=0, push_request=True, disconnect_on_error=False) == b"PONG"
             later.join()
         connection.disconnect()
@@ -89,7 +89,7 @@ def test_an_answer_that_has_begun_to_come_is_waited_for() -> None:
 
 def test_non_redis_server_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        # What a proxy says that wants TLS.
+        # A proxy that requires TLS sends this.
         def alert() -> None:
             other, _ = server.accept()
             with other:
@@ -111,7 +111,7 @@ def test_non_redis_server_is_reported() -> None:
 
 
 class _Interrupted(float):
-    """A number that a signal comes between while it becomes a text: its handler raises."""
+    """A number whose conversion to text is interrupted by a signal handler that raises."""
 
     def __repr__(self) -> str:
         raise SystemExit
@@ -120,7 +120,7 @@ class _Interrupted(float):
 @pytest.mark.parametrize("kind", [PlainConnection, TlsConnection, SentinelConnection])
 def test_signal_while_packing_a_command_does_not_crash_the_process(kind: type[PlainConnection]) -> None:
     connection = kind()
-    # hiredis ends it by a segmentation fault.
+    # The packer of hiredis would crash with a segmentation fault.
     with pytest.raises(SystemExit):
         connection.pack_command("EXPIRE", "key", _Interrupted(1.5))
     assert connection.pack_command("SET", "key", b"\xff", 7, -1.5, "é") == [
@@ -130,17 +130,17 @@ def test_signal_while_packing_a_command_does_not_crash_the_process(kind: type[Pl
 
 @pytest.mark.parametrize("tries", [1, 0])
 def test_server_that_became_a_replica_is_disconnected(tries: int) -> None:
-    """Behind the same address there may be the new primary."""
+    """A new primary may be behind the same address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        asked: list[int] = []
+        received_commands: list[int] = []
 
         def serve() -> None:
-            for number, said in enumerate([b"-READONLY You can't write against a read only replica.\r\n", b"+OK\r\n"]):
+            for number, reply in enumerate([b"-READONLY You can't write against a read only replica.\r\n", b"+OK\r\n"]):
                 other, _ = server.accept()
                 with other:
                     other.recv(1000)
-                    asked.append(number)
-                    other.sendall(said)
+                    received_commands.append(number)
+                    other.sendall(reply)
 
         threading.Thread(target=serve, daemon=True).start()
         pool = redis.ConnectionPool(
@@ -156,32 +156,32 @@ def test_server_that_became_a_replica_is_disconnected(tries: int) -> None:
             with pytest.raises(redis.ConnectionError, match="is a replica and takes no writes"):
                 client.set("key", "value")
         assert client.set("key", "value")
-        assert asked == [0, 1]
+        assert received_commands == [0, 1]
         client.close()
 
 
 class _Named(CredentialProvider):
-    """What a connection is told of Sentinel; `address` is where the server is now."""
+    """Returns `address` as the server that Sentinel names."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
-        self.asked = 0
+        self.lookups = 0
 
     def get_credentials(self) -> tuple[()]:  # type: ignore[override]
         return ()
 
     def find(self) -> tuple[str, int]:
-        self.asked += 1
+        self.lookups += 1
         return self.address
 
 
 def test_retry_connects_to_the_server_named_by_sentinel() -> None:
     with RedisServer() as first, RedisServer() as second:
-        named = _Named(("127.0.0.1", first.port))
-        connection = MasterConnection(credential_provider=named, retry=Retry(NoBackoff(), 1))
+        provider = _Named(("127.0.0.1", first.port))
+        connection = MasterConnection(credential_provider=provider, retry=Retry(NoBackoff(), 1))
         connection.connect()
-        # Once for each connection.
-        assert named.asked == 1
+        # Each connection looks up the server once.
+        assert provider.lookups == 1
 
         def run_id() -> str:
             connection.send_command("INFO", "server")
@@ -189,9 +189,9 @@ def test_retry_connects_to_the_server_named_by_sentinel() -> None:
 
         before = run_id()
         first.kill()
-        named.address = ("127.0.0.1", second.port)
+        provider.address = ("127.0.0.1", second.port)
         after = connection.retry.call_with_retry(run_id, lambda _: connection.disconnect())
-        assert (before != after, named.asked) == (True, 2)
+        assert (before != after, provider.lookups) == (True, 2)
         assert after == second.client().info("server")["run_id"]
         connection.disconnect()
 
@@ -200,45 +200,45 @@ def test_idle_connections_to_a_server_that_is_lost_are_closed(
     settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RedisServer() as first, RedisServer() as second:
-        named = [("127.0.0.1", first.port)]
-        monkeypatch.setattr(Sentinels, "discover_master", lambda *_: named[-1])
+        primaries = [("127.0.0.1", first.port)]
+        monkeypatch.setattr(Sentinels, "discover_master", lambda *_: primaries[-1])
         link = Link(settings_factory(redis_url="sentinel://a:1/0", redis_sentinel_master="hub"))
-        with contextlib.closing(link.client()) as one, contextlib.closing(link.client()) as other:
-            assert one.ping()
-            assert other.info("server")["tcp_port"] == first.port
-            named.append(("127.0.0.1", second.port))
-            one.connection_pool.disconnect()
-            assert one.ping()
-            # Although its own one was as good as before.
-            assert other.info("server")["tcp_port"] == second.port
+        with contextlib.closing(link.client()) as first_client, contextlib.closing(link.client()) as second_client:
+            assert first_client.ping()
+            assert second_client.info("server")["tcp_port"] == first.port
+            primaries.append(("127.0.0.1", second.port))
+            first_client.connection_pool.disconnect()
+            assert first_client.ping()
+            # The pool of the second client replaces its connection, which still works.
+            assert second_client.info("server")["tcp_port"] == second.port
 
 
 def test_connection_in_use_during_a_failover_is_not_reused(
     settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with RedisServer() as first, RedisServer() as second:
-        named = [("127.0.0.1", first.port)]
-        monkeypatch.setattr(Sentinels, "discover_master", lambda *_: named[-1])
+        primaries = [("127.0.0.1", first.port)]
+        monkeypatch.setattr(Sentinels, "discover_master", lambda *_: primaries[-1])
         link = Link(settings_factory(redis_url="sentinel://a:1/0", redis_sentinel_master="hub"))
         with contextlib.closing(link.client()) as client:
-            used = client.connection_pool.get_connection()
-            named.append(("127.0.0.1", second.port))
+            old_connection = client.connection_pool.get_connection()
+            primaries.append(("127.0.0.1", second.port))
             assert client.ping()
-            client.connection_pool.release(used)
-            # The one that is given back last is taken first.
+            client.connection_pool.release(old_connection)
+            # The connection that was released last would be used first.
             assert client.info("server")["tcp_port"] == second.port
 
 
 def test_no_connection_to_a_sentinel_stays_open(settings_factory: SettingsFactory) -> None:
     with RedisServer() as server:
-        own = server.client()
-        before = own.info("clients")["connected_clients"]
+        server_client = server.client()
+        before = server_client.info("clients")["connected_clients"]
         link = Link(settings_factory(redis_url=f"sentinel://127.0.0.1:{server.port}/0", redis_sentinel_master="hub"))
         with contextlib.closing(link.client(retry=Retry(NoBackoff(), 0))) as client:
-            # It answers, though it is no Sentinel.
+            # The server answers although it is no Sentinel.
             with pytest.raises(redis.ConnectionError, match="unknown command"):
                 client.ping()
-            wait_for(lambda: own.info("clients")["connected_clients"] == before, 10, "it to be closed")
+            wait_for(lambda: server_client.info("clients")["connected_clients"] == before, 10, "it to be closed")
 
 
 def test_threads_that_ask_at_once_lose_no_sentinel() -> None:
@@ -252,15 +252,15 @@ def test_threads_that_ask_at_once_lose_no_sentinel() -> None:
         state = {"is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 2}
         return {"m": {"ip": "h", "port": 1} | state}
 
-    asked = [mock.MagicMock(**{"sentinel_masters.side_effect": partial(answer, name)}) for name in names]
-    sentinels.sentinels = list(asked)
+    sentinel_clients = [mock.MagicMock(**{"sentinel_masters.side_effect": partial(answer, name)}) for name in names]
+    sentinels.sentinels = list(sentinel_clients)
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(lambda _: sentinels.discover_master("m"), range(2))) == [("h", 1)] * 2
-    assert sentinels.sentinels == [asked[1], asked[0], asked[2]]
+    assert sentinels.sentinels == [sentinel_clients[1], sentinel_clients[0], sentinel_clients[2]]
 
 
 @pytest.mark.parametrize("issuer", ["ours", "system"])
-def test_the_given_ca_alone_vouches_for_the_server(
+def test_server_is_verified_only_by_the_configured_ca(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, issuer: str
 ) -> None:
     authorities = {name: TestCa(tmp_path / name) for name in ("ours", "system")}
@@ -287,9 +287,9 @@ def test_the_given_ca_alone_vouches_for_the_server(
 
 def test_connections_are_probed_by_tcp_whatever_kombu_passes() -> None:
     options: dict[str, Any] = {"host": "h", "port": 1, "socket_keepalive": True}
-    for own in (options, {**options, "socket_keepalive_options": None}):
-        assert PlainConnection(**own).socket_keepalive_options == KEEPALIVE
-    # Below the 15 s after which the strictest balancers forget a connection.
+    for connection_options in (options, {**options, "socket_keepalive_options": None}):
+        assert PlainConnection(**connection_options).socket_keepalive_options == KEEPALIVE
+    # The strictest load balancers drop connections after 15 s.
     assert KEEPALIVE[socket.TCP_KEEPIDLE] < 15
     assert KEEPALIVE[socket.TCP_USER_TIMEOUT] <= 30_000
 
@@ -304,21 +304,21 @@ def test_options_of_tcp_are_in_force(redis_url: str, settings_factory: SettingsF
 
 
 class Forgetful(Forwarder):
-    """A balancer that forgets the connections of now without a word: what is sent on them goes nowhere."""
+    """A load balancer that silently drops open connections: data sent on them is lost."""
 
     def forget(self) -> None:
-        """Forget them; new ones pass."""
+        """Drop the open connections; new ones pass."""
         self.forgotten |= set(self.passing)
 
     def pass_on(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
-        """Pass data on, unless the connection is forgotten."""
+        """Forward data unless the connection is dropped."""
         if source not in self.forgotten:
             sink.sendall(data)
 
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every connection has been idle for long enough to be checked."""
+    """Check every connection as if it had been idle for long."""
     monkeypatch.setattr(store_client, "HEALTH_CHECK_INTERVAL", 0.01)
     monkeypatch.setattr(connection_module, "HEALTH_TIMEOUT", 0.2)
 

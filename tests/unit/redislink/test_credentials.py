@@ -1,4 +1,4 @@
-"""Who we are to Redis: which setting wins, and files that change."""
+"""Credentials for Redis: precedence of settings, and files that change."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def test_credentials_follow_the_precedence_of_settings(settings_factory: Setting
     file = tmp_path / "password"
     file.write_text("from-file\n")
 
-    def found(**values: object) -> tuple[str, ...]:
+    def credentials(**values: object) -> tuple[str, ...]:
         return Link(settings_factory(redis_url=url, **values)).credentials.get_credentials()
 
-    assert found() == ("user", "inside")
-    assert found(redis_username="me") == ("me", "inside")
-    assert found(redis_password_file=file) == ("user", "from-file")
+    assert credentials() == ("user", "inside")
+    assert credentials(redis_username="me") == ("me", "inside")
+    assert credentials(redis_password_file=file) == ("user", "from-file")
     file.write_text("rotated")
-    assert found(redis_password_file=file) == ("user", "rotated")
+    assert credentials(redis_password_file=file) == ("user", "rotated")
     url = "redis://:only@h"
-    assert found() == ("only",)
+    assert credentials() == ("only",)
     url = "redis://h"
-    assert found() == ()
+    assert credentials() == ()
 
 
 def test_password_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory
     assert (options["ssl_ca_certs"], options["ssl_cert_reqs"]) == ("/ca", "required")
     assert "mine" not in repr(link).replace(str(mine), "")
     values = configuration(settings)
-    # Kombu goes on from one to the next.
+    # Kombu switches from one address to the next.
     assert values["broker_url"] == "sentinel://a:1/0;sentinel://b:2/0"
     assert values["broker_transport_options"]["master_name"] == "hub"
     assert values["broker_transport_options"]["sentinel_kwargs"]["ssl"] is True

@@ -14,7 +14,7 @@ PROGRAM = ROOT / "deploy" / "krew" / "kubectl-dsf"
 
 
 def run(folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
-    """With these programs on PATH, each of which says how it was called."""
+    """Run the plug-in with these programs on PATH, each of which prints its call."""
     for name in programs:
         (folder / name).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
         (folder / name).chmod(0o755)
@@ -23,22 +23,22 @@ def run(folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("programs", "said"),
+    ("programs", "output"),
     [
         (("dsf", "uv", "pipx"), "dsf status a scorer"),
         (("uv", "pipx"), "uv tool run --quiet --from PACKAGE dsf status a scorer"),
         (("pipx",), "pipx run --quiet --spec PACKAGE dsf status a scorer"),
     ],
 )
-def test_plugin_uses_the_first_available_program(tmp_path: Path, programs: tuple[str, ...], said: str) -> None:
+def test_plugin_uses_the_first_available_program(tmp_path: Path, programs: tuple[str, ...], output: str) -> None:
     version = ran([ROOT / "scripts" / "version"], check=True).stdout.strip()
-    done = run(tmp_path, *programs)
-    assert done.stdout == f"{said}\n".replace("PACKAGE", f"dynamic-scoring-framework=={version}")
-    assert done.returncode == 0
+    process = run(tmp_path, *programs)
+    assert process.stdout == f"{output}\n".replace("PACKAGE", f"dynamic-scoring-framework=={version}")
+    assert process.returncode == 0
 
 
-def test_with_nothing_it_says_what_to_install(tmp_path: Path) -> None:
-    done = run(tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert "uv tool install dynamic-scoring-framework==" in done.stderr
+def test_plugin_names_the_command_to_install_without_any_program(tmp_path: Path) -> None:
+    process = run(tmp_path)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert len(process.stderr.splitlines()) == 1
+    assert "uv tool install dynamic-scoring-framework==" in process.stderr

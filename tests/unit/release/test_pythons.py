@@ -1,4 +1,4 @@
-"""`make pythons`: a Python that cannot be had is named, and nothing is said to be tried on it."""
+"""`make pythons` names a missing Python and does not claim to have tested it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
 def test_missing_python_fails_only_in_ci(ci: str, code: int) -> None:
-    done = ran([ROOT / "scripts" / "pythons"], env=os.environ | {"PYTHONS": "9.9", "CI": ci})
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.splitlines()[-1].endswith("uv fetch it: 9.9")
+    process = ran([ROOT / "scripts" / "pythons"], env=os.environ | {"PYTHONS": "9.9", "CI": ci})
+    assert (process.returncode, process.stdout) == (code, "")
+    assert process.stderr.splitlines()[-1].endswith("uv fetch it: 9.9")

@@ -1,4 +1,4 @@
-"""`scripts/release`: what it refuses, what it commits and tags; and the stamp that `make test-all` leaves for it."""
+"""`scripts/release`: refusals, its commit and tag, and the stamp that `make test-all` writes for it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CHANGES = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-12-24\n\n- More.\
 
 
 class Repository:
-    """A small one with a version, a changelog and the scripts."""
+    """A small repository with a version, a changelog and the scripts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "scripts").mkdir(parents=True)
         for name in ("release", "version", "test"):
             shutil.copy2(ROOT / "scripts" / name, folder / "scripts")
-        # What `scripts/test` starts: the control plane is there, and tests pass unless a file says otherwise.
+        # Programs that `scripts/test` starts: the control plane exists, and tests pass unless a file exists.
         self.write("scripts/controlplane", "#!/bin/sh\n")
         self.write(".venv/bin/python", "#!/bin/sh\n! [ -e broken ]\n")
         self.write(".gitignore", "/.venv/\n/broken\n")
@@ -53,16 +53,16 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    # Who runs the tests may sign commits and tags.
+    # The user who runs the tests may sign commits and tags.
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     return Repository(tmp_path / "repository")
 
 
 def test_tested_commit_is_released(repository: Repository) -> None:
     assert repository.run("scripts/test", "all").returncode == 0
-    done = repository.run("scripts/release", "0.2.0")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "tagged v0.2.0. To publish it: git push origin HEAD v0.2.0\n"
+    process = repository.run("scripts/release", "0.2.0")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout == "tagged v0.2.0. To publish it: git push origin HEAD v0.2.0\n"
     assert repository.git("rev-parse", "v0.2.0^{commit}") == repository.git("rev-parse", "HEAD")
     assert repository.git("cat-file", "-t", "v0.2.0") == "tag"
     assert repository.run("scripts/version").stdout == "0.2.0\n"
@@ -88,27 +88,29 @@ def test_version_already_set_needs_no_commit(repository: Repository) -> None:
         (CHANGES.replace("2026-12-24", "2026-13-24"), "has no date"),
     ],
 )
-def test_without_a_dated_section_of_the_changelog_it_is_refused(
+def test_release_without_a_dated_changelog_section_is_refused(
     repository: Repository, changelog: str, words: str
 ) -> None:
     repository.write("CHANGELOG.md", changelog)
     repository.commit()
     assert repository.run("scripts/test", "all").returncode == 0
-    done = repository.run("scripts/release", "0.2.0")
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert words in done.stderr
+    process = repository.run("scripts/release", "0.2.0")
+    assert process.returncode == 1
+    assert len(process.stderr.splitlines()) == 1
+    assert words in process.stderr
     assert repository.git("tag") == ""
 
 
-def test_each_problem_is_said_and_nothing_changes(repository: Repository) -> None:
+def test_every_problem_is_reported_and_no_file_changes(repository: Repository) -> None:
     repository.git("tag", "v0.2.0")
     repository.write("new.txt", "")
-    done = repository.run("scripts/release", "0.2.0")
-    assert done.returncode == 1
-    said = done.stderr.splitlines()
-    assert len(said) == 3
-    for line, words in zip(said, ("uncommitted changes", "the tag v0.2.0 is there", "`make test-all`"), strict=True):
+    process = repository.run("scripts/release", "0.2.0")
+    assert process.returncode == 1
+    problems = process.stderr.splitlines()
+    assert len(problems) == 3
+    for line, words in zip(
+        problems, ("uncommitted changes", "the tag v0.2.0 is there", "`make test-all`"), strict=True
+    ):
         assert line.startswith("release: ")
         assert words in line
     assert repository.run("scripts/version").stdout == "0.1.0\n"
@@ -120,18 +122,18 @@ def test_release_requires_all_tests_on_this_commit(repository: Repository, case:
         repository.write("broken", "")
     if case == "uncommitted":
         repository.write("new.txt", "")
-    done = repository.run("scripts/test", "all", *(["tests/unit"] if case == "some" else []))
-    assert done.returncode == (1 if case == "failed" else 0)
+    release = repository.run("scripts/test", "all", *(["tests/unit"] if case == "some" else []))
+    assert release.returncode == (1 if case == "failed" else 0)
     if case in {"later", "uncommitted"}:
         repository.write("new.txt", "")
         repository.commit()
-    done = repository.run("scripts/release", "0.2.0")
-    assert done.returncode == 1
-    assert "not all tests have passed on this commit" in done.stderr
+    release = repository.run("scripts/release", "0.2.0")
+    assert release.returncode == 1
+    assert "not all tests have passed on this commit" in release.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("v0.2.0",), ("0.2",), ("0.2.0", "0.3.0")])
 def test_release_takes_one_version(repository: Repository, arguments: tuple[str, ...]) -> None:
-    done = repository.run("scripts/release", *arguments)
-    assert done.returncode == 2
-    assert "usage: scripts/release X.Y.Z" in done.stderr
+    process = repository.run("scripts/release", *arguments)
+    assert process.returncode == 2
+    assert "usage: scripts/release X.Y.Z" in process.stderr

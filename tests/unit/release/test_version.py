@@ -1,4 +1,4 @@
-"""The version stands in pyproject.toml, and everything else that names it follows: `scripts/version`."""
+"""The version is defined in pyproject.toml; `scripts/version` updates all other places."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def run(*command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def tracked() -> list[str]:
-    """Text files of the repository but for tests, which have versions of their own."""
-    # In a container of CI the files belong to another user, which git would not trust.
+    """Return the text files of the repository except tests, which use other versions."""
+    # Files in a container of CI belong to another user, whom git does not trust.
     names = run("git", "-c", "safe.directory=*", "ls-files").stdout.splitlines()
     assert names
     texts = (name for name in names if not re.match(r"(.*/)?tests/", name) and not name.endswith((".png", ".gz")))
@@ -40,8 +40,8 @@ def test_version_is_printed() -> None:
 
 
 def test_repository_names_only_its_version() -> None:
-    done = run("scripts/version", "--check")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    process = run("scripts/version", "--check")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
 
 def test_version_command_changes_all_files(tracked: list[str], tmp_path: Path) -> None:
@@ -59,42 +59,48 @@ def test_version_command_changes_all_files(tracked: list[str], tmp_path: Path) -
     old = re.compile(
         rf"^.*(?:dynamic-scoring|scorer|watcher|version).*\b{re.escape(VERSION)}\b.*$", re.IGNORECASE | re.M
     )
-    left = {
-        name: found
+    outdated_versions = {
+        name: matches
         for name in tracked
         if name not in OWN
-        # Prose may say since when something is so; commands name the version of this checkout.
+        # Prose may mention older versions; commands name the version of this checkout.
         if (
-            found := [
+            matches := [
                 line
                 for line in old.findall((tmp_path / name).read_text())
                 if not name.endswith(".md") or line[0] == "$"
             ]
         )
     }
-    assert left == {}
-    # What uv would write is what is in uv.lock already.
+    assert outdated_versions == {}
+    # The file uv.lock equals the one that uv would write.
     locked = {package["name"]: package for package in tomllib.loads((tmp_path / "uv.lock").read_text())["package"]}
     ours = {name for name in locked if name.startswith("dynamic-scoring-")}
     assert len(ours) == 5
     assert {locked[name]["version"] for name in ours} == {OTHER}
 
 
-def test_no_other_form_is_taken() -> None:
-    done = run("scripts/version", "v1.0")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "usage: scripts/version" in done.stderr
+def test_version_of_another_form_is_refused() -> None:
+    process = run("scripts/version", "v1.0")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "usage: scripts/version" in process.stderr
 
 
-def test_the_chart_takes_the_images_of_its_version_where_pages_and_compose_build_them(tracked: list[str]) -> None:
-    wanted = {f"ghcr.io/open-cluster-management-io/dynamic-scoring-{name}:{VERSION}" for name in ("framework", "agent")}
+def test_chart_pages_and_compose_name_the_images_of_the_version(tracked: list[str]) -> None:
+    expected_images = {
+        f"ghcr.io/open-cluster-management-io/dynamic-scoring-{name}:{VERSION}" for name in ("framework", "agent")
+    }
     objects = chart.render()
     images = {c["image"] for workload in chart.workloads(objects).values() for c in chart.containers(workload)}
-    assert images - {image for image in images if "/library/redis:" in image} == wanted
-    named = re.compile(rf"(?<!\$REGISTRY/)(?<=[\s\"=])[\w./-]*dynamic-scoring-(?:framework|agent):{re.escape(VERSION)}")
+    assert images - {image for image in images if "/library/redis:" in image} == expected_images
+    image_pattern = re.compile(
+        rf"(?<!\$REGISTRY/)(?<=[\s\"=])[\w./-]*dynamic-scoring-(?:framework|agent):{re.escape(VERSION)}"
+    )
     texts = [ROOT / name for name in tracked if name.startswith(("docs/", "deploy/")) and name.endswith(("md", "yaml"))]
-    found = {image for path in [*texts, ROOT / "docker-compose.yaml"] for image in named.findall(path.read_text())}
-    assert found == wanted
+    named_images = {
+        image for path in [*texts, ROOT / "docker-compose.yaml"] for image in image_pattern.findall(path.read_text())
+    }
+    assert named_images == expected_images
 
 
 def test_artifact_hub_shows_those_images_and_the_kinds_of_the_chart() -> None:
@@ -103,8 +109,8 @@ def test_artifact_hub_shows_those_images_and_the_kinds_of_the_chart() -> None:
     images = {image["image"] for image in yaml.safe_load(annotations["artifacthub.io/images"])}
     assert {image.rpartition(":")[2] for image in images} == {described["appVersion"]} == {described["version"]}
     crds = list(yaml.safe_load_all((chart.CHART / "crds" / "crds.yaml").read_text()))
-    wanted = {
+    chart_kinds = {
         (crd["metadata"]["name"], crd["spec"]["names"]["kind"], crd["spec"]["versions"][-1]["name"]) for crd in crds
     }
-    shown = yaml.safe_load(annotations["artifacthub.io/crds"])
-    assert {(crd["name"], crd["kind"], crd["version"]) for crd in shown} == wanted
+    annotated_kinds = yaml.safe_load(annotations["artifacthub.io/crds"])
+    assert {(crd["name"], crd["kind"], crd["version"]) for crd in annotated_kinds} == chart_kinds

@@ -47,8 +47,8 @@ TARGETS = [
 
 
 def test_make_lists_its_targets() -> None:
-    done = ran(["make", "-C", ROOT], check=True)
-    assert re.findall(r"^  make ([a-z-]+) ", done.stdout, re.MULTILINE) == TARGETS
+    process = ran(["make", "-C", ROOT], check=True)
+    assert re.findall(r"^  make ([a-z-]+) ", process.stdout, re.MULTILINE) == TARGETS
 
 
 def test_every_target_that_is_no_file_is_phony() -> None:
@@ -93,40 +93,40 @@ def test_scripts_with_a_shebang_are_executable() -> None:
 
 
 def test_suitable_uv_on_path_is_used(tmp_path: Path) -> None:
-    done = _uv(tmp_path, 'case $1 in --version) echo "uv 0.99.1 (x)";; *) echo "mine: $*";; esac')
-    assert done.stdout == "mine: sync --locked\n"
-    assert done.stderr == ""
+    process = _uv(tmp_path, 'case $1 in --version) echo "uv 0.99.1 (x)";; *) echo "mine: $*";; esac')
+    assert process.stdout == "mine: sync --locked\n"
+    assert process.stderr == ""
 
 
-def test_an_old_uv_is_not_used(tmp_path: Path) -> None:
-    # The copy in the cache is; here it is a stand-in, so that nothing is downloaded.
+def test_outdated_uv_is_not_used(tmp_path: Path) -> None:
+    # A stand-in replaces the copy in the cache, so that no program is downloaded.
     version = re.search(r"^VERSION=(.*)$", (ROOT / "scripts" / "uv").read_text(), re.MULTILINE)
     assert version is not None
     cached = tmp_path / "cache" / "dsf" / f"uv-{version[1]}" / "bin" / "uv"
     cached.parent.mkdir(parents=True)
     cached.write_text('#!/bin/sh\necho "cached: $*"\n')
     cached.chmod(0o755)
-    done = _uv(tmp_path, 'echo "uv 0.8.22"')
-    assert done.stdout == "cached: sync --locked\n"
+    process = _uv(tmp_path, 'echo "uv 0.8.22"')
+    assert process.stdout == "cached: sync --locked\n"
 
 
 def test_missing_python_is_reported(tmp_path: Path) -> None:
-    done = _uv(tmp_path, "exit 1", commands=("sh", "cut", "sort", "head", "mkdir", "mktemp", "rm"))
-    assert done.returncode == 1
-    assert "python3 is not on PATH; install Python 3.11 or newer" in done.stderr
+    process = _uv(tmp_path, "exit 1", commands=("sh", "cut", "sort", "head", "mkdir", "mktemp", "rm"))
+    assert process.returncode == 1
+    assert "python3 is not on PATH; install Python 3.11 or newer" in process.stderr
 
 
 def _uv(folder: Path, code: str, commands: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run scripts/uv where `uv` is a script with this code; with `commands`, where there is nothing else than those."""
-    own = folder / "bin"
-    own.mkdir()
-    (own / "uv").write_text(f"#!/bin/sh\n{code}\n")
-    (own / "uv").chmod(0o755)
+    """Run scripts/uv with a script of this code as `uv`; `commands` are the only other programs, if given."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "uv").write_text(f"#!/bin/sh\n{code}\n")
+    (bin_folder / "uv").chmod(0o755)
     for command in commands:
-        found = shutil.which(command)
-        assert found is not None
-        (own / command).symlink_to(found)
-    path = str(own) if commands else f"{own}:{os.environ['PATH']}"
+        program = shutil.which(command)
+        assert program is not None
+        (bin_folder / command).symlink_to(program)
+    path = str(bin_folder) if commands else f"{bin_folder}:{os.environ['PATH']}"
     return ran(
         ["/bin/sh", ROOT / "scripts" / "uv", "sync", "--locked"],
         env={"PATH": path, "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)},

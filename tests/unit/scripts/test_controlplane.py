@@ -1,4 +1,4 @@
-"""scripts/controlplane where programs are missing, with stand-ins of `go` and setup-envtest; and scripts/test."""
+"""scripts/controlplane with missing programs and stand-ins of `go` and setup-envtest; and scripts/test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ printf "%s" "$folder"
 
 
 def _controlplane(home: Path, *arguments: str, **programs: str) -> subprocess.CompletedProcess[str]:
-    """Run it where nothing else is on PATH than these shell scripts and a few tools."""
+    """Run scripts/controlplane with only these shell scripts and a few tools on PATH."""
     tools = home / "tools"
     tools.mkdir(exist_ok=True)
     for name, code in programs.items():
@@ -50,29 +50,29 @@ def _controlplane(home: Path, *arguments: str, **programs: str) -> subprocess.Co
 
 
 def test_setup_envtest_downloads_what_it_has(tmp_path: Path) -> None:
-    done = _controlplane(tmp_path, "etcd", "kube-apiserver", "kubectl", setup_envtest=_ENVTEST)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(tmp_path / "data" / "kubebuilder-envtest" / "k8s" / "1.36.2-linux-amd64")
+    process = _controlplane(tmp_path, "etcd", "kube-apiserver", "kubectl", setup_envtest=_ENVTEST)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == str(tmp_path / "data" / "kubebuilder-envtest" / "k8s" / "1.36.2-linux-amd64")
     assert (tmp_path / "asked").read_text() == "use 1.36.x --print path\n"
     again = _controlplane(tmp_path, "--no-build", "kubectl", setup_envtest="exit 1")
-    assert again.stdout == done.stdout, "what is downloaded is found without asking"
+    assert again.stdout == process.stdout, "what is downloaded is found without asking"
 
 
 def test_go_builds_what_setup_envtest_does_not_get_and_says_before_what_it_costs(tmp_path: Path) -> None:
     failing = "echo no network >&2; exit 2"
-    done = _controlplane(tmp_path, "etcd", "helm", setup_envtest=failing, go=_GO)
-    assert done.returncode == 0, done.stderr
-    assert "setup-envtest: no network; Go builds them" in done.stderr
-    assert done.stderr.index("10 to 20 minutes") < done.stderr.index("building etcd")
-    folder = Path(done.stdout.strip())
+    process = _controlplane(tmp_path, "etcd", "helm", setup_envtest=failing, go=_GO)
+    assert process.returncode == 0, process.stderr
+    assert "setup-envtest: no network; Go builds them" in process.stderr
+    assert process.stderr.index("10 to 20 minutes") < process.stderr.index("building etcd")
+    folder = Path(process.stdout.strip())
     assert sorted(path.name for path in folder.iterdir()) == ["etcd", "helm"]
     again = _controlplane(tmp_path, "etcd", "helm", go="exit 1")
-    assert again.stdout == done.stdout
+    assert again.stdout == process.stdout
     assert "minutes" not in again.stderr
 
 
 def test_module_cache_folders_are_independent(tmp_path: Path) -> None:
-    """A folder of the cache belongs to one module: nobody builds Kubernetes again for a new Helm."""
+    """Each module has a folder in the cache, so a new Helm does not rebuild Kubernetes."""
     _controlplane(tmp_path, "etcd", "helm", go=_GO)
     folders = sorted(path.name.partition("-")[0] for path in (tmp_path / "cache/dsf/controlplane").glob("*-*/"))
     assert folders == ["etcd", "helm", "links"]
@@ -95,14 +95,14 @@ def test_alone():
 
 
 def test_core_tests_run_while_the_control_plane_is_built(tmp_path: Path) -> None:
-    """A copy of scripts/test, with a stand-in of the build that ends when the core's tests have run."""
+    """Runs a copy of scripts/test with a stand-in of the build that ends after the core's tests."""
     log, built = tmp_path / "log", tmp_path / "built"
     _copy(tmp_path, f"until [ -e {log} ]; do sleep 0.1; done; touch {built}")
     (tmp_path / "test_suite.py").write_text(_SUITE.format(log=str(log), built=str(built)))
     (tmp_path / "test_other.py").write_text("def test_broken():\n    assert False\n")
-    done = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
-    assert log.read_text() == "core kube ", done.stdout + done.stderr
-    assert done.returncode == 1, "a failure of the first part counts after the second"
+    process = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
+    assert log.read_text() == "core kube ", process.stdout + process.stderr
+    assert process.returncode == 1, "a failure of the first part counts after the second"
 
 
 @pytest.mark.parametrize(("tests", "expected"), [("core", "core "), ("kube", "kube ")])
@@ -110,20 +110,20 @@ def test_test_set_runs_only_its_tests(tmp_path: Path, tests: str, expected: str)
     log, built = tmp_path / "log", tmp_path / "built"
     _copy(tmp_path, f"touch {built}")
     (tmp_path / "test_suite.py").write_text(_SUITE.format(log=str(log), built=str(built)))
-    done = ran([tmp_path / "scripts" / "test", tests], cwd=tmp_path, env=_environment(), timeout=170)
-    assert (done.returncode, log.read_text()) == (0, expected), done.stdout + done.stderr
+    process = ran([tmp_path / "scripts" / "test", tests], cwd=tmp_path, env=_environment(), timeout=170)
+    assert (process.returncode, log.read_text()) == (0, expected), process.stdout + process.stderr
     assert built.exists() == (tests == "kube")
 
 
 def test_unknown_set_is_refused_with_the_usage(tmp_path: Path) -> None:
     _copy(tmp_path, "exit 1")
-    done = ran([tmp_path / "scripts" / "test", "most"], cwd=tmp_path, env=_environment(), timeout=170)
-    assert done.returncode == 2
-    assert "usage: scripts/test core|kube|browser|all" in done.stderr
+    process = ran([tmp_path / "scripts" / "test", "most"], cwd=tmp_path, env=_environment(), timeout=170)
+    assert process.returncode == 2
+    assert "usage: scripts/test core|kube|browser|all" in process.stderr
 
 
 def test_ctrl_c_ends_the_build_and_runs_nothing_more(tmp_path: Path) -> None:
-    """pytest catches it, and the script goes on."""
+    """Pytest catches the signal, and the script continues."""
     pid, later = tmp_path / "pid", tmp_path / "later"
     _copy(tmp_path, f"echo $$ >{pid}; exec sleep 300")
     (tmp_path / "test_suite.py").write_text(
@@ -133,8 +133,8 @@ def test_ctrl_c_ends_the_build_and_runs_nothing_more(tmp_path: Path) -> None:
         "    raise KeyboardInterrupt\n\n"
         f"def test_later():\n    pathlib.Path({str(later)!r}).touch()\n"
     )
-    done = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
-    assert (done.returncode, later.exists()) == (2, False), done.stdout + done.stderr
+    process = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
+    assert (process.returncode, later.exists()) == (2, False), process.stdout + process.stderr
 
     def has_ended() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What `make node` says where it cannot run, and its NetworkPolicies as iptables' rules; the rest of it needs root."""
+"""`make node`: errors on unsuitable machines, and NetworkPolicies as rules of iptables; the rest needs root."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_file_has_its_place_in_the_order() -> None:
 
 
 class _Cluster:
-    """Answers with the objects of a test."""
+    """Returns the objects of a test."""
 
     def __init__(self, **kinds: list[dict[str, Any]]) -> None:
         self._kinds = kinds
@@ -81,10 +81,8 @@ def test_selector_supports_the_kubernetes_operators() -> None:
     assert not policies.selects({"matchExpressions": [{"key": "b", "operator": "Exists"}]}, labels)
 
 
-def test_an_upgrade_starts_from_the_newest_tag_else_from_the_last_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Who runs the tests may sign commits and tags.
+def test_upgrade_starts_from_the_newest_tag_or_the_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The user who runs the tests may sign commits and tags.
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     root = tmp_path / "root"
     root.mkdir()
@@ -103,11 +101,11 @@ def test_an_upgrade_starts_from_the_newest_tag_else_from_the_last_commit(
     git("init")
     commit("first")
     (root / "file").write_text("not committed")
-    found = release.last(tmp_path / "commit", root)
-    assert (found.folder / "file").read_text() == "first"
+    built_release = release.last(tmp_path / "commit", root)
+    assert (built_release.folder / "file").read_text() == "first"
     git("tag", "v0.1.0")
     git("tag", "villa")
     commit("second")
-    found = release.last(tmp_path / "tag", root)
-    assert (found.name, (found.folder / "file").read_text()) == ("v0.1.0", "first")
-    assert found.hub_image.endswith("/dynamic-scoring-framework:released-v0.1.0")
+    built_release = release.last(tmp_path / "tag", root)
+    assert (built_release.name, (built_release.folder / "file").read_text()) == ("v0.1.0", "first")
+    assert built_release.hub_image.endswith("/dynamic-scoring-framework:released-v0.1.0")

@@ -1,4 +1,4 @@
-"""Tests of one file run in one process, whatever the versions of pytest and pytest-xdist make of groups."""
+"""Tests of one file run in one process with any version of pytest and pytest-xdist."""
 
 from __future__ import annotations
 
@@ -27,44 +27,44 @@ def test_files_are_not_split(tmp_path: Path) -> None:
         for name in names:
             (tmp_path / folder / f"test_{name}.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    done = ran(
+    process = ran(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-p", "tests.support.distribution"),
             *("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "-n", "2", "--dist", "loadgroup"),
             str(tmp_path),
         ],
         cwd=ROOT,
-        # Others take longer to load than these tests to run.
+        # Loading a worker takes longer than running these tests.
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     workers = {file.stem: set(file.read_text().split()) for file in tmp_path.rglob("*.workers")}
-    assert {len(found) for found in workers.values()} == {1}
-    # These two want the same ports.
+    assert {len(worker_ids) for worker_ids in workers.values()} == {1}
+    # Two files use the same ports.
     assert workers["test_c"] == workers["test_d"]
     assert set.union(*workers.values()) == {"gw0", "gw1"}
 
 
 def test_fleets_are_spread_over_the_other_files_and_all_are_given_out_once() -> None:
     fleets = [f"tests/faults/test_{name}.py" for name in "abc"]
-    others = [f"tests/unit/test_{number:02}.py" for number in range(12)]
+    other_files = [f"tests/unit/test_{number:02}.py" for number in range(12)]
     queue = Spread()
-    for name in fleets + others:
+    for name in fleets + other_files:
         queue[name] = {}
-    given = [queue.popitem(last=False)[0] for _ in range(15)]
-    assert [given.index(name) for name in fleets] == [0, 8, 14]
-    assert [name for name in given if name not in fleets] == others
+    order = [queue.popitem(last=False)[0] for _ in range(15)]
+    assert [order.index(name) for name in fleets] == [0, 8, 14]
+    assert [name for name in order if name not in fleets] == other_files
     assert not queue
 
 
 def test_files_of_the_api_server_follow_each_other() -> None:
     asking = ["tests/integration/api/test_crds.py", "tests/integration/hub/kube/test_gitops.py"]
-    others = [
+    other_files = [
         "tests/integration/agent/test_small.py",
         "tests/integration/store/test_ticks.py",
         "tests/unit/test_log.py",
     ]
     queue = Spread()
-    for name in sorted(asking + others):
+    for name in sorted(asking + other_files):
         queue[name] = {}
-    assert [queue.popitem(last=False)[0] for _ in range(5)] == [*others[:2], *asking, others[2]]
+    assert [queue.popitem(last=False)[0] for _ in range(5)] == [*other_files[:2], *asking, other_files[2]]

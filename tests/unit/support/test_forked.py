@@ -1,4 +1,4 @@
-"""A forked command is what a process is."""
+"""A forked command behaves like a process."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ROOT = Path(__file__).parents[3]
 def test_forked_command_behaves_like_a_process(
     arguments: tuple[str, ...], settings: dict[str, str], tmp_path: Path
 ) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
-    environment = kept | {"COLUMNS": "100", "XDG_STATE_HOME": str(tmp_path)} | settings
+    foreign_variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    environment = foreign_variables | {"COLUMNS": "100", "XDG_STATE_HOME": str(tmp_path)} | settings
     fresh = ran([sys.executable, "-m", "dsf.cli", *arguments], env=environment)
-    made = forked.dsf(arguments, environment)
-    assert (made.returncode, made.stdout, made.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
+    process = forked.dsf(arguments, environment)
+    assert (process.returncode, process.stdout, process.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
     assert fresh.stdout + fresh.stderr
 
 
@@ -43,49 +43,51 @@ def test_forked_command_behaves_like_a_process(
 WEB = {"DSF_LISTEN_PORT": "0", "DSF_PROBE_PORT": "0", "DSF_TARGET": "web"}
 
 
-def test_much_is_whole_and_nothing_is_inherited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_output_is_complete_and_no_environment_is_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DSF_LOG_LEVEL", "wrong")
-    done = forked.dsf(["crds"], {"PYTHONUTF8": "1", "XDG_STATE_HOME": str(tmp_path)})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("---\napiVersion:")
-    assert len(done.stdout) > 65_536
+    process = forked.dsf(["crds"], {"PYTHONUTF8": "1", "XDG_STATE_HOME": str(tmp_path)})
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("---\napiVersion:")
+    assert len(process.stdout) > 65_536
 
 
 def _loaded(*modules: str) -> set[str]:
-    """What a process has loaded that imports these."""
-    told = ran(
+    """Return the modules that a process has loaded after importing these."""
+    process = ran(
         [sys.executable, "-c", f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)"], cwd=ROOT, check=True
     )
-    return set(told.stdout.split())
+    return set(process.stdout.split())
 
 
 def test_modules_sensitive_to_load_order_are_not_preloaded() -> None:
-    # Others load nothing of ours.
+    # Modules of other packages load no module of this project.
     modules = set(itertools.chain.from_iterable(forkserver.LOADED.values()))
-    told = _loaded(*(name for name in modules if name.startswith(("dsf.", "celery."))))
-    assert {"redis", "pydantic"} <= told
-    assert "dsf.celery" not in told
+    loaded_modules = _loaded(*(name for name in modules if name.startswith(("dsf.", "celery."))))
+    assert {"redis", "pydantic"} <= loaded_modules
+    assert "dsf.celery" not in loaded_modules
     assert {"rich", "structlog"}.isdisjoint(_loaded(*forkserver.LOADED["dsf.cli"]))
 
 
 def test_forked_process_has_its_own_session_arguments_and_environment(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": "redis://127.0.0.1:1/0", **WEB}
-    made = forked.Forked("dsf.hub", tmp_path / "log", environment, inherit=False)
+    process = forked.Forked("dsf.hub", tmp_path / "log", environment, inherit=False)
     try:
-        wait_for(lambda: "page listens" in made.tail(), 30, "the page to listen")
-        assert os.getsid(made.pid) == made.pid != os.getsid(0)
-        assert made.is_running
-        made.signal(signal.SIGTERM)
-        assert made.wait() == 0, made.tail()
-        assert not made.is_running
+        wait_for(lambda: "page listens" in process.tail(), 30, "the page to listen")
+        assert os.getsid(process.pid) == process.pid != os.getsid(0)
+        assert process.is_running
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0, process.tail()
+        assert not process.is_running
     finally:
-        made.kill()
+        process.kill()
 
 
 def test_killed_process_reports_its_signal(tmp_path: Path) -> None:
-    made = forked.Forked("dsf.hub", tmp_path / "log", WEB)
-    made.kill()
-    assert made.wait() == -signal.SIGKILL
+    process = forked.Forked("dsf.hub", tmp_path / "log", WEB)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
 
 
 def test_processes_end_with_the_one_that_has_started_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a test sets up of logging is gone with it."""
+"""Logging that a test configures is removed after it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def test_closed_file_receives_no_log_lines(
     root = logging.getLogger()
     before = root.handlers[:], root.level, structlog.is_configured()
     log = dsf.log.get("tests")
-    own = io.StringIO()
+    first_stream = io.StringIO()
     with logging_as_it_was():
-        with contextlib.redirect_stderr(own):
+        with contextlib.redirect_stderr(first_stream):
             dsf.log.setup(settings_factory(log_level="DEBUG"))
         log.warning("of this one")
-        assert "of this one" in own.getvalue()
-    own.close()
+        assert "of this one" in first_stream.getvalue()
+    first_stream.close()
     assert (root.handlers, root.level, structlog.is_configured()) == before
     log.warning("of the next one")
-    said = capsys.readouterr()
-    assert "of the next one" in said.out + said.err
-    assert "Logging error" not in said.err
+    captured = capsys.readouterr()
+    assert "of the next one" in captured.out + captured.err
+    assert "Logging error" not in captured.err
 
 
 def test_earlier_logging_setup_is_restored(settings_factory: SettingsFactory) -> None:

@@ -1,4 +1,4 @@
-"""The list of planted mistakes fits the code: `make mistakes` takes minutes to find that out."""
+"""The list of planted mistakes matches the code, which `make mistakes` needs minutes to check."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ mistakes = _script()
 LISTED = mistakes.listed()
 
 
-def test_mistakes_are_sixty_in_as_many_places() -> None:
-    assert len({one.old for one in LISTED}) == len({one.what for one in LISTED}) == len(LISTED) == 60
+def test_mistakes_are_sixty_in_distinct_places() -> None:
+    assert len({mistake.old for mistake in LISTED}) == len({mistake.what for mistake in LISTED}) == len(LISTED) == 60
 
 
-@pytest.mark.parametrize("one", LISTED, ids=[one.what for one in LISTED])
-def test_each_applies_once_and_is_code(one: Any) -> None:
-    file = one.place()
-    text = mistakes.sources()[file].replace(one.old, one.new)
+@pytest.mark.parametrize("mistake", LISTED, ids=[mistake.what for mistake in LISTED])
+def test_each_mistake_applies_once_and_is_code(mistake: Any) -> None:
+    file = mistake.place()
+    text = mistakes.sources()[file].replace(mistake.old, mistake.new)
     assert text != mistakes.sources()[file]
     assert text.count("\n") == mistakes.sources()[file].count("\n")
     if file.endswith(".py"):

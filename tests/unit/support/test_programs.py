@@ -1,4 +1,4 @@
-"""No test meets a half-made cache: programs are fetched before the first one starts."""
+"""Programs are fetched before the first test starts, so tests never see an incomplete cache."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ UNIT = sorted(
 
 @pytest.mark.parametrize("target", ["test", "test-fast", "test-kube", "test-browser", "test-all", "soak"])
 def test_make_fetches_programs_before_tests(target: str) -> None:
-    done = ran(["make", "-n", target], cwd=ROOT, check=True)
+    process = ran(["make", "-n", target], cwd=ROOT, check=True)
     fetching, running = (
-        done.stdout.index(words)
+        process.stdout.index(words)
         for words in ("-m tests.support.programs", "-m pytest" if target in ("test-fast", "soak") else "scripts/test")
     )
     assert fetching < running
 
 
-def test_all_are_fetched_whatever_one_of_them_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_all_programs_are_fetched_although_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched_programs: list[str] = []
 
     def find(name: str) -> None:
-        asked.append(name)
+        searched_programs.append(name)
         if name == "prometheus":
             raise ToolError("prometheus is not on PATH")
 
     monkeypatch.setattr(programs, "find", find)
     assert list(programs.fetch()) == ["prometheus is not on PATH"]
-    assert asked == list(programs.PROGRAMS)
+    assert searched_programs == list(programs.PROGRAMS)
 
 
-def test_fast_tests_fetch_what_unit_tests_use_alone() -> None:
-    """Files of unit tests name each program that they search for, and those of the shared Redis."""
-    used = {"redis-server"}
+def test_fast_tests_fetch_only_programs_of_unit_tests() -> None:
+    """Checks programs that files of unit tests search for, and those of the shared Redis."""
+    used_programs = {"redis-server"}
     for file in (file for folder in UNIT for file in folder.rglob("test_*.py")):
-        used.update(re.findall(r"""programs\.find\(["']([a-z-]+)["']""", file.read_text(encoding="utf-8")))
+        used_programs.update(re.findall(r"""programs\.find\(["']([a-z-]+)["']""", file.read_text(encoding="utf-8")))
     command = ran(["make", "-n", "test-fast"], cwd=ROOT, check=True).stdout
     (fetched,) = re.findall(r"tests\.support\.programs (.*)", command)
-    assert set(fetched.split()) == used
+    assert set(fetched.split()) == used_programs
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The test server itself: it keeps port and data over a kill."""
+"""The test server keeps its port and data after a kill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_killed_server_restarts_with_its_data() -> None:
 
 
 def test_restart_uses_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one comes to this machine meanwhile, and its data would be of a kind that this one does not know."""
+    """A newer Redis may be installed meanwhile, whose data the old version cannot read."""
     with RedisServer(aof=True) as server:
         client = server.client()
         client.set("kept", "yes")

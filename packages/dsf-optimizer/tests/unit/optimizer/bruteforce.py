@@ -1,4 +1,4 @@
-"""The best plan of a small problem by trying everything, and random problems. Knows nothing of how `solve` works."""
+"""The best plan of a small problem by exhaustive search, and random problems. Independent of `solve`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNIT = 10_000
 
 
 def score(problem: PlanInput, workload: Workload, cluster: Cluster, configuration: Configuration) -> int | None:
-    """The weighted sum of one replica in ten-thousandths; None when the option is forbidden."""
+    """Return the weighted sum of one replica in ten-thousandths, or None if the option is forbidden."""
     total = 0
     for preference in problem.preferences:
         table = next((table for table in cluster.scores if table.score == preference.score), None)
@@ -52,10 +52,12 @@ def _exact(value: float) -> int:
 
 
 def best(problem: PlanInput) -> tuple[Key, Counts]:
-    """The best plan in the documented order: sum in ten-thousandths, replicas placed, replicas that stay, names."""
-    workloads = sorted(problem.workloads, key=lambda one: one.name)
-    clusters = sorted(problem.clusters, key=lambda one: one.name)
-    configurations = [(one, conf) for one in clusters for conf in sorted(one.configurations, key=lambda c: c.name)]
+    """Return the best plan in the documented order: sum in ten-thousandths, placed and kept replicas, names."""
+    workloads = sorted(problem.workloads, key=lambda workload: workload.name)
+    clusters = sorted(problem.clusters, key=lambda cluster: cluster.name)
+    configurations = [
+        (cluster, conf) for cluster in clusters for conf in sorted(cluster.configurations, key=lambda c: c.name)
+    ]
     values = {
         (workload.name, cluster.name, configuration.name): score(problem, workload, cluster, configuration)
         for workload in workloads
@@ -76,12 +78,16 @@ def best(problem: PlanInput) -> tuple[Key, Counts]:
         return total, sum(counts.values()), stays, tuple(counts.get(option, 0) for option in values)
 
     winner: tuple[Key, Counts] | None = None
-    for chosen in itertools.product(*[(None, *one.configurations) for one in clusters]):
-        pairs = [(cluster, one) for cluster, one in zip(clusters, chosen, strict=True) if one is not None]
-        for counts in _fill(values, workloads, pairs, {}, [dict(one.supply) for _, one in pairs]):
-            found = key(counts)
-            if winner is None or found > winner[0]:
-                winner = found, counts
+    for choice in itertools.product(*[(None, *cluster.configurations) for cluster in clusters]):
+        pairs = [
+            (cluster, configuration)
+            for cluster, configuration in zip(clusters, choice, strict=True)
+            if configuration is not None
+        ]
+        for counts in _fill(values, workloads, pairs, {}, [dict(configuration.supply) for _, configuration in pairs]):
+            candidate = key(counts)
+            if winner is None or candidate > winner[0]:
+                winner = candidate, counts
     assert winner is not None
     return winner
 
@@ -96,33 +102,36 @@ def _fill(
     if not workloads:
         yield dict(counts)
         return
-    workload, *others = workloads
-    most = min(workload.replicas, workload.per_cluster or workload.replicas)
+    workload, *further_workloads = workloads
+    max_replicas = min(workload.replicas, workload.per_cluster or workload.replicas)
     options = [(workload.name, cluster.name, configuration.name) for cluster, configuration in pairs]
-    ranges = [range(most + 1) if values[option] is not None else range(1) for option in options]
+    ranges = [range(max_replicas + 1) if values[option] is not None else range(1) for option in options]
     for numbers in itertools.product(*ranges):
         if sum(numbers) > workload.replicas:
             continue
-        left = [
+        remaining = [
             {
                 kind: amounts.get(kind, 0) - number * workload.request.get(kind, 0)
                 for kind in {*amounts, *workload.request}
             }
             for number, amounts in zip(numbers, free, strict=True)
         ]
-        if any(amount < 0 for amounts in left for amount in amounts.values()):
+        if any(amount < 0 for amounts in remaining for amount in amounts.values()):
             continue
-        more = {option: number for option, number in zip(options, numbers, strict=True) if number}
-        yield from _fill(values, others, pairs, {**counts, **more}, left)
+        placed_counts = {option: number for option, number in zip(options, numbers, strict=True) if number}
+        yield from _fill(values, further_workloads, pairs, {**counts, **placed_counts}, remaining)
 
 
 def counts_of(plan: Plan) -> Counts:
-    """The plan as the brute force writes one."""
-    return {(one.workload, one.cluster, one.policy): one.replicas for one in plan.assignments}
+    """Return the counts of a plan as the brute force represents them."""
+    return {
+        (assignment.workload, assignment.cluster, assignment.policy): assignment.replicas
+        for assignment in plan.assignments
+    }
 
 
 def random_problem(seed: int) -> PlanInput:
-    """A small problem with everything there is: kinds, replicas, bad scores, ties, weights, current places."""
+    """Return a small problem with every feature: kinds, replicas, bad scores, ties, weights, current places."""
     rng = random.Random(seed)
     kinds = rng.choice([["gpu"], ["gpu"], ["gpu", "cpu"]])
     devices = ["all", "2g", "3g"][: rng.randint(1, 3)]
@@ -155,7 +164,7 @@ def random_problem(seed: int) -> PlanInput:
                 )
                 for number in range(rng.randint(0, 3))
             ),
-            tuple(table(one) for one in preferences if rng.random() < 0.96),
+            tuple(table(preference) for preference in preferences if rng.random() < 0.96),
         )
         for name in names
     ]
@@ -182,34 +191,34 @@ def random_problem(seed: int) -> PlanInput:
 
 
 def shuffled(problem: PlanInput, rng: random.Random) -> PlanInput:
-    """The same problem in another order."""
+    """Return the same problem in another order."""
 
     def mixed(parts: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(rng.sample(parts, len(parts)))
 
     clusters = [
         Cluster(
-            one.name,
-            mixed(one.configurations),
+            cluster.name,
+            mixed(cluster.configurations),
             mixed(
                 tuple(
                     ScoreTable(table.score, dict(mixed(tuple(table.items.items()))), table.valid_until)
-                    for table in one.scores
+                    for table in cluster.scores
                 )
             ),
         )
-        for one in problem.clusters
+        for cluster in problem.clusters
     ]
     workloads = [
         Workload(
-            one.name,
-            one.app,
-            dict(mixed(tuple(one.request.items()))),
-            one.replicas,
-            one.per_cluster,
-            mixed(one.current),
+            workload.name,
+            workload.app,
+            dict(mixed(tuple(workload.request.items()))),
+            workload.replicas,
+            workload.per_cluster,
+            mixed(workload.current),
         )
-        for one in problem.workloads
+        for workload in problem.workloads
     ]
     return PlanInput(
         mixed(tuple(workloads)), mixed(tuple(clusters)), mixed(problem.preferences), problem.now, problem.keep_current

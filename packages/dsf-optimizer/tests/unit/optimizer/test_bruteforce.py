@@ -1,4 +1,4 @@
-"""Plans against the best one of all that there are."""
+"""Plans compared with the best possible plan."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ def check(problem: PlanInput) -> Plan:
     assert plan.status is Status.OPTIMAL
     assert (plan.coverage in (Coverage.ALL_PLACED, Coverage.PART_PLACED)) == bool(counts)
     assert (plan.coverage is Coverage.ALL_PLACED) == bool(counts and not plan.unplaced)
-    assert sum(one.replicas for one in plan.assignments) == placed
-    assert sum(one.kept for one in plan.assignments) == stays
+    assert sum(assignment.replicas for assignment in plan.assignments) == placed
+    assert sum(assignment.kept for assignment in plan.assignments) == stays
     check_books(problem, plan)
     return plan
 
 
 def check_books(problem: PlanInput, plan: Plan) -> None:
-    """Never over capacity, one configuration a cluster and none without a workload, every replica accounted for."""
-    chosen = {one.cluster: one for one in plan.configurations}
-    assert len(chosen) == len(plan.configurations)
-    assert {(one.cluster, one.policy) for one in plan.assignments} == {
-        (one.cluster, one.policy) for one in plan.configurations
+    """Check capacities, one used configuration per cluster, and that every replica is counted."""
+    configuration_by_cluster = {configuration.cluster: configuration for configuration in plan.configurations}
+    assert len(configuration_by_cluster) == len(plan.configurations)
+    assert {(assignment.cluster, assignment.policy) for assignment in plan.assignments} == {
+        (configuration.cluster, configuration.policy) for configuration in plan.configurations
     }
-    workloads = {one.name: one for one in problem.workloads}
-    clusters = {one.name: one for one in problem.clusters}
-    for cluster, one in chosen.items():
-        supply = next(conf.supply for conf in clusters[cluster].configurations if conf.name == one.policy)
-        used: Counter[str] = Counter()
+    workloads = {workload.name: workload for workload in problem.workloads}
+    clusters = {definition.name: definition for definition in problem.clusters}
+    for cluster, placed in configuration_by_cluster.items():
+        supply = next(conf.supply for conf in clusters[cluster].configurations if conf.name == placed.policy)
+        used_amounts: Counter[str] = Counter()
         for assignment in plan.assignments:
             if assignment.cluster == cluster:
                 for kind, amount in workloads[assignment.workload].request.items():
-                    used[kind] += amount * assignment.replicas
-        assert all(amount <= supply.get(kind, 0) for kind, amount in used.items())
-        assert {kind: amount for kind, amount in used.items() if amount} == {
-            kind: amount for kind, amount in one.used.items() if amount
+                    used_amounts[kind] += amount * assignment.replicas
+        assert all(amount <= supply.get(kind, 0) for kind, amount in used_amounts.items())
+        assert {kind: amount for kind, amount in used_amounts.items() if amount} == {
+            kind: amount for kind, amount in placed.used.items() if amount
         }
     counted: Counter[str] = Counter()
     for entry in (*plan.assignments, *plan.unplaced):
         counted[entry.workload] += entry.replicas
-    assert counted == Counter({one.name: one.replicas for one in problem.workloads})
-    assert [one.workload for one in plan.explanation] == sorted(workloads)
+    assert counted == Counter({workload.name: workload.replicas for workload in problem.workloads})
+    assert [explanation.workload for explanation in plan.explanation] == sorted(workloads)
 
 
 @pytest.mark.parametrize("first", range(0, 400, CHUNK))
@@ -79,12 +79,12 @@ def test_random_problems_have_the_best_plan(first: int) -> None:
         problem = random_problem(seed)
         plan = check(problem)
         if seed % 10 == 0:
-            # In another order it is the same.
+            # The order of the input does not change the plan.
             assert solve(shuffled(problem, random.Random(seed))) == plan
 
 
 @pytest.mark.parametrize("first", range(5000, 5300, CHUNK))
-def test_the_way_of_large_problems_gives_the_same(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_large_problems_finds_the_best_plan(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MEDIUM", 0)
     monkeypatch.setattr(search, "_PER_ROW", 1)
     monkeypatch.setattr(search, "_CORE", 1)
@@ -95,7 +95,7 @@ def test_the_way_of_large_problems_gives_the_same(first: int, monkeypatch: pytes
 
 @st.composite
 def problems(draw: st.DrawFn) -> PlanInput:
-    """Problems of one score, drawn so that a failing one is made small."""
+    """Draw problems of one score, which Hypothesis can shrink."""
     devices = st.sampled_from(["a", "b"])
     amounts = st.integers(0, 4)
     names = ["c1", "c2", "c3"][: draw(st.integers(1, 3))]

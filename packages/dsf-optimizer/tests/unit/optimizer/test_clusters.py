@@ -1,4 +1,4 @@
-"""The clusters of a plan, of a hub with thousands."""
+"""The clusters of a plan on a hub with thousands."""
 
 from __future__ import annotations
 

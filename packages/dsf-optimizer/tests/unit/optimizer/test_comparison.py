@@ -1,4 +1,4 @@
-"""What a plan changes for each workload and cluster."""
+"""The changes of a plan for each workload and cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compare(now: PlanView, plan: Plan) -> PlanComparison:
 
 
 def both() -> tuple[Plan, Plan]:
-    """First both are on c1; then c2 is better for b."""
+    """Return a plan with both workloads on c1, and a later one for which c2 is better for b."""
     first = planned({"c1": {"a;half": 50, "b;half": 60}, "c2": {"a;all": 1, "b;all": 10}}, SIZES)
     second = planned({"c1": {"a;half": 50, "b;half": 60}, "c2": {"a;all": 1, "b;all": 90}}, SIZES)
     return first, second
@@ -38,29 +38,29 @@ def both() -> tuple[Plan, Plan]:
 
 def test_comparison_lists_moves_first_with_their_reasons() -> None:
     first, second = both()
-    found = compare(first.placed, second)
-    assert (found.score_now, found.score_proposed) == (110, 140)
-    b, a = found.moves
+    comparison = compare(first.placed, second)
+    assert (comparison.score_now, comparison.score_proposed) == (110, 140)
+    b, a = comparison.moves
     assert (b.workload, b.change, a.workload, a.change) == ("b", "moves", "a", "stays")
-    assert ([one.cluster for one in b.now], [one.cluster for one in b.proposed]) == (["c1"], ["c2"])
+    assert ([place.cluster for place in b.now], [place.cluster for place in b.proposed]) == (["c1"], ["c2"])
     assert b.next_best == "c1 with half (60)"
     assert b.why == "scores 30 less"
-    assert all(one.changes for one in found.clusters)
-    c1, c2 = found.clusters
-    assert [one.workload for one in c1.now.blocks] == ["b", "a"]
-    assert [one.workload for one in c1.proposed.blocks] == ["a"]
+    assert all(cluster.changes for cluster in comparison.clusters)
+    c1, c2 = comparison.clusters
+    assert [block.workload for block in c1.now.blocks] == ["b", "a"]
+    assert [block.workload for block in c1.proposed.blocks] == ["a"]
     assert (c2.now.policy, c2.proposed.policy, c2.proposed.device) == ("", "p-all", "all")
-    assert [(one.share, one.score) for one in c1.now.blocks] == [(0.5, 60), (0.5, 50)]
+    assert [(block.share, block.score) for block in c1.now.blocks] == [(0.5, 60), (0.5, 50)]
 
 
 def test_comparison_handles_first_same_and_empty_plans() -> None:
     first, _ = both()
-    assert {one.change for one in compare(PlanView(), first).moves} == {"is placed"}
+    assert {move.change for move in compare(PlanView(), first).moves} == {"is placed"}
     same = compare(first.placed, first)
-    assert {one.change for one in same.moves} == {"stays"}
-    assert not any(one.changes for one in same.clusters)
+    assert {move.change for move in same.moves} == {"stays"}
+    assert not any(cluster.changes for cluster in same.clusters)
     nothing = planned({"c1": {"a;half": 50}}, {"a": 5, "b": 1})
-    changes = {one.workload: one for one in compare(first.placed, nothing).moves}
+    changes = {move.workload: move for move in compare(first.placed, nothing).moves}
     assert changes["b"].change == "is taken away"
     assert changes["b"].unplaced == 1
     assert changes["b"].why
@@ -69,8 +69,16 @@ def test_comparison_handles_first_same_and_empty_plans() -> None:
 
 def test_stored_comparison_is_truncated() -> None:
     first, _ = both()
-    found = compare(first.placed, first)
-    assert (found.namespace, found.plan_id, found.applied, found.status) == ("n", "x", True, "Optimal")
-    kept = found.model_copy(update={"moves": found.moves[:1] * (MAX_ROWS + 7)}).cut()
-    assert (len(kept.moves), kept.more_moves) == (MAX_ROWS, 7)
-    assert PlanComparison.model_validate_json(kept.model_dump_json(by_alias=True)).moves == kept.moves
+    comparison = compare(first.placed, first)
+    assert (comparison.namespace, comparison.plan_id, comparison.applied, comparison.status) == (
+        "n",
+        "x",
+        True,
+        "Optimal",
+    )
+    stored_comparison = comparison.model_copy(update={"moves": comparison.moves[:1] * (MAX_ROWS + 7)}).cut()
+    assert (len(stored_comparison.moves), stored_comparison.more_moves) == (MAX_ROWS, 7)
+    assert (
+        PlanComparison.model_validate_json(stored_comparison.model_dump_json(by_alias=True)).moves
+        == stored_comparison.moves
+    )

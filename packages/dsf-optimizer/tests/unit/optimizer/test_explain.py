@@ -1,4 +1,4 @@
-"""Why a workload is where it is."""
+"""Explanations of the places of workloads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planned(scores: dict[str, dict[str, int]], sizes: dict[str, int]) -> Plan:
 
 
 def why(plan: Plan, name: str) -> ExplanationView:
-    return next(one for one in plan.explanation if one.workload == name)
+    return next(explanation for explanation in plan.explanation if explanation.workload == name)
 
 
 def option(cluster: str, device: str, score: float) -> OptionView:
@@ -76,13 +76,13 @@ def test_explanations_of_drawn_problems_hold() -> None:
             (table.clusters[table.cluster_of[column]], configuration.device)
             for column, configuration in enumerate(table.configurations)
         ]
-        for one in solve(problem).explanation:
-            assert "scores 0 " not in one.message
-            refused = table.refused[rows[one.workload]]
-            usable = [option for column, option in enumerate(options) if not refused[column]]
-            if len(usable) > len(one.chosen):
-                assert one.next_best is not None
-                assert (one.next_best.cluster, one.next_best.device) in usable
+        for explanation in solve(problem).explanation:
+            assert "scores 0 " not in explanation.message
+            refused_options = table.refused[rows[explanation.workload]]
+            usable = [option for column, option in enumerate(options) if not refused_options[column]]
+            if len(usable) > len(explanation.chosen):
+                assert explanation.next_best is not None
+                assert (explanation.next_best.cluster, explanation.next_best.device) in usable
 
 
 def test_equal_ones() -> None:
@@ -91,7 +91,7 @@ def test_equal_ones() -> None:
     assert why(plan, "a").next_best == option("c2", "all", 5.0)
 
 
-def test_the_only_option() -> None:
+def test_single_option_has_no_alternative() -> None:
     clusters = (Cluster("c1", (Configuration("p", "all", {"gpu": 1}),), (ScoreTable("s", {"a;all": 5}),)),)
     plan = solve(PlanInput((Workload("a", "a", {"gpu": 1}),), clusters, (Preference("s"),)))
     assert (plan.explanation[0].reason, plan.explanation[0].message) == (
@@ -123,7 +123,9 @@ def test_the_only_option() -> None:
 )
 def test_unplaced(scores: dict[str, dict[str, int]], reason: Reason, message: str) -> None:
     plan = planned(scores, {"a": 1, "b": 1, "c": 1})
-    assert [(one.workload, one.reason, one.message) for one in plan.unplaced] == [("a", reason, message)]
+    assert [(unplaced.workload, unplaced.reason, unplaced.message) for unplaced in plan.unplaced] == [
+        ("a", reason, message)
+    ]
 
 
 def test_early_stopped_search_claims_no_reason() -> None:
@@ -140,4 +142,4 @@ def test_early_stopped_search_claims_no_reason() -> None:
     best = solve(problem)
     early = solve(problem, SearchLimits(time_limit=1e-6))
     assert early.objective <= best.objective <= early.bound
-    assert all(one.message for one in early.explanation)
+    assert all(explanation.message for explanation in early.explanation)

@@ -1,4 +1,4 @@
-"""Manifests in, problem or all mistakes out; and the two instances of the walk-through end to end."""
+"""Manifests are read into a problem or a list of all errors; the two walk-through instances end to end."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("values", "device", "objective"), [(upstream.PERFORMANCE, "3g.48gb", 115), (upstream.POWER, "2g.24gb", 170)]
 )
-def test_the_walk_through(values: dict[str, tuple[int, int]], device: str, objective: int) -> None:
+def test_walk_through_places_both_apps(values: dict[str, tuple[int, int]], device: str, objective: int) -> None:
     scores = upstream.scores("score", values, "2030-01-01T00:05:00Z")
     problem = read_problem(upstream.workloads(), upstream.policies(), scores, [Preference("score")], now=NOW)
     plan = solve(problem)
     assert (plan.status, plan.objective, plan.gap, plan.unplaced) == (Status.OPTIMAL, objective, 0, [])
-    assert [(one.cluster, one.device) for one in plan.configurations] == [("cluster1", device), ("cluster2", device)]
-    assert [(one.workload, one.cluster) for one in plan.assignments] == [
+    assert [(configuration.cluster, configuration.device) for configuration in plan.configurations] == [
+        ("cluster1", device),
+        ("cluster2", device),
+    ]
+    assert [(assignment.workload, assignment.cluster) for assignment in plan.assignments] == [
         ("mwrs-app01", "cluster1"),
         ("mwrs-app02", "cluster2"),
     ]
@@ -47,11 +50,11 @@ def test_both_scores_mixed_and_where_workloads_are_now() -> None:
         current={"mwrs-app01": [Current("cluster2")]},
     )
     plan = solve(problem)
-    assert [(one.workload, one.cluster, one.device) for one in plan.assignments] == [
+    assert [(assignment.workload, assignment.cluster, assignment.device) for assignment in plan.assignments] == [
         ("mwrs-app01", "cluster2", "2g.24gb"),
         ("mwrs-app02", "cluster1", "3g.48gb"),
     ]
-    # app01 has 45 on both, where the policy of 2g.24gb comes first by name; app02 has 55 on 3g.48gb; 2 for staying.
+    # app01 scores 45 on both, so the policy of 2g.24gb is first by name; app02 scores 55 on 3g.48gb; staying adds 2.
     assert (plan.score_sum, plan.objective) == (100, 102)
 
 
@@ -63,7 +66,7 @@ def test_scores_of_others_and_expired_ones() -> None:
     ]
     plan = solve(read_problem(upstream.workloads(), upstream.policies(), scores, [Preference("score")], now=NOW))
     assert (plan.status, plan.coverage) == (Status.OPTIMAL, Coverage.NOTHING_PLACED)
-    assert {one.reason for one in plan.unplaced} == {Reason.EXPIRED}
+    assert {unplaced.reason for unplaced in plan.unplaced} == {Reason.EXPIRED}
 
 
 def test_score_object_without_status_has_no_items() -> None:

@@ -1,4 +1,4 @@
-"""Which plans would take workloads away for want of scores."""
+"""Plans that would remove workloads because scores are missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def cluster(name: str, value: int | None, *, supply: int = 2, expired: bool = False) -> Cluster:
-    """One with the device d; `value`: the score of everything, None: it has none."""
+    """Return a cluster with the device d; `value` is its score of every app, None means no score."""
     items = {} if value is None else {f"{app};d": value for app in "ab"}
     until = NOW - timedelta(seconds=1) if expired else None
     return Cluster(name, (Configuration("p", "d", {"g": supply}),), (ScoreTable("s", items, until),))
@@ -27,15 +27,15 @@ def workload(app: str, *places: str, replicas: int = 1, per_cluster: int | None 
     return Workload(f"w{app}", app, {"g": 2}, replicas, per_cluster, current)
 
 
-def found(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
-    """What stands against a plan after one with every workload at its current places."""
+def losses_of(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
+    """Return the losses of a new plan if the previous one has every workload at its current places."""
     previous = PlanView(
         assignments=[
             AssignmentView(
-                workload=one.name, cluster=place.cluster, policy="p", device="d", score=1, replicas=1, kept=0
+                workload=definition.name, cluster=place.cluster, policy="p", device="d", score=1, replicas=1, kept=0
             )
-            for one in workloads
-            for place in one.current
+            for definition in workloads
+            for place in definition.current
         ],
         configurations=[],
     )
@@ -43,9 +43,9 @@ def found(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
     return losses(plan, previous)
 
 
-@pytest.mark.parametrize("gone", [cluster("c1", None), cluster("c1", 9, expired=True)])
-def test_the_place_is_unknown(gone: Cluster) -> None:
-    (message,) = found([workload("a", "c1")], [gone, cluster("c2", 9, supply=1)])
+@pytest.mark.parametrize("unscored_cluster", [cluster("c1", None), cluster("c1", 9, expired=True)])
+def test_removal_without_a_score_of_the_current_place_is_a_loss(unscored_cluster: Cluster) -> None:
+    (message,) = losses_of([workload("a", "c1")], [unscored_cluster, cluster("c2", 9, supply=1)])
     assert message.startswith("workload wa is placed now and would be removed, because no configuration")
     assert message.endswith(
         "while the scores of wa where it is now, c1 with d are unknown; renew the scores, or reset the namespace first"
@@ -55,29 +55,29 @@ def test_the_place_is_unknown(gone: Cluster) -> None:
 def test_unscored_workload_replaced_by_another_is_a_loss() -> None:
     workloads = [workload("a", "c1"), workload("b", "c2")]
     better = Cluster("c2", (Configuration("p", "d", {"g": 2}),), (ScoreTable("s", {"a;d": 9, "b;d": 8}),))
-    (message,) = found(workloads, [cluster("c1", None), better])
+    (message,) = losses_of(workloads, [cluster("c1", None), better])
     assert message.startswith("workload wb is placed now")
     assert "scores of wa where it is now, c1 with d are unknown;" in message
 
 
 def test_unscored_replica_of_two_is_a_loss() -> None:
     two = workload("a", "c1", "c2", replicas=2, per_cluster=1)
-    assert len(found([two], [cluster("c1", None), cluster("c2", 9)])) == 1
-    # One is placed now, and stays; that the other is not placed takes nothing away.
-    assert found([workload("a", "c2", replicas=2, per_cluster=1)], [cluster("c1", None), cluster("c2", 9)]) == []
+    assert len(losses_of([two], [cluster("c1", None), cluster("c2", 9)])) == 1
+    # The placed replica stays; the unplaced one is no loss.
+    assert losses_of([workload("a", "c2", replicas=2, per_cluster=1)], [cluster("c1", None), cluster("c2", 9)]) == []
 
 
 def test_workload_without_any_score_is_a_loss() -> None:
-    (message,) = found([workload("a", "c1")], [cluster("c2", None)])
+    (message,) = losses_of([workload("a", "c1")], [cluster("c2", None)])
     assert "because no cluster has a score of app a; renew the scores" in message
 
 
 def test_losses_exclude_causes_other_than_missing_scores() -> None:
-    # It moves, it scores below zero, its cluster became too small, or it never was placed.
-    assert found([workload("a", "c1")], [cluster("c1", None), cluster("c2", 9)]) == []
-    assert found([workload("a", "c1")], [cluster("c1", -9)]) == []
-    assert found([workload("a", "c1")], [cluster("c1", 9, supply=1)]) == []
-    assert found([workload("a")], [cluster("c1", None)]) == []
+    # The workload moves, scores below zero, no longer fits, or was never placed.
+    assert losses_of([workload("a", "c1")], [cluster("c1", None), cluster("c2", 9)]) == []
+    assert losses_of([workload("a", "c1")], [cluster("c1", -9)]) == []
+    assert losses_of([workload("a", "c1")], [cluster("c1", 9, supply=1)]) == []
+    assert losses_of([workload("a")], [cluster("c1", None)]) == []
 
 
 def test_unknown_places_in_order() -> None:
@@ -91,10 +91,10 @@ def test_unknown_places_in_order() -> None:
 
 
 def test_unscored_alternative_of_a_growing_workload_is_a_loss() -> None:
-    """It needs more than its place has, and the larger one has no score now."""
+    """The workload outgrows its place, and the larger cluster has no current score."""
     larger = workload("a", "c1")
-    for gone in (cluster("c2", None), cluster("c2", 9, expired=True)):
-        (message,) = found([larger], [cluster("c1", 9, supply=1), gone])
+    for unscored_cluster in (cluster("c2", None), cluster("c2", 9, expired=True)):
+        (message,) = losses_of([larger], [cluster("c1", 9, supply=1), unscored_cluster])
         assert "while the scores of 1 other options of it are unknown" in message
-    # Where all scores are known, the request decides.
-    assert found([larger], [cluster("c1", 9, supply=1), cluster("c2", 9, supply=1)]) == []
+    # With all scores known, the request is the cause.
+    assert losses_of([larger], [cluster("c1", 9, supply=1), cluster("c2", 9, supply=1)]) == []

@@ -34,7 +34,7 @@ def assignment(workload: str, cluster: str, score: float = 1, policy: str = "p")
 
 
 def plan(*assignments: AssignmentView) -> PlanView:
-    clusters = sorted({one.cluster for one in assignments})
+    clusters = sorted({view.cluster for view in assignments})
     return PlanView(
         assignments=list(assignments),
         configurations=[
@@ -54,9 +54,9 @@ def test_names_fit_into_a_label_and_stay_apart() -> None:
 
 
 def test_workload_on_several_clusters_has_one_placement() -> None:
-    said = plan(assignment("w", "c2"), assignment("w", "c1"))
-    objects = render("ns", said, {"w": "w-placement"}, LABEL, {"c1": "v1", "c2": "v2"})
-    assert [one["kind"] for one in objects] == [
+    plan_view = plan(assignment("w", "c2"), assignment("w", "c1"))
+    objects = render("ns", plan_view, {"w": "w-placement"}, LABEL, {"c1": "v1", "c2": "v2"})
+    assert [manifest["kind"] for manifest in objects] == [
         "Placement",
         "Placement",
         "PlacementBinding",
@@ -68,24 +68,24 @@ def test_workload_on_several_clusters_has_one_placement() -> None:
     (predicate,) = spec["predicates"]
     expressions = predicate["requiredClusterSelector"]["labelSelector"]["matchExpressions"]
     assert expressions == [{"key": "cluster-name", "operator": "In", "values": ["v1", "v2"]}]
-    assert {one["metadata"]["annotations"][PLAN_OBJECTS] for one in objects} == {"5"}
+    assert {manifest["metadata"]["annotations"][PLAN_OBJECTS] for manifest in objects} == {"5"}
     assert list(yaml.safe_load_all(dump(objects))) == objects
     assert dump([]) == ""
 
 
 def test_plan_is_read_from_its_objects() -> None:
-    said = plan(assignment("v", "c1"), assignment("w", "c1"), assignment("w", "c2"))
-    objects = render("ns", said, {"v": "v-placement", "w": "w-placement"}, LABEL, {"c1": "c1", "c2": "c2"})
-    assert read_plan(reversed(objects)) == said
-    assert current_places(said) == {"v": [Current("c1", "d")], "w": [Current("c1", "d"), Current("c2", "d")]}
-    for one in objects:
+    plan_view = plan(assignment("v", "c1"), assignment("w", "c1"), assignment("w", "c2"))
+    objects = render("ns", plan_view, {"v": "v-placement", "w": "w-placement"}, LABEL, {"c1": "c1", "c2": "c2"})
+    assert read_plan(reversed(objects)) == plan_view
+    assert current_places(plan_view) == {"v": [Current("c1", "d")], "w": [Current("c1", "d"), Current("c2", "d")]}
+    for manifest in objects:
         for key in (CONFIGURATION, ASSIGNMENTS):
-            if key in one["metadata"]["annotations"]:
-                one["metadata"]["annotations"][key] = "{"
+            if key in manifest["metadata"]["annotations"]:
+                manifest["metadata"]["annotations"][key] = "{"
     assert read_plan(objects) == PlanView()
 
 
-def test_the_id_says_who_goes_where_whatever_it_scores() -> None:
+def test_plan_id_depends_on_places_and_not_on_scores() -> None:
     first = plan_id("ns", plan(assignment("w", "c1", 1), assignment("v", "c1")))
     assert first == plan_id("ns", plan(assignment("v", "c1"), assignment("w", "c1", 50)))
     assert first != plan_id("other", plan(assignment("w", "c1"), assignment("v", "c1")))
@@ -111,7 +111,7 @@ def test_owned_fields_are_those_of_our_applies() -> None:
 
 
 def test_kubectl_reads_what_was_planned() -> None:
-    """A namespace may be named so; PyYAML by itself writes it without quotes, and kubectl refuses a number."""
+    """PyYAML writes such a namespace without quotes, and kubectl refuses a number."""
     placement = {"kind": "Placement", "metadata": {"name": "08", "namespace": "1e3", "labels": {"y": "n"}}}
     assert kubeyaml.load(dump([placement])) == placement
     assert dump([]) == ""
@@ -123,5 +123,5 @@ def test_kubectl_reads_what_was_planned() -> None:
      '[{"workload": "w", "cluster": "c", "policy": "p", "device": "d", "score": 1, "replicas": -1, "kept": 0}]'],
 )  # fmt: skip
 def test_annotations_that_nobody_could_have_written_are_ignored(text: str) -> None:
-    found = read_plan([{"metadata": {"annotations": {ASSIGNMENTS: text}}}])
-    assert found == PlanView()
+    plan_view = read_plan([{"metadata": {"annotations": {ASSIGNMENTS: text}}}])
+    assert plan_view == PlanView()

@@ -1,4 +1,4 @@
-"""The example of a client's configuration and the document say what there is."""
+"""The example of a client's configuration and the document match the tools."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ ACTIONS = {
 }
 
 
-def test_the_example_names_things_that_there_are() -> None:
+def test_client_example_names_existing_commands_and_settings() -> None:
     configuration = json.loads((ROOT / ".vscode" / "mcp.json").read_text())
     local, remote = configuration["servers"].values()
     assert local["command"].endswith("/.venv/bin/dsf")
     assert CliRunner().invoke(app, [*local["args"], "--help"]).exit_code == 0
     assert all(is_setting(name) for name in local["env"])
     assert remote["url"] == f"http://localhost:{DEFAULT_PORT}{PATH}"
-    (wanted,) = configuration["inputs"]
-    assert remote["headers"]["Authorization"] == f"Bearer ${{input:{wanted['id']}}}"
-    assert wanted["password"] is True
+    (token_input,) = configuration["inputs"]
+    assert remote["headers"]["Authorization"] == f"Bearer ${{input:{token_input['id']}}}"
+    assert token_input["password"] is True
 
 
-def test_the_document_has_every_tool_and_what_it_takes() -> None:
+def test_document_lists_every_tool_and_its_rights() -> None:
     tables = re.findall(r"^\| `(\w+)` \|(.*)\|$", DOCUMENT, re.MULTILINE)
     names = [name for name, _ in tables]
     assert names == [*TOOLS, *TOOLS]
     needed = dict(tables[len(TOOLS) :])
     for name, action in ACTIONS.items():
         if name == "apply_plan":
-            # It says: the same as propose_plan, and more.
+            # The document says that apply_plan needs the rights of propose_plan and more.
             needed[name] += needed["propose_plan"]
         for right in RIGHTS[action]:
             assert f"`{right.resource.plural}`" in needed[name]

@@ -1,4 +1,4 @@
-"""The server over a service that says what the test wants, asked by the official client without a transport."""
+"""The server over a scripted service, called by the official client without a transport."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ BODY: dict[str, Any] = {
 
 
 class Service:
-    """Answers by the function of its name, and notes how it was asked."""
+    """Returns results of the function with the method's name, and records calls."""
 
     def __init__(self, **answers: Callable[..., Any]) -> None:
         self._answers = answers
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def method(*arguments: Any) -> Any:
-            self.asked.append((name, *arguments))
+            self.calls.append((name, *arguments))
             return self._answers[name](*arguments)
 
         return method
@@ -81,7 +81,7 @@ def text(result: CallToolResult) -> str:
     return str(result.content[0].text)  # type: ignore[union-attr]
 
 
-def report(**more: Any) -> PlanReport:
+def report(**fields: Any) -> PlanReport:
     values = {"status": "Optimal", "objective_value": 1, "output_yaml": "kind: Placement\n", "plan": PlanView()}
     rest = {
         "coverage": "AllPlaced",
@@ -92,7 +92,7 @@ def report(**more: Any) -> PlanReport:
         "applied": False,
         "seconds": 0.1,
     }
-    return PlanReport(**(values | rest | more))  # type: ignore[arg-type]
+    return PlanReport(**(values | rest | fields))  # type: ignore[arg-type]
 
 
 def test_crash_reveals_no_details() -> None:
@@ -109,15 +109,17 @@ def test_errors_that_say_what_to_do_are_passed_on() -> None:
 
 def test_redis_is_named_when_it_cannot_be_used() -> None:
     away = raises(redis.ConnectionError("Error 111 connecting to redis:6379.\nRefused."))
-    said = text(call(Service(rescore=away), "rescore", scorer="a"))
-    assert said == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); check DSF_REDIS_URL"
+    message = text(call(Service(rescore=away), "rescore", scorer="a"))
+    assert (
+        message == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); check DSF_REDIS_URL"
+    )
 
 
 def test_proposal_never_applies_and_apply_passes_the_plan_id() -> None:
     service = Service(propose=lambda _: report(), apply=lambda _: report(applied=True))
     assert not call(service, "propose_plan", **BODY).is_error
     assert not call(service, "apply_plan", **BODY, planId="abc").is_error
-    (proposed, first), (applied, second) = service.asked
+    (proposed, first), (applied, second) = service.calls
     assert (proposed, applied) == ("propose", "apply")
     assert (first.plan_id, second.plan_id) == (None, "abc")
 
@@ -130,8 +132,8 @@ def test_objects_are_answered_only_when_they_are_asked_for(include: bool) -> Non
 
 
 def test_propose_plan_reports_the_next_step() -> None:
-    def step(**more: Any) -> str:
-        answer = call(Service(propose=lambda _: report(**more)), "propose_plan", **BODY).structured_content
+    def step(**fields: Any) -> str:
+        answer = call(Service(propose=lambda _: report(**fields)), "propose_plan", **BODY).structured_content
         assert answer is not None
         return str(answer["next_step"])
 
@@ -160,13 +162,13 @@ def test_large_plan_is_truncated_with_its_reasons_in_place() -> None:
         ChangeView(kind="Placement", namespace="default", name=name, change=change)
         for name, change in (("a", "created"), ("b", "unchanged"), ("c", "deleted"))
     ]
-    made = report(plan=PlanView(assignments=assignments), explanation=reasons, changes=changes)
-    answer = call(Service(propose=lambda _: made), "propose_plan", **BODY).structured_content
+    plan_report = report(plan=PlanView(assignments=assignments), explanation=reasons, changes=changes)
+    answer = call(Service(propose=lambda _: plan_report), "propose_plan", **BODY).structured_content
     assert answer is not None
     assert len(answer["workloads"]) == MAX_LISTED
     assert answer["left_out"] == {"workloads": 150}
-    assert all(one["why_not"] == f"{one['workload']} scores less" for one in answer["workloads"])
-    assert [one["change"] for one in answer["changes"]] == ["created", "deleted"]
+    assert all(workload["why_not"] == f"{workload['workload']} scores less" for workload in answer["workloads"])
+    assert [change["change"] for change in answer["changes"]] == ["created", "deleted"]
 
 
 def test_many_scores_are_cut_after_they_are_filtered() -> None:
@@ -182,8 +184,8 @@ def test_many_scores_are_cut_after_they_are_filtered() -> None:
     answer = call(service, "list_scores", score="power").structured_content
     assert answer is not None
     assert (len(answer["scores"]), answer["left_out"]) == (100, 50)
-    assert {one["score"] for one in answer["scores"]} == {"power"}
-    # A score that no scorer of the framework writes, and that has no values yet.
+    assert {score_row["score"] for score_row in answer["scores"]} == {"power"}
+    # The first score belongs to no scorer of the framework and has no values yet.
     assert answer["scores"][0] == {
         "cluster": "c0",
         "score": "power",
@@ -223,12 +225,12 @@ def test_expired_scores_of_a_scorer_come_first() -> None:
     answer = call(Service(explain_scorer=lambda _: view), "explain_scorer", name="speed-scorer").structured_content
     assert answer is not None
     assert (answer["clusters"], answer["expired"], len(answer["scores"])) == (150, 2, MAX_LISTED)
-    assert [one["cluster"] for one in answer["scores"]][:3] == ["c148", "c149", "c000"]
+    assert [score_row["cluster"] for score_row in answer["scores"]][:3] == ["c148", "c149", "c000"]
 
 
 def in_force(namespace: str, objects: int) -> AppliedPlan:
-    one = AssignmentView(workload="w", cluster="c", policy="p", device="d", score=1, replicas=1, kept=0)
-    plan = PlanView(assignments=[one] * objects)
+    assignment = AssignmentView(workload="w", cluster="c", policy="p", device="d", score=1, replicas=1, kept=0)
+    plan = PlanView(assignments=[assignment] * objects)
     return AppliedPlan(
         namespace=namespace,
         plan_id="abc",
@@ -240,19 +242,19 @@ def in_force(namespace: str, objects: int) -> AppliedPlan:
 
 @pytest.mark.parametrize(("plans", "each", "left_out"), [(1, 100, 0), (5, 20, 0), (130, 1, 30)])
 def test_plans_in_force_are_cut_and_one_alone_less(plans: int, each: int, left_out: int) -> None:
-    found = PlanList(items=[in_force(f"n{number}", 150) for number in range(plans)])
-    answer = call(Service(plans=lambda _: found), "list_plans").structured_content
+    plan_list = PlanList(items=[in_force(f"n{number}", 150) for number in range(plans)])
+    answer = call(Service(plans=lambda _: plan_list), "list_plans").structured_content
     assert answer is not None
     assert (len(answer["items"]), answer["left_out"]) == (plans - left_out, left_out)
-    for one in answer["items"]:
-        assert (len(one["objects"]), len(one["plan"]["assignments"])) == (each, each)
-        assert one["left_out"] == {"assignments": 150 - each, "objects": 150 - each}
+    for item in answer["items"]:
+        assert (len(item["objects"]), len(item["plan"]["assignments"])) == (each, each)
+        assert item["left_out"] == {"assignments": 150 - each, "objects": 150 - each}
 
 
 def test_reset_list_is_truncated() -> None:
     deleted = [ChangeView(kind="Placement", namespace="n", name=f"p{i}", change="deleted") for i in range(150)]
-    done = ResetReport(namespace="n", deleted=deleted)
-    answer = call(Service(reset=lambda _: done), "reset", namespace="n").structured_content
+    reset_report = ResetReport(namespace="n", deleted=deleted)
+    answer = call(Service(reset=lambda _: reset_report), "reset", namespace="n").structured_content
     assert answer is not None
     assert (len(answer["deleted"]), answer["left_out"]) == (MAX_LISTED, 50)
 
@@ -263,26 +265,26 @@ def test_duplicate_key_in_a_wrapped_argument_is_named() -> None:
         service, "propose_plan", **BODY | {"preference": '{"addOnPlacementScore": "a", "addOnPlacementScore": "b"}'}
     )
     assert (result.is_error, text(result)) == (True, "'addOnPlacementScore' is there twice")
-    assert service.asked == []
+    assert service.calls == []
 
 
 def wrong(tool: str, **arguments: Any) -> str:
-    """What is said of a call of which the service hears nothing."""
+    """Return the error text of a call that does not reach the service."""
     service = Service()
     result = call(service, tool, **arguments)
     assert result.is_error
-    assert service.asked == []
+    assert service.calls == []
     assert "\n" not in text(result)
     return text(result)
 
 
-def test_an_unknown_tool() -> None:
-    said = wrong("drop_tables")
-    assert said.startswith("there is no tool 'drop_tables'; there are: list_scores, explain_scorer, propose_plan")
+def test_unknown_tool_lists_the_existing_ones() -> None:
+    message = wrong("drop_tables")
+    assert message.startswith("there is no tool 'drop_tables'; there are: list_scores, explain_scorer, propose_plan")
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "expected"),
     [
         ("reset", {}, "wrong arguments: namespace: Field required"),
         ("reset", {"namespace": "Not a namespace"}, "namespace: String should match pattern"),
@@ -300,26 +302,26 @@ def test_an_unknown_tool() -> None:
         ("propose_plan", BODY | {"planId": "abc"}, "planId: Extra inputs are not permitted"),
         ("apply_plan", BODY, "planId: Field required"),
         ("apply_plan", BODY | {"planId": ""}, "planId: String should have at least 1 character"),
-        # A wish that is not understood is not passed over.
+        # Unknown arguments are not ignored.
         ("apply_plan", BODY | {"planId": "abc", "dryRun": True}, "dryRun: Extra inputs are not permitted"),
         ("apply_plan", BODY | {"planId": "abc", "dry_run": True}, "dry_run: Extra inputs are not permitted"),
         ("apply_plan", BODY | {"planId": "abc", "dryrun": True}, "dryrun: Extra inputs are not permitted"),
         ("rescore", {"scorer": "a b"}, "scorer: String should match pattern"),
     ],
 )
-def test_wrong_arguments_are_named(tool: str, arguments: dict[str, Any], said: str) -> None:
+def test_wrong_arguments_are_named(tool: str, arguments: dict[str, Any], expected: str) -> None:
     problem = wrong(tool, **arguments)
     assert problem.startswith("wrong arguments: ")
-    assert said in problem
+    assert expected in problem
 
 
-def test_lists_and_objects_may_come_as_strings_of_json_and_null_as_what_is_not_given() -> None:
+def test_lists_and_objects_may_be_json_strings_and_null_means_absent() -> None:
     service = Service(propose=lambda _: report(), list_scores=lambda _: ScoreList(items=[]))
     wrapped = {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in BODY.items()}
-    for given in (BODY, wrapped, BODY | {"timeLimit": None, "preferences": None}):
-        assert not call(service, "propose_plan", **given).is_error
+    for arguments in (BODY, wrapped, BODY | {"timeLimit": None, "preferences": None}):
+        assert not call(service, "propose_plan", **arguments).is_error
     assert not call(service, "list_scores", cluster=None, score=None, maxItems=None).is_error
-    assert service.asked[0] == service.asked[1] == service.asked[2]
+    assert service.calls[0] == service.calls[1] == service.calls[2]
 
 
 def test_scores_of_many_items_are_cut() -> None:
@@ -328,14 +330,14 @@ def test_scores_of_many_items_are_cut() -> None:
     score = ScoreObject(apiVersion="v", kind="k", metadata=metadata, status={"scores": items}, freshness=FRESH)
     service = Service(list_scores=lambda _: ScoreList(items=[score]))
 
-    def shown(**more: Any) -> tuple[dict[str, int], int]:
-        answer = call(service, "list_scores", **more).structured_content
+    def items_of_first_score(**arguments: Any) -> tuple[dict[str, int], int]:
+        answer = call(service, "list_scores", **arguments).structured_content
         assert answer is not None
         return answer["scores"][0]["items"], answer["scores"][0]["more_items"]
 
-    found, more = shown()
-    assert (len(found), more) == (30, 470)
-    assert list(found.values()) == sorted(found.values(), reverse=True)
-    assert set(found.values()) <= set(range(93, 100))
-    found, more = shown(maxItems=1000)
-    assert (len(found), more) == (500, 0)
+    first_items, more_items = items_of_first_score()
+    assert (len(first_items), more_items) == (30, 470)
+    assert list(first_items.values()) == sorted(first_items.values(), reverse=True)
+    assert set(first_items.values()) <= set(range(93, 100))
+    first_items, more_items = items_of_first_score(maxItems=1000)
+    assert (len(first_items), more_items) == (500, 0)

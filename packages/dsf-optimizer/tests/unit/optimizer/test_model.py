@@ -1,4 +1,4 @@
-"""What the model refuses, and how it says so."""
+"""Input that the model refuses, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dsf optimize -f` reads."""
+"""The input file of `dsf optimize -f`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_json_and_yaml(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("fields", "words"),
     [
         ({"preference": None}, "either preference or preferences is required"),
         ({"clusters": [{"name": "A b"}]}, r"clusters\[0\]\.name: .*; clusters\[0\]\.availablePolicies: Field required"),
     ],
 )
-def test_mistakes_are_named_with_their_place(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+def test_mistakes_are_named_with_their_place(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
     file = tmp_path / "p.json"
-    file.write_text(json.dumps(BODY | more))
+    file.write_text(json.dumps(BODY | fields))
     with pytest.raises(ManifestError, match=f"^{re.escape(str(file))}: {words}$"):
         read_params(file)
 
@@ -61,7 +61,7 @@ def test_file_neither_json_nor_yaml_is_refused(tmp_path: Path, content: bytes, w
 
 
 def test_duplicate_key_is_refused(tmp_path: Path) -> None:
-    """One of its values would be lost, such as that of `dryRun`."""
+    """Otherwise one of the two values, such as that of `dryRun`, would be lost."""
     file = tmp_path / "params.json"
     file.write_text('{"namespace": "default", "dryRun": true, "dryRun": false}')
     with pytest.raises(ManifestError, match="'dryRun' is there twice"):

@@ -1,4 +1,4 @@
-"""The page's plans have no more elements than a browser is quick with."""
+"""The plan page stays below the number of elements that browsers render quickly."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @pytest.mark.parametrize(("blocks", "pictured"), [(1, 48), (12, 16), (50, 15)])
 def test_plan_page_stays_small_for_any_plan(blocks: int, pictured: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def column(cluster: str) -> PlanColumn:
-        own = [PlanBlock(workload=f"w{one}", replicas=2, score=one, share=1 / blocks) for one in range(blocks)]
-        return PlanColumn(cluster=cluster, policy="p", device="d", blocks=own)
+        plan_blocks = [
+            PlanBlock(workload=f"w{number}", replicas=2, score=number, share=1 / blocks) for number in range(blocks)
+        ]
+        return PlanColumn(cluster=cluster, policy="p", device="d", blocks=plan_blocks)
 
-    places = [PlanPlace(cluster=f"c{one}", device="d", replicas=2, score=1.0) for one in range(200)]
+    places = [PlanPlace(cluster=f"c{number}", device="d", replicas=2, score=1.0) for number in range(200)]
     plan = PlanComparison(
         namespace="n0",
         at=NOW,
@@ -39,19 +41,20 @@ def test_plan_page_stays_small_for_any_plan(blocks: int, pictured: int, monkeypa
             ClusterPlan(cluster=place.cluster, now=column("c"), proposed=column("c"), changes=True) for place in places
         ],
         moves=[
-            PlanMove(workload=f"w{one}", change="moves", now=places, proposed=places, unplaced=1) for one in range(200)
+            PlanMove(workload=f"w{number}", change="moves", now=places, proposed=places, unplaced=1)
+            for number in range(200)
         ],
         warnings=["w"] * 20,
     )
 
-    plans = [plan, *(plan.model_copy(update={"namespace": f"n{one}"}) for one in range(1, 100))]
+    plans = [plan, *(plan.model_copy(update={"namespace": f"n{number}"}) for number in range(1, 100))]
     monkeypatch.setattr(pages, "read_plans", lambda _: plans)
     [view] = pages.PAGES.views
     query = {"namespace": "n0"}
     context = view.build(Sources(Reading(redis.Redis())), {}, query)
     html = render(view.template, "", {**context, "options": Settings(), "query": query})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-    # What is left out is counted.
+    # Omitted parts are counted.
     assert html.count('class="plan-pair"') == pictured
     assert f"{200 - pictured} more clusters are not shown" in html
     assert "and 197 more" in html

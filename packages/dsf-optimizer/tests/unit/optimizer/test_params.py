@@ -1,4 +1,4 @@
-"""What is asked, and by whom."""
+"""Parameters of requests, and authentication of callers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_access_mode_follows_settings(tmp_path: Path) -> None:
 
 
 def test_empty_plan_id_is_refused() -> None:
-    """It is that of an unset variable, and would apply any plan."""
+    """An unset variable gives an empty id, which would apply any plan."""
     assert OptimizeParams.model_validate(BODY).plan_id is None
     with pytest.raises(ValidationError, match="at least 1 character"):
         OptimizeParams.model_validate(BODY | {"planId": ""})

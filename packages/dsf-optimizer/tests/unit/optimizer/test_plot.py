@@ -48,7 +48,7 @@ def test_many_clusters_and_unplaced_workloads(tmp_path: Path) -> None:
     assert " more</text>" in text
 
 
-def test_an_empty_plan(tmp_path: Path) -> None:
+def test_empty_plan_is_plotted(tmp_path: Path) -> None:
     plot(solve(instance(0, 1, 1)), tmp_path / "plan.svg")
     assert "0 placed, 0 unplaced" in (tmp_path / "plan.svg").read_text()
 

@@ -1,4 +1,4 @@
-"""What the service shows before a login."""
+"""Responses of the service before a login."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsf.optimizer.middleware import PUBLIC
 
 @pytest.fixture
 def client(tmp_path: Path) -> TestClient:
-    """A service that wants a token."""
+    """Return a client of a service that requires a token."""
     (tmp_path / "token").write_text("t0ken-of-optimiser")
     service: Any = SimpleNamespace(access=TokenAccess(tmp_path / "token"), check=lambda: None)
     return TestClient(make_app(service), raise_server_exceptions=False)
@@ -26,8 +26,8 @@ def client(tmp_path: Path) -> TestClient:
 @pytest.mark.parametrize("path", PUBLIC)
 def test_no_version_is_shown(client: TestClient, path: str) -> None:
     assert client.get("/plans").status_code == 401
-    shown = client.get(path)
-    text = f"{shown.headers} {'' if path.endswith(('.js', '.css')) else shown.text}"
+    response = client.get(path)
+    text = f"{response.headers} {'' if path.endswith(('.js', '.css')) else response.text}"
     assert metadata.version("dynamic-scoring-framework") not in text
     if path == "/openapi.json":
-        assert shown.json()["info"]["version"] == "1"
+        assert response.json()["info"]["version"] == "1"

@@ -1,4 +1,4 @@
-"""Scores and their scorers, as a hub has them."""
+"""Scores and their scorers on a hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.manifests import ignored, scorer
 
 
 class _Objects:
-    """A hub with these objects."""
+    """Return a hub with these objects."""
 
     def __init__(self, *scorers: dict[str, Any]) -> None:
         self._scorers = list(scorers)

@@ -1,4 +1,4 @@
-"""How Placements select clusters."""
+"""Label and claim selectors of Placements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dsf.optimizer.selector import PlacementSelector
 
 
 def cluster(name: str, claims: dict[str, str] | None = None, **labels: str) -> dict[str, Any]:
-    said = [{"name": key, "value": value} for key, value in (claims or {}).items()]
-    return {"metadata": {"name": name, "labels": labels}, "status": {"clusterClaims": said}}
+    claim_list = [{"name": key, "value": value} for key, value in (claims or {}).items()]
+    return {"metadata": {"name": name, "labels": labels}, "status": {"clusterClaims": claim_list}}
 
 
 @pytest.mark.parametrize("text", ["", "name:x", "label", "label:", "claim:", "label:a b", "cel:x", "label:-x", "x:y"])
@@ -33,9 +33,9 @@ def test_values_may_be_anything_unique() -> None:
     selector = PlacementSelector.parse("label:zone")
     assert selector.select(["a"], clusters).values == {"a": "one"}
     assert selector.select(["a"], clusters).problems == ()
-    found = selector.select(["a", "b", "d", "gone"], clusters)
-    assert found.values == {"a": "one", "b": "two", "d": "d", "gone": "gone"}
-    assert [problem.split(",")[0] for problem in found.problems] == [
+    selection = selector.select(["a", "b", "d", "gone"], clusters)
+    assert selection.values == {"a": "one", "b": "two", "d": "d", "gone": "gone"}
+    assert [problem.split(",")[0] for problem in selection.problems] == [
         "label zone of ManagedCluster b is 'two'",
         "ManagedCluster d has no label zone",
         "ManagedCluster gone has no label zone",
@@ -44,9 +44,9 @@ def test_values_may_be_anything_unique() -> None:
 
 def test_claim_selector_uses_cluster_claims() -> None:
     selector = PlacementSelector.parse("claim:id")
-    found = selector.select(["a", "b"], [cluster("a", {"id": "1"}), cluster("b", id="2")])
-    assert found.values == {"a": "1", "b": "b"}
-    assert "ManagedCluster b has no claim id" in found.problems[0]
+    selection = selector.select(["a", "b"], [cluster("a", {"id": "1"}), cluster("b", id="2")])
+    assert selection.values == {"a": "1", "b": "b"}
+    assert "ManagedCluster b has no claim id" in selection.problems[0]
     assert selector.predicate(["2", "1"], compliant=True) == {
         "claimSelector": {
             "matchExpressions": [

@@ -1,4 +1,4 @@
-"""What a plan says in cases one can follow by hand."""
+"""Plans of problems that can be solved by hand."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from .test_bruteforce import check_books
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def cluster(name: str, supply: Mapping[str, int], scores: Mapping[str, int], **more: datetime) -> Cluster:
-    """A cluster with one configuration per device, named `p-<device>`, supplying this many gpu."""
+def cluster(name: str, supply: Mapping[str, int], scores: Mapping[str, int], **table_fields: datetime) -> Cluster:
+    """Return a cluster with one configuration per device, named `p-<device>`, with this supply of gpu."""
     configurations = tuple(Configuration(f"p-{device}", device, {"gpu": amount}) for device, amount in supply.items())
-    return Cluster(name, configurations, (ScoreTable("s", scores, **more),))
+    return Cluster(name, configurations, (ScoreTable("s", scores, **table_fields),))
 
 
-def workload(name: str, gpu: int = 1, replicas: int = 1, current: str | None = None, **more: int) -> Workload:
-    """A workload whose app has its own name."""
+def workload(name: str, gpu: int = 1, replicas: int = 1, current: str | None = None, **fields: int) -> Workload:
+    """Return a workload whose app has the same name."""
     places = (Current(current),) if current else ()
-    return Workload(name, name, {"gpu": gpu}, replicas, current=places, **more)
+    return Workload(name, name, {"gpu": gpu}, replicas, current=places, **fields)
 
 
 def plan_of(
@@ -51,7 +51,7 @@ def plan_of(
 
 
 def where(plan: Plan) -> list[tuple[str, str, int]]:
-    return [(one.workload, one.cluster, one.replicas) for one in plan.assignments]
+    return [(assignment.workload, assignment.cluster, assignment.replicas) for assignment in plan.assignments]
 
 
 def test_empty_problem_gives_an_optimal_empty_plan() -> None:
@@ -65,7 +65,7 @@ def test_no_clusters_and_no_configurations() -> None:
     for clusters in ([], [Cluster("c1")]):
         plan = plan_of([workload("a")], clusters)
         assert (plan.status, plan.coverage) == (Status.OPTIMAL, Coverage.NOTHING_PLACED)
-        assert [(one.workload, one.reason) for one in plan.unplaced] == [("a", Reason.NO_CONFIGURATION)]
+        assert [(unplaced.workload, unplaced.reason) for unplaced in plan.unplaced] == [("a", Reason.NO_CONFIGURATION)]
 
 
 def test_capacity_counts_per_kind_of_resource() -> None:
@@ -93,8 +93,8 @@ def test_missing_score_forbids_only_its_option() -> None:
 def test_unused_cluster_gets_no_configuration() -> None:
     clusters = [cluster(name, {"all": 2, "half": 4}, {"a;all": value}) for name, value in (("c1", 5), ("c2", 9))]
     plan = plan_of([workload("a"), workload("b")], clusters)
-    assert [(one.cluster, one.policy) for one in plan.configurations] == [("c2", "p-all")]
-    assert [(one.workload, one.reason) for one in plan.unplaced] == [("b", Reason.NO_SCORE)]
+    assert [(configuration.cluster, configuration.policy) for configuration in plan.configurations] == [("c2", "p-all")]
+    assert [(unplaced.workload, unplaced.reason) for unplaced in plan.unplaced] == [("b", Reason.NO_SCORE)]
     assert plan.unplaced[0].message == "no cluster has a score of app b"
 
 
@@ -124,7 +124,7 @@ def test_negative_score_is_not_placed_and_zero_is() -> None:
 
 
 def test_ties_prefer_more_placed_then_staying_then_names() -> None:
-    # One of 100, or two of 50.
+    # The alternatives are one workload of 100, or two of 50.
     clusters = [cluster("c1", {"all": 2}, {"big;all": 100, "x;all": 50, "y;all": 50})]
     assert where(plan_of([workload("big", 2), workload("x"), workload("y")], clusters)) == [
         ("x", "c1", 1),
@@ -135,13 +135,13 @@ def test_ties_prefer_more_placed_then_staying_then_names() -> None:
     assert where(plan_of([workload("a", current="c3"), workload("b")], alike)) == [("a", "c3", 1), ("b", "c1", 1)]
 
 
-def test_where_every_option_is_worth_the_same_names_decide() -> None:
+def test_names_decide_between_options_of_equal_value() -> None:
     names = [f"c{number}" for number in range(3)]
     workloads = [workload(f"w{number}") for number in range(6)]
     scores = {f"w{number};{device}": 1 for number in range(6) for device in ("all", "half")}
     plan = plan_of(workloads, [cluster(name, {"all": 1, "half": 3}, scores) for name in names])
-    # One on c0 with `all`, which comes first by name, and six places on the others.
-    assert [(one.workload, one.cluster, one.device) for one in plan.assignments] == [
+    # The first workload is on c0 with `all`, which is first by name; the others have six places.
+    assert [(assignment.workload, assignment.cluster, assignment.device) for assignment in plan.assignments] == [
         ("w0", "c0", "all"),
         ("w1", "c1", "half"),
         ("w2", "c1", "half"),
@@ -205,7 +205,7 @@ def test_mixed_preference_requires_all_scores() -> None:
 
 
 def test_sums_are_exact_where_floats_are_not() -> None:
-    # 0.1 x 3 and 0.3 x 1 are the same; as floats they are not, and the tie would go the wrong way.
+    # The products 0.1 x 3 and 0.3 x 1 are equal, but not as floats, which would decide the tie wrongly.
     clusters = tuple(
         Cluster(
             name,
@@ -234,24 +234,24 @@ def test_time_limit_gives_a_plan_with_its_gap(seconds: float) -> None:
 def test_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = instance(40, 15, 3, load=0.5)
 
-    def found() -> Plan:
-        # More where so long was not enough: machines are busy.
+    def plan_with_small_gap() -> Plan:
+        # A busy machine may need the longer limit.
         for seconds in (2, 20):
             plan = solve(problem, SearchLimits(time_limit=seconds))
             if plan.gap < 0.1:
                 break
         return plan
 
-    whole = found()
+    whole = plan_with_small_gap()
     monkeypatch.setattr(search, "_LARGEST", 0)
-    few = found()
+    few = plan_with_small_gap()
     for plan in (whole, few):
         assert plan.gap < 0.1
         check_books(problem, plan)
     assert max(whole.objective, few.objective) <= min(whole.bound, few.bound)
 
 
-def test_where_a_workload_is_now_is_a_candidate_however_low_it_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_place_is_a_candidate_however_low_it_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MEDIUM", 0)
     monkeypatch.setattr(search, "_PER_ROW", 1)
     monkeypatch.setattr(search, "_PER_COLUMN", 0)

@@ -12,7 +12,7 @@ POWER = {"all": (20, 10), "3g.48gb": (30, 55), "2g.24gb": (80, 90)}
 
 
 def workloads() -> list[dict[str, Any]]:
-    """The two ManifestWorkReplicaSets."""
+    """Return the two ManifestWorkReplicaSets."""
     return [
         {
             "apiVersion": "work.open-cluster-management.io/v1alpha1",
@@ -29,7 +29,7 @@ def workloads() -> list[dict[str, Any]]:
 
 
 def policies() -> dict[str, list[dict[str, Any]]]:
-    """The three Policies of each cluster."""
+    """Return the three Policies of each cluster."""
     return {
         cluster: [
             {
@@ -53,7 +53,7 @@ def policies() -> dict[str, list[dict[str, Any]]]:
 
 
 def scores(name: str, values: dict[str, tuple[int, int]], valid_until: str | None = None) -> list[dict[str, Any]]:
-    """The AddOnPlacementScore of each cluster."""
+    """Return the AddOnPlacementScore of each cluster."""
     items = [
         {"name": f"{app};{device}", "value": value}
         for device, pair in values.items()

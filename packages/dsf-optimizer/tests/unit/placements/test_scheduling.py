@@ -1,4 +1,4 @@
-"""The rules of OCM's scheduler where random fleets do not get: mistakes, limits, what its own answer changes."""
+"""The rules of OCM's scheduler beyond random fleets: errors, limits, effects of its own answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def situation(spec: dict[str, Any], *clusters: dict[str, Any], **parts: Any) -> 
         "placement": {"metadata": {"name": "p", "namespace": "n"}, "spec": spec},
         "decided": frozenset(),
         "others": {},
-        "clusters": {one["metadata"]["name"]: one for one in clusters or (cluster("a"), cluster("b"), cluster("c"))},
+        "clusters": {
+            cluster_manifest["metadata"]["name"]: cluster_manifest
+            for cluster_manifest in clusters or (cluster("a"), cluster("b"), cluster("c"))
+        },
         "sets": {"edge": {"metadata": {"name": "edge"}, "spec": {}}},
         "scores": {},
         "now": NOW,
@@ -43,7 +46,7 @@ def policy(*configurations: dict[str, Any], mode: str = "Exact") -> dict[str, An
 
 
 def predicates(selector: str, operator: str, *values: str) -> dict[str, Any]:
-    """The first fits every cluster; the second has this requirement."""
+    """Return two predicates: the first fits every cluster, the second has this requirement."""
     requirement = {"key": "zone", "operator": operator} | ({"values": list(values)} if values else {})
     return {
         "predicates": [
@@ -77,7 +80,7 @@ def test_misconfigured_placement_decides_nothing(spec: dict[str, Any], problem: 
     assert (view.chosen, view.ranking) == ([], [])
 
 
-def test_the_defaults_are_steady_and_balance() -> None:
+def test_default_prioritizers_are_steady_and_balance() -> None:
     outcome = schedule(situation({"numberOfClusters": 1}, decided=frozenset("b"), others={"a": 2, "b": 1}))
     assert outcome.totals == {"a": -100, "b": 100, "c": 100}
     assert outcome.chosen == ["b"]
@@ -99,23 +102,25 @@ def test_missing_score_counts_0_and_beats_negative_scores() -> None:
     view = explain(
         situation(policy(addon()) | {"numberOfClusters": 3}, *clusters, scores=scores, decided=frozenset("b"))
     )
-    assert [(one.cluster, one.cells[0].value, one.cells[0].standing) for one in view.ranking] == [
+    assert [(ranked.cluster, ranked.cells[0].value, ranked.cells[0].standing) for ranked in view.ranking] == [
         ("b", 0, "expired"),
         ("c", 0, "missing"),
         ("d", 0, "no-item"),
         ("a", -5, "counted"),
     ]
-    assert [one.margin for one in view.ranking] == [4, 4, 4, -5]
+    assert [ranked.margin for ranked in view.ranking] == [4, 4, 4, -5]
     assert any("counts 0 on 3 of 4 clusters: b, c, d" in note for note in view.notes)
     assert any("a score has expired" in note for note in view.notes)
 
 
 def test_hypothetical_score_overrides_the_stored_one() -> None:
-    found = situation(policy(addon()) | {"numberOfClusters": 1}, scores={("a", "r"): score(5)})
-    asked: dict[ScoreKey, int | None] = {ScoreKey("b", "r", "x"): 6}
-    assert schedule(found, asked=asked).chosen == ["b"]
-    assert schedule(found, asked={ScoreKey("b", "r", "y"): 6}).chosen == ["a"]
-    assert schedule(found, asked={ScoreKey("a", "r", "x"): None, ScoreKey("c", "r", "x"): 1}).chosen == ["c"]
+    placement_situation = situation(policy(addon()) | {"numberOfClusters": 1}, scores={("a", "r"): score(5)})
+    hypothetical_scores: dict[ScoreKey, int | None] = {ScoreKey("b", "r", "x"): 6}
+    assert schedule(placement_situation, asked=hypothetical_scores).chosen == ["b"]
+    assert schedule(placement_situation, asked={ScoreKey("b", "r", "y"): 6}).chosen == ["a"]
+    assert schedule(placement_situation, asked={ScoreKey("a", "r", "x"): None, ScoreKey("c", "r", "x"): 1}).chosen == [
+        "c"
+    ]
 
 
 def test_cel_counts_as_met_unless_ocm_was_asked() -> None:
@@ -124,11 +129,11 @@ def test_cel_counts_as_met_unless_ocm_was_asked() -> None:
     assert len(view.ranking) == 3
     [note] = [note for note in view.notes if "CEL" in note]
     assert note.endswith("the ranking includes the clusters that they exclude")
-    asked = explain(situation(spec), answer=SchedulerAnswer(frozenset("b"), {}))
-    assert [one.cluster for one in asked.ranking] == ["b"]
-    assert {one.stage for one in asked.left_out} == {"filter"}
-    assert asked.source == "ocm"
-    assert not any("CEL" in note for note in asked.notes)
+    explanation = explain(situation(spec), answer=SchedulerAnswer(frozenset("b"), {}))
+    assert [ranked.cluster for ranked in explanation.ranking] == ["b"]
+    assert {excluded.stage for excluded in explanation.left_out} == {"filter"}
+    assert explanation.source == "ocm"
+    assert not any("CEL" in note for note in explanation.notes)
 
 
 def cel(*expressions: str) -> dict[str, Any]:
@@ -141,13 +146,13 @@ EXISTS = 'managedCluster.scores("r").exists(e, e.name == "x" && e.value > 0)'
 @pytest.mark.parametrize(
     ("decided", "number", "agrees"),
     [
-        # CEL may have excluded the others.
+        # CEL may have excluded the other clusters.
         ("b", None, None),
         ("", None, None),
         ("bc", 2, None),
         ("b", 2, None),
         ("abc", None, True),
-        # CEL cannot have added a cluster, nor more than it asks for.
+        # CEL cannot have added a cluster, and the answer exceeds the requested number.
         ("bd", None, False),
         ("abc", 2, False),
     ],
@@ -194,9 +199,9 @@ def test_expired_scores_that_cel_reads_are_named() -> None:
 
 def test_scheduler_answer_is_ignored_for_relative_scores() -> None:
     amounts = {"allocatable": {"cpu": "1"}, "capacity": {"cpu": "1"}}
-    more = {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "2"}}
+    larger = {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "2"}}
     spec = policy({"weight": 1, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "ResourceAllocatableCPU"}}, addon())
-    clusters = [cluster("a", status=amounts), cluster("b", status=more)]
+    clusters = [cluster("a", status=amounts), cluster("b", status=larger)]
     answer = SchedulerAnswer(
         frozenset(("a", "b", "elsewhere")),
         {("ResourceAllocatableCPU", 1): {"a": -7, "b": 7}, ("AddOn/r/x", 1): {"a": 3, "b": 4}},
@@ -218,14 +223,14 @@ def test_unbound_or_deleted_cluster_is_left_out() -> None:
 
 @pytest.mark.parametrize("selector", [None, {}])
 def test_cluster_set_selects_by_labels(selector: dict[str, Any] | None) -> None:
-    """As in Kubernetes: no selector selects nothing, an empty one everything."""
+    """Follows Kubernetes: no selector selects nothing, an empty one everything."""
     by_labels = {"selectorType": "LabelSelector"} | ({} if selector is None else {"labelSelector": selector})
     sets = {"s": {"metadata": {"name": "s"}, "spec": {"clusterSelector": by_labels}}}
     assert schedule(situation({}, sets=sets)).chosen == ([] if selector is None else ["a", "b", "c"])
 
 
 @pytest.mark.parametrize("name", ["filteredPiplieResults", "filteredPipelineResults"])
-def test_an_answer_of_ocm_before_and_since_1_3(name: str) -> None:
+def test_scheduler_answers_before_and_since_ocm_1_3_are_parsed(name: str) -> None:
     filters = [{"name": "Predicate", "filteredClusters": ["a", "b"]}, {"name": "All", "filteredClusters": ["a"]}]
     assert parse_answer(json.dumps({name: filters}).encode()).passed == {"a"}
 
@@ -241,7 +246,7 @@ def test_an_answer_of_ocm_before_and_since_1_3(name: str) -> None:
         b'{"prioritizeResults": []}',
     ],
 )
-def test_an_answer_that_is_none_is_said(body: bytes) -> None:
+def test_invalid_scheduler_answer_is_an_error(body: bytes) -> None:
     with pytest.raises(HttpError):
         parse_answer(body)
 

@@ -1,4 +1,4 @@
-"""Situations of several Placements, from one look at the hub."""
+"""Situations of several Placements from one reading of the hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.placements.pages import _asked
 from dsf.placements.reader import PlacementReader
 from dsf.placements.situations import from_hub
 
-# The name of an item may have slashes, that of an object has none.
+# Item names may contain slashes, object names may not.
 _SCORE = {"resourceName": "r", "scoreName": "ns/pod"}
 _PRIORITIZER = {"scoreCoordinate": {"type": "AddOn", "addOn": _SCORE}, "weight": 1}
 
@@ -33,22 +33,22 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
         MANAGED_CLUSTER_SETS: [{"metadata": {"name": "set"}}],
         ADDON_PLACEMENT_SCORES: [{"metadata": {"name": "r", "namespace": "c1"}}],
     }
-    listed: list[Resource] = []
+    listed_resources: list[Resource] = []
 
     def objects(_: object, resource: Resource, *__: object, **___: object) -> list[dict[str, Any]]:
-        listed.append(resource)
+        listed_resources.append(resource)
         return hub.get(resource, [])
 
     monkeypatch.setattr(reader, "objects", objects)
     monkeypatch.setattr(reader, "request_with_retry", lambda *about: placements[about[-1].rpartition("/")[2]])
     situations, problems = from_hub(PlacementReader(cast("Session", None)), {"r"}, [])
     assert problems == []
-    assert [one.placement["metadata"]["name"] for one in situations] == ["p", "q", "r"]
-    assert sorted(map(str, listed)) == sorted(map(str, set(listed)))
-    assert len({id(one.clusters["c1"]) for one in situations}) == 1
-    assert len({id(one.scores["c1", "r"]) for one in situations}) == 1
+    assert [situation.placement["metadata"]["name"] for situation in situations] == ["p", "q", "r"]
+    assert sorted(map(str, listed_resources)) == sorted(map(str, set(listed_resources)))
+    assert len({id(situation.clusters["c1"]) for situation in situations}) == 1
+    assert len({id(situation.scores["c1", "r"]) for situation in situations}) == 1
 
 
 def test_hypothetical_score_of_the_page_is_parsed() -> None:
-    [asked] = _asked({"cluster": "c", "score": "r/ns/pod", "value": "5"})
-    assert (asked.resource, asked.score, asked.value) == ("r", "ns/pod", 5)
+    [hypothetical_score] = _asked({"cluster": "c", "score": "r/ns/pod", "value": "5"})
+    assert (hypothetical_score.resource, hypothetical_score.score, hypothetical_score.value) == ("r", "ns/pod", 5)

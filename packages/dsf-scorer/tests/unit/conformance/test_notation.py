@@ -1,4 +1,4 @@
-"""The notation of series in `dsf scorer test`, and whether promtool reads it the same way."""
+"""The notation of series in `dsf scorer test`, which promtool reads the same way."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_invalid_labels_are_refused(text: str, why: str) -> None:
 
 
 def test_as_a_range_query_answers() -> None:
-    """Times are whole where they can be, values have no exponent, and what is missing is not there."""
+    """Times are integers if possible, values have no exponent, and missing samples are absent."""
     values = [1.5, None, 1e21, math.nan, -math.inf, 1e-7]
     assert matrix({"a": "b"}, values, 100, 30) == {
         "metric": {"a": "b"},
@@ -124,7 +124,7 @@ def test_as_a_range_query_answers() -> None:
 
 
 def unit_test(values: str, samples: list[float | None]) -> dict[str, Any]:
-    """One of promtool's, of these samples. Ten minutes apart, no sample stands for the next one."""
+    """Return a promtool test of these samples, which are ten minutes apart so that none is looked back at."""
     tests: list[dict[str, Any]] = [
         {
             "expr": "up",
@@ -137,7 +137,7 @@ def unit_test(values: str, samples: list[float | None]) -> dict[str, Any]:
 
 
 def promtool(folder: Path, *files: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
-    """Its verdicts on the tests of each file."""
+    """Run promtool on the tests of each file."""
     paths = [folder / f"{number}.yaml" for number in range(len(files))]
     for path, tests in zip(paths, files, strict=True):
         path.write_text(yaml.safe_dump({"tests": tests}))
@@ -146,11 +146,11 @@ def promtool(folder: Path, *files: list[dict[str, Any]]) -> subprocess.Completed
 
 
 def test_promtool_reads_it_the_same_way(tmp_path: Path) -> None:
-    # A number that is none equals no other, not even in promtool.
-    done = promtool(tmp_path, [unit_test(text, expected) for text, expected in TABLE if "NaN" not in text])
-    assert done.returncode == 0, (done.stdout, done.stderr)
+    # NaN equals no number, not even in promtool.
+    process = promtool(tmp_path, [unit_test(text, expected) for text, expected in TABLE if "NaN" not in text])
+    assert process.returncode == 0, (process.stdout, process.stderr)
 
 
 def test_promtool_refuses_the_same(tmp_path: Path) -> None:
-    done = promtool(tmp_path, *([unit_test(text, [])] for text in BAD))
-    assert (done.stdout.count("SUCCESS"), done.stderr.count("FAILED")) == (0, len(BAD)), done.stdout
+    process = promtool(tmp_path, *([unit_test(text, [])] for text in BAD))
+    assert (process.stdout.count("SUCCESS"), process.stderr.count("FAILED")) == (0, len(BAD)), process.stdout

@@ -15,27 +15,27 @@ TWO = {
 
 
 def scorer(**values: Any) -> Scorer:
-    """A scorer that has no function yet."""
-    given: dict[str, Any] = {"name": "mean", "description": "d", "score_name": "mean_score", "interval": 30}
-    given["source"] = Prometheus(query="up", range=60, step=5)
-    return Scorer(**(given | values))
+    """Return a scorer without a function."""
+    fields: dict[str, Any] = {"name": "mean", "description": "d", "score_name": "mean_score", "interval": 30}
+    fields["source"] = Prometheus(query="up", range=60, step=5)
+    return Scorer(**(fields | values))
 
 
 def mean_scorer(**values: Any) -> Scorer:
-    """One that gives every series its mean."""
-    made = scorer(**values)
+    """Return a scorer that scores every series by its mean."""
+    mean_service = scorer(**values)
 
-    @made.score
+    @mean_service.score
     def mean(series: list[Series]) -> Iterable[Score]:
-        for one in series:
-            yield one.score(one.values.mean() if len(one) else float("nan"))
+        for entry in series:
+            yield entry.score(entry.values.mean() if len(entry) else float("nan"))
 
-    return made
+    return mean_service
 
 
 def metric(client: TestClient, line: str) -> float:
-    """The value of one line of /metrics; 0 when it is not there."""
-    for found in client.get("/metrics").text.splitlines():
-        if found.startswith(line + " "):
-            return float(found.rpartition(" ")[2])
+    """Return the value of a line of /metrics, or 0 if the line is absent."""
+    for metric_line in client.get("/metrics").text.splitlines():
+        if metric_line.startswith(line + " "):
+            return float(metric_line.rpartition(" ")[2])
     return 0.0

@@ -1,4 +1,4 @@
-"""Scores and answers: only finite numbers go out, everything else is counted or an error at the right place."""
+"""Responses contain only finite scores; other results are counted or raise an error that names the place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_labels_are_a_copy() -> None:
     assert Score(1).labels == {}
 
 
-def test_an_answer_is_what_the_framework_reads() -> None:
+def test_encoded_scores_are_parsed_by_the_framework() -> None:
     answer = encode([Score(1.5, {"pod": 'é"\\'}), Score(1e308), Score(-7)], 10)
     response = parse_response(answer.body)
     assert [(result.labels, result.score) for result in response.results] == [
@@ -55,12 +55,12 @@ def test_an_answer_is_what_the_framework_reads() -> None:
 
 
 def test_non_finite_scores_are_dropped_and_counted() -> None:
-    given = [Score(float("nan")), Score(float("inf")), Score(float("-inf")), Skipped("too_short"), Score(1)]
-    answer = encode(given, 10)
+    results = [Score(float("nan")), Score(float("inf")), Score(float("-inf")), Skipped("too_short"), Score(1)]
+    answer = encode(results, 10)
     dropped = {"nan": 1, "infinite": 2, "too_short": 1}
     assert json.loads(answer.body) == {"results": [{"metric": {}, "score": 1.0}], "dropped": dropped}
     assert dict(answer.refused) == dropped
-    # The framework reads it all the same.
+    # The framework still parses it.
     assert len(parse_response(answer.body).results) == 1
     assert "dropped" not in json.loads(encode([Score(1)], 10).body)
 
@@ -73,11 +73,11 @@ def test_generator_of_scores_is_encoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [(None, "returned None"), ([5], "gave 5"), ({"results": []}, "gave 'results'")]
+    ("results", "message"), [(None, "returned None"), ([5], "gave 5"), ({"results": []}, "gave 'results'")]
 )
-def test_invalid_score_object_is_refused(given: Any, message: str) -> None:
+def test_invalid_score_object_is_refused(results: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        encode(given, 10)
+        encode(results, 10)
 
 
 def test_too_many_scores() -> None:

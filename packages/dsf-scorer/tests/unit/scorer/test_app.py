@@ -41,7 +41,7 @@ def test_health_config_and_documents(client: TestClient) -> None:
     assert "/scoring" in client.get("/openapi.json").json()["paths"]
 
 
-def test_the_documentation_needs_no_other_machine_and_its_examples_work(client: TestClient) -> None:
+def test_documentation_page_is_self_contained_and_its_examples_work(client: TestClient) -> None:
     answer = client.get("/docs", headers={"Host": '<script src="//x">'})
     assert answer.status_code == 200
     assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
@@ -49,13 +49,13 @@ def test_the_documentation_needs_no_other_machine_and_its_examples_work(client: 
     page = client.get("/docs").text
     assert re.findall(r"""(?:src|href)=["']([^"']+)""", page) == ["openapi.json"]
     assert set(re.findall(r"[a-z]+://[^/ <&]+", page)) == {str(client.base_url)}
-    found = {}
+    statuses = {}
     for text in re.findall(r"<pre>(.*?)</pre>", page):
         words = shlex.split(html.unescape(text))
         path = words[2].removeprefix(str(client.base_url))
         body = words[words.index("-d") + 1] if "-d" in words else None
-        found[path] = (client.post(path, content=body) if body else client.get(path)).status_code
-    assert found == dict.fromkeys(["/config", "/scoring", "/healthz", "/metrics"], 200)
+        statuses[path] = (client.post(path, content=body) if body else client.get(path)).status_code
+    assert statuses == dict.fromkeys(["/config", "/scoring", "/healthz", "/metrics"], 200)
 
 
 @pytest.mark.parametrize("path", ["/config/", "/scoring/", "/nothing", "/performance/config"])
@@ -104,34 +104,34 @@ def test_metrics_of_ones_own() -> None:
 
 
 def test_skipped_series_are_counted_by_reason() -> None:
-    made = scorer()
+    service = scorer()
 
-    @made.score
+    @service.score
     def skip(series: list[Series]) -> list[Score | Skipped]:
-        return [one.skip("too_short") for one in series]
+        return [entry.skip("too_short") for entry in series]
 
-    with TestClient(made) as client:
+    with TestClient(service) as client:
         assert client.post("/scoring", json=TWO).json() == {"results": [], "dropped": {"too_short": 2}}
         assert metric(client, 'dynamic_scoring_api_results_refused_total{reason="too_short",scorer="mean"}') == 2
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_error_in_the_function_stays_inside(caplog: pytest.LogCaptureFixture, is_async: bool) -> None:
-    made = scorer()
+def test_error_of_the_function_is_not_disclosed(caplog: pytest.LogCaptureFixture, is_async: bool) -> None:
+    service = scorer()
     if is_async:
 
-        @made.score
+        @service.score
         async def broken_async(_: list[Series]) -> list[Score]:
             raise RuntimeError("the password is 1234")
 
     else:
 
-        @made.score
+        @service.score
         def broken(_: list[Series]) -> Iterator[Score]:
             yield Score(1)
             raise RuntimeError("the password is 1234")
 
-    with TestClient(made) as client, caplog.at_level(logging.ERROR):
+    with TestClient(service) as client, caplog.at_level(logging.ERROR):
         answer = client.post("/scoring", json=TWO)
         assert client.get("/healthz").status_code == 200
     assert answer.status_code == 500
@@ -144,35 +144,35 @@ def test_an_error_in_the_function_stays_inside(caplog: pytest.LogCaptureFixture,
     assert "the password is 1234" in caplog.text
 
 
-@pytest.mark.parametrize("given", [None, [5], [None]])
-def test_scoring_function_with_a_bad_result_gives_500(given: Any, caplog: pytest.LogCaptureFixture) -> None:
-    made = scorer()
-    made.score(lambda _: given)
-    with TestClient(made) as client:
+@pytest.mark.parametrize("result", [None, [5], [None]])
+def test_scoring_function_with_a_bad_result_gives_500(result: Any, caplog: pytest.LogCaptureFixture) -> None:
+    service = scorer()
+    service.score(lambda _: result)
+    with TestClient(service) as client:
         assert client.post("/scoring", json=TWO).status_code == 500
     assert "TypeError: the scoring function" in caplog.text
 
 
-def test_unavailable_is_503_with_ones_own_words() -> None:
-    made = scorer()
+def test_unavailable_gives_503_with_the_message_of_the_author() -> None:
+    service = scorer()
 
-    @made.score
+    @service.score
     def away(_: list[Series]) -> list[Score]:
         raise Unavailable("the model does not answer", retry_after=7)
 
-    with TestClient(made) as client:
+    with TestClient(service) as client:
         answer = client.post("/scoring", json=TWO)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "7")
     assert answer.json() == {"detail": "the model does not answer"}
 
 
 def test_async_function() -> None:
-    made = scorer()
+    service = scorer()
 
-    @made.score
+    @service.score
     async def count(series: list[Series]) -> list[Score]:
         await asyncio.sleep(0)
         return [Score(len(series))]
 
-    with TestClient(made) as client:
+    with TestClient(service) as client:
         assert client.post("/scoring", json=TWO).json()["results"][0]["score"] == 2

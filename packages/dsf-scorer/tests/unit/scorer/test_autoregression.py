@@ -1,4 +1,4 @@
-"""Forecasts: what is continued how, and what is not continued at all."""
+"""Forecasts: continuation of series, and series that are not continued."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def of(values: object, step: float = 30.0) -> Series:
     return Series.of({}, values, start=1_718_600_000, step=step)  # type: ignore[arg-type]
 
 
-def without(series: Series, kept: object) -> Series:
-    return Series(series.labels, series.times[kept], series.values[kept])  # type: ignore[index]
+def without(series: Series, mask: object) -> Series:
+    return Series(series.labels, series.times[mask], series.values[mask])  # type: ignore[index]
 
 
-def found(series: Series, **options: int) -> Forecast:
-    made = forecast(series, **options)
-    assert isinstance(made, Forecast), made
-    return made
+def forecast_of(series: Series, **options: int) -> Forecast:
+    result = forecast(series, **options)
+    assert isinstance(result, Forecast), result
+    return result
 
 
 def wave(at: object) -> object:
@@ -35,12 +35,12 @@ def wave(at: object) -> object:
 def test_regular_series_is_continued(line: object) -> None:
     times = np.arange(70.0)
     expected = line(times)  # type: ignore[operator]
-    made = found(of(expected[:60]))
-    assert made.values == pytest.approx(expected[60:], rel=0.01, abs=0.01 * float(np.ptp(expected)))
-    assert (made.step, made.bridged, made.is_constant) == (30, 0, False)
+    result = forecast_of(of(expected[:60]))
+    assert result.values == pytest.approx(expected[60:], rel=0.01, abs=0.01 * float(np.ptp(expected)))
+    assert (result.step, result.bridged, result.is_constant) == (30, 0, False)
 
 
-def test_the_weights_are_those_of_least_squares() -> None:
+def test_weights_equal_those_of_least_squares() -> None:
     values = np.random.default_rng(3).normal(10, 2, 120).cumsum()
     rows = np.lib.stride_tricks.sliding_window_view(values, 11)
     past = np.column_stack([rows[:, :-1], np.ones(len(rows))])
@@ -48,40 +48,42 @@ def test_the_weights_are_those_of_least_squares() -> None:
     line = values.tolist()
     for _ in range(10):
         line.append(float(np.append(line[-10:], 1) @ weights))
-    assert found(of(values)).values == pytest.approx(line[-10:], rel=1e-3)
+    assert forecast_of(of(values)).values == pytest.approx(line[-10:], rel=1e-3)
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -1e300, 5e-324])
 def test_constant_series_is_continued_unchanged(value: float) -> None:
-    made = found(of([value] * 30))
-    assert made.is_constant
-    assert made.values.tolist() == [value] * 10
+    result = forecast_of(of([value] * 30))
+    assert result.is_constant
+    assert result.values.tolist() == [value] * 10
 
 
 def test_rounding_is_no_change() -> None:
-    made = found(of([0.1 + 1e-17 * at for at in range(30)]))
-    assert made.is_constant
+    result = forecast_of(of([0.1 + 1e-17 * at for at in range(30)]))
+    assert result.is_constant
 
 
-@pytest.mark.parametrize("missing", [lambda at: at % 3 == 0, lambda at: (at > 20) & (at < 30), lambda at: at == 58])
-def test_short_gaps_are_bridged(missing: object) -> None:
+@pytest.mark.parametrize("is_missing", [lambda at: at % 3 == 0, lambda at: (at > 20) & (at < 30), lambda at: at == 58])
+def test_short_gaps_are_bridged(is_missing: object) -> None:
     times = np.arange(60)
-    gone = missing(times)  # type: ignore[operator]
+    missing_mask = is_missing(times)  # type: ignore[operator]
     expected = wave(np.arange(60, 70))
-    made = found(without(of(wave(times)), ~gone))
-    assert made.step == 30
-    # A gap at the beginning is none.
-    assert made.bridged == gone[1:].sum()
-    assert made.values == pytest.approx(expected, abs=0.5)
-    as_nan = found(of(np.where(gone, NAN, wave(times))))
-    assert as_nan.values.tolist() == made.values.tolist()
+    result = forecast_of(without(of(wave(times)), ~missing_mask))
+    assert result.step == 30
+    # Missing samples at the beginning are no gap.
+    assert result.bridged == missing_mask[1:].sum()
+    assert result.values == pytest.approx(expected, abs=0.5)
+    as_nan = forecast_of(of(np.where(missing_mask, NAN, wave(times))))
+    assert as_nan.values.tolist() == result.values.tolist()
 
 
 def test_forecast_ignores_values_before_a_long_gap() -> None:
     times = np.arange(100)
     series = of(np.where(times < 50, 1000.0, wave(times)))
-    kept = (times < 40) | (times >= 55)
-    assert found(without(series, kept)).values.tolist() == found(without(series, times >= 55)).values.tolist()
+    mask = (times < 40) | (times >= 55)
+    assert (
+        forecast_of(without(series, mask)).values.tolist() == forecast_of(without(series, times >= 55)).values.tolist()
+    )
 
 
 def test_too_short() -> None:
@@ -91,13 +93,13 @@ def test_too_short() -> None:
     assert forecast(of([*range(19), NAN])) == Skipped("too_short")
     assert isinstance(forecast(of(range(20))), Forecast)
     assert forecast(of(range(30)), least=31) == Skipped("too_short")
-    # The lags themselves and two samples to fit.
+    # A fit needs the lags and two samples.
     assert forecast(of([1, 2] * 5 + [1]), least=1) == Skipped("too_short")
     assert isinstance(forecast(of([1, 2] * 6), least=1), Forecast)
 
 
 def test_too_many_samples_are_missing() -> None:
-    # Half of them come in pairs that are one step apart, with nine missing in between.
+    # Half of the samples are in pairs one step apart, with nine missing between pairs.
     series = of(range(300))
     assert forecast(without(series, np.arange(300) % 10 < 2)) == Skipped("gappy")
 
@@ -105,9 +107,9 @@ def test_too_many_samples_are_missing() -> None:
 def test_samples_at_one_time_and_in_any_order() -> None:
     series = of(wave(np.arange(60)))
     shuffled = np.random.default_rng(1).permutation(60)
-    assert found(without(series, shuffled)).values.tolist() == found(series).values.tolist()
+    assert forecast_of(without(series, shuffled)).values.tolist() == forecast_of(series).values.tolist()
     twice = Series({}, np.repeat(series.times, 2), np.column_stack([series.values * 0, series.values]).ravel())
-    assert found(twice).values.tolist() == found(series).values.tolist()
+    assert forecast_of(twice).values.tolist() == forecast_of(series).values.tolist()
     at_once = Series({}, np.zeros(50), np.arange(50.0))
     assert forecast(at_once) == Skipped("too_short")
 
@@ -115,24 +117,24 @@ def test_samples_at_one_time_and_in_any_order() -> None:
 def test_times_that_are_not_quite_even() -> None:
     series = of(wave(np.arange(60)))
     late = Series({}, series.times + np.random.default_rng(2).uniform(0, 5, 60), series.values)
-    assert found(late).values == pytest.approx(found(series).values, abs=0.3)
+    assert forecast_of(late).values == pytest.approx(forecast_of(series).values, abs=0.3)
 
 
 def test_forecast_of_a_steep_end_is_bounded() -> None:
-    made = found(of([0.0] * 40 + [2.0**at for at in range(12)]))
-    assert made.values.max() <= 2 * 2**11
-    assert made.values.min() >= -(2**11)
+    result = forecast_of(of([0.0] * 40 + [2.0**at for at in range(12)]))
+    assert result.values.max() <= 2 * 2**11
+    assert result.values.min() >= -(2**11)
 
 
 @pytest.mark.parametrize("peak", [1.7e308, 1e-300])
 def test_any_float_is_taken(peak: float) -> None:
     with np.errstate(all="raise", under="ignore"):
-        made = found(of(peak * np.array([1.0, -1.0] * 20)))
-    assert made.values.size == 10
+        result = forecast_of(of(peak * np.array([1.0, -1.0] * 20)))
+    assert result.values.size == 10
 
 
 def test_lags_and_horizon() -> None:
-    assert found(of(wave(np.arange(40))), horizon=3, lags=4, least=6).values.size == 3
+    assert forecast_of(of(wave(np.arange(40))), horizon=3, lags=4, least=6).values.size == 3
     for options in ({"horizon": 0}, {"lags": 0}):
         with pytest.raises(ValueError, match="must be 1 or more"):
             forecast(of(range(40)), **options)
@@ -141,7 +143,7 @@ def test_lags_and_horizon() -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_forecasts_of_huge_values_are_finite(sign: int) -> None:
     values = [sign * 1.79e308 * share for share in np.linspace(0.1, 1.0, 60)]
-    found = forecast(Series.of({}, values), horizon=20)
-    assert isinstance(found, Forecast)
-    assert np.isfinite(found.values).all()
-    assert abs(found.values[-1]) >= 1.7e308
+    result = forecast(Series.of({}, values), horizon=20)
+    assert isinstance(result, Forecast)
+    assert np.isfinite(result.values).all()
+    assert abs(result.values[-1]) >= 1.7e308

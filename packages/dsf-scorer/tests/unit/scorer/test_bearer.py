@@ -1,4 +1,4 @@
-"""Tokens from a file or the environment, compared as a whole, read again when they change."""
+"""Tokens from a file or the environment are compared as a whole and reloaded after changes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dsf.scorer.errors import RefusedError
 def status(bearer: Bearer, header: str | None) -> int:
     try:
         bearer.check([] if header is None else [header])
-    except RefusedError as refused:
-        return refused.status
+    except RefusedError as error:
+        return error.status
     return 200
 
 

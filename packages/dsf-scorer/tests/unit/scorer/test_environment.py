@@ -12,21 +12,21 @@ def test_env_number_reads_the_variable_or_the_default(
     monkeypatch.delenv("LIMIT", raising=False)
     if text is not None:
         monkeypatch.setenv("LIMIT", text)
-    found = env_number("LIMIT", 7)
-    assert found == value
-    assert isinstance(found, float)
+    number = env_number("LIMIT", 7)
+    assert number == value
+    assert isinstance(number, float)
 
 
 @pytest.mark.parametrize(
-    ("text", "least", "wanted"),
+    ("text", "minimum", "requirement"),
     [("many", None, "a number"), ("nan", None, "a number"), ("inf", 1, "a number from 1 on"), ("0", 1, "from 1 on")],
 )
 def test_env_number_refuses_invalid_text(
-    monkeypatch: pytest.MonkeyPatch, text: str, least: float | None, wanted: str
+    monkeypatch: pytest.MonkeyPatch, text: str, minimum: float | None, requirement: str
 ) -> None:
     monkeypatch.setenv("LIMIT", text)
-    with pytest.raises(ScorerError, match=f"environment variable LIMIT is '{text}'; it must be .*{wanted}"):
-        env_number("LIMIT", 7, least=least)
+    with pytest.raises(ScorerError, match=f"environment variable LIMIT is '{text}'; it must be .*{requirement}"):
+        env_number("LIMIT", 7, least=minimum)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_env_number_refuses_invalid_text(
         ("SOURCE_HOST", "prom:9090", "not a URL"),
     ],
 )
-def test_the_variable_of_a_wrong_value_is_named(
+def test_error_of_a_wrong_value_names_its_variable(
     monkeypatch: pytest.MonkeyPatch, variable: str, text: str, why: str
 ) -> None:
     monkeypatch.setenv(f"MY_{variable}", text)

@@ -1,4 +1,4 @@
-"""The library works without the rest of the framework and without what the rest needs."""
+"""The library works without the rest of the framework and without its dependencies."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ asyncio.run(ask())
 
 
 def test_library_imports_nothing_of_the_framework() -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_library_is_typed() -> None:
     assert (Path(dsf.scorer.__file__).parent / "py.typed").exists()
 
 
-def test_the_small_distribution_is_of_the_same_version_and_license() -> None:
+def test_distribution_has_the_version_and_license_of_the_framework() -> None:
     small = tomllib.loads((SMALL / "pyproject.toml").read_text())
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert small["project"]["version"] == whole["project"]["version"]

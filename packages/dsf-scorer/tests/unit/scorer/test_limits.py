@@ -33,16 +33,16 @@ def test_too_many_scores_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_concurrency() -> None:
-    made = scorer(limits=Limits(concurrency=1, wait_seconds=0.05))
+    service = scorer(limits=Limits(concurrency=1, wait_seconds=0.05))
     entered, leave = threading.Event(), threading.Event()
 
-    @made.score
+    @service.score
     def hold(_: list[Series]) -> list[Score]:
         entered.set()
         assert leave.wait(60)
         return []
 
-    with TestClient(made) as client:
+    with TestClient(service) as client:
         first = threading.Thread(target=client.post, args=("/scoring",), kwargs={"json": TWO})
         first.start()
         assert entered.wait(60)
@@ -58,7 +58,7 @@ def test_concurrency() -> None:
 
 def test_unfinished_request_gives_408() -> None:
     async def ask() -> list[dict[str, Any]]:
-        sent: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         pieces = iter([b'{"data":'])
 
         async def receive() -> dict[str, Any]:
@@ -68,26 +68,26 @@ def test_unfinished_request_gives_408() -> None:
             raise AssertionError
 
         async def send(message: Any) -> None:
-            sent.append(message)
+            messages.append(message)
 
         scope = {
             "type": "http", "method": "POST", "path": "/scoring", "raw_path": b"/scoring", "query_string": b"",
             "headers": [], "http_version": "1.1", "scheme": "http", "root_path": "", "asgi": {"version": "3.0"},
         }  # fmt: skip
         await mean_scorer(limits=Limits(read_seconds=0.05))(scope, receive, send)
-        return sent
+        return messages
 
-    sent = asyncio.run(ask())
-    assert sent[0]["status"] == 408
-    assert b"within 0.05 seconds" in sent[1]["body"]
+    messages = asyncio.run(ask())
+    assert messages[0]["status"] == 408
+    assert b"within 0.05 seconds" in messages[1]["body"]
 
 
 def test_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     with TestClient(mean_scorer(token=Bearer(env="TOKEN"))) as client:
         assert client.get("/config").status_code == 200
-        refused = client.post("/scoring", json=TWO)
-        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        response = client.post("/scoring", json=TWO)
+        assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
         assert client.post("/scoring", json=TWO, headers={"Authorization": "Bearer secret"}).status_code == 200
         document = client.get("/openapi.json").json()
     assert document["paths"]["/scoring"]["post"]["security"] == [{"token": []}]
@@ -95,20 +95,20 @@ def test_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(app: Any) -> dict[str, Any]:
-    """What a server hears when it starts the application."""
+    """Return the message that a server receives when it starts the application."""
 
     async def run() -> dict[str, Any]:
-        sent: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         waiting = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
 
         async def receive() -> dict[str, Any]:
             return waiting.pop(0)
 
         async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
+            messages.append(message)
 
         await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
-        return sent[0]
+        return messages[0]
 
     return asyncio.run(run())
 
@@ -126,7 +126,7 @@ def test_service_does_not_start_without_its_token_or_function(tmp_path: Path) ->
 
 
 def test_half_sent_requests_make_room_for_others() -> None:
-    """The oldest ones are refused when all of them together have more than two of the largest requests."""
+    """The oldest bodies are refused if all together exceed two of the largest requests."""
     statuses: dict[str, int] = {}
 
     async def play() -> None:
@@ -140,8 +140,8 @@ def test_half_sent_requests_make_room_for_others() -> None:
                 if len(parts) == 1:
                     arrived.release()
                     await go_on.wait()
-                piece, more = parts.pop(0)
-                return {"type": "http.request", "body": piece, "more_body": more}
+                piece, has_more = parts.pop(0)
+                return {"type": "http.request", "body": piece, "more_body": has_more}
 
             async def send(message: Any) -> None:
                 statuses.setdefault(name, message.get("status"))

@@ -1,4 +1,4 @@
-"""Bodies become series: quickly for what Prometheus writes, in the same way for any other JSON of the same content."""
+"""Parsing of bodies into series: fast for JSON of Prometheus, with equal results for any other equal JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def compact(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def one(*samples: list[Any], **labels: str) -> dict[str, Any]:
+def request_document(*samples: list[Any], **labels: str) -> dict[str, Any]:
     return {"data": [{"metric": labels, "values": list(samples)}]}
 
 
@@ -37,11 +37,11 @@ def refusal(document: Any, limits: Limits = LIMITS) -> RefusedError:
 
 
 def plain(series: list[Series]) -> list[Any]:
-    return [(one.labels, one.times.tolist(), [str(value) for value in one.values.tolist()]) for one in series]
+    return [(entry.labels, entry.times.tolist(), [str(value) for value in entry.values.tolist()]) for entry in series]
 
 
 def test_labels_times_and_values() -> None:
-    (series,) = parse(one([1718600000, "0.5"], [1718600060.781, "-1e3"], pod="web"))
+    (series,) = parse(request_document([1718600000, "0.5"], [1718600060.781, "-1e3"], pod="web"))
     assert series.labels == {"pod": "web"}
     assert series.times.tolist() == [1718600000.0, 1718600060.781]
     assert series.values.tolist() == [0.5, -1000.0]
@@ -52,27 +52,27 @@ def test_labels_times_and_values() -> None:
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-Inf", "Inf", "1e999"])
 def test_non_finite_sample_becomes_nan(text: str) -> None:
-    (series,) = parse(one([1, text], [2, "7"]))
+    (series,) = parse(request_document([1, text], [2, "7"]))
     assert math.isnan(series.values[0])
     assert series.values[1] == 7
 
 
-def test_the_fast_path_is_taken_for_what_prometheus_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_path_parses_bodies_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*_: object) -> None:
         raise AssertionError("the slow path was taken")
 
     monkeypatch.setattr(requestbody, "_slow_arrays", slow)
-    assert len(parse(one([1718600000, "0.5"], [1718600060.781, "NaN"], pod="[[]]"))) == 1
+    assert len(parse(request_document([1718600000, "0.5"], [1718600060.781, "NaN"], pod="[[]]"))) == 1
 
 
-SPACED = json.dumps(one([1, "2"], [2, "3"])).encode()
+SPACED = json.dumps(request_document([1, "2"], [2, "3"])).encode()
 
 
 @pytest.mark.parametrize(
     "body",
     [
         SPACED,
-        compact(one([1, 2], [2, 3.0])),
+        compact(request_document([1, 2], [2, 3.0])),
         b'{"data":[{"values":[[1,"2"],[2,"3"]],"metric":{},"more":{"values":"x"}}],"data2":[]}',
         b' \n{"data":[{"metric":{},"values":[ [1,"2"],[2,"3"] ]}]}\n',
     ],
@@ -89,7 +89,7 @@ def test_series_of_native_histograms_has_no_samples() -> None:
 
 @pytest.mark.parametrize("body", [b'{"data":[]}', b'{"data":null}', b'{"data": null, "more": 1}'])
 def test_no_series(body: bytes) -> None:
-    """Go writes a slice without elements as null, and upstream's agent is a Go program."""
+    """Go writes a slice without elements as null, and upstream's agent is written in Go."""
     assert parse(body) == []
 
 
@@ -104,7 +104,9 @@ def test_series_without_samples_is_read_as_go_writes_it(absent: str) -> None:
     "label", ['"values":[[1,"2"]]', 'a","values":[[', "\\", '\\"values":[[', "[[", "]]", "é", "{}", "\u2028"]
 )
 def test_labels_that_look_like_samples(label: str) -> None:
-    (series, other) = parse({"data": [one([1, "2"], x=label)["data"][0], one([1, "3"], **{label: ""})["data"][0]]})
+    (series, other) = parse(
+        {"data": [request_document([1, "2"], x=label)["data"][0], request_document([1, "3"], **{label: ""})["data"][0]]}
+    )
     assert series.labels == {"x": label}
     assert other.labels == {label: ""}
     assert (series.values[0], other.values[0]) == (2, 3)
@@ -128,11 +130,11 @@ series_lists = st.lists(
 def test_both_paths_agree(data: list[dict[str, Any]]) -> None:
     expected = [
         (
-            one["metric"],
-            [float(at) for at, _ in one["values"]],
-            ["nan" if not math.isfinite(float(value)) else str(float(value)) for _, value in one["values"]],
+            entry["metric"],
+            [float(at) for at, _ in entry["values"]],
+            ["nan" if not math.isfinite(float(value)) else str(float(value)) for _, value in entry["values"]],
         )
-        for one in data
+        for entry in data
     ]
     assert plain(parse({"data": data})) == expected
     for blanks in (None, 1):
@@ -149,8 +151,8 @@ def test_any_bytes_are_parsed_or_refused(body: bytes, position: int, inserted: b
     try:
         parse(body[:position] + inserted + body[position:])
         status = 200
-    except RefusedError as refused:
-        status = refused.status
+    except RefusedError as error:
+        status = error.status
     assert status in (200, 400, 422)
 
 
@@ -174,24 +176,24 @@ def test_any_bytes_are_parsed_or_refused(body: bytes, position: int, inserted: b
         ({"data": [{"metric": {}}]}, 422, "data[0].values is not a list"),
         ({"data": [{"metric": {}, "value": [1, "2"]}]}, 422, "data[0].values is not a list"),
         ({"data": [{"metric": {}, "values": "x"}]}, 422, "data[0].values is not a list"),
-        (one([1, "2", "3"]), 422, "data[0].values[0] is not [unix seconds, value]"),
-        (one([1, "2"], ["1", "2"]), 422, "data[0].values[1][0] is not a number of seconds"),
-        (one([1, "x"]), 422, "data[0].values[0][1] is not a number as text"),
-        (one([1, ""]), 422, "data[0].values[0][1] is not a number as text"),
-        (one([1, "1_0"]), 422, "data[0].values[0][1] is not a number as text"),
-        (one([1, " 1"]), 422, "data[0].values[0][1] is not a number as text"),
-        (one([1, "1,2"]), 422, "data[0].values[0][1] is not a number as text"),
-        (one([1, True]), 422, "data[0].values[0][1] is not a number as text"),
-        (one([True, "1"]), 422, "data[0].values[0][0] is not a number of seconds"),
-        (one([1, None]), 422, "data[0].values[0][1] is not a number as text"),
-        (one([10**400, "1"]), 422, "data[0].values has a time beyond 9000000000"),
-        (one([1718600000000, "1"]), 422, "milliseconds perhaps?"),
+        (request_document([1, "2", "3"]), 422, "data[0].values[0] is not [unix seconds, value]"),
+        (request_document([1, "2"], ["1", "2"]), 422, "data[0].values[1][0] is not a number of seconds"),
+        (request_document([1, "x"]), 422, "data[0].values[0][1] is not a number as text"),
+        (request_document([1, ""]), 422, "data[0].values[0][1] is not a number as text"),
+        (request_document([1, "1_0"]), 422, "data[0].values[0][1] is not a number as text"),
+        (request_document([1, " 1"]), 422, "data[0].values[0][1] is not a number as text"),
+        (request_document([1, "1,2"]), 422, "data[0].values[0][1] is not a number as text"),
+        (request_document([1, True]), 422, "data[0].values[0][1] is not a number as text"),
+        (request_document([True, "1"]), 422, "data[0].values[0][0] is not a number of seconds"),
+        (request_document([1, None]), 422, "data[0].values[0][1] is not a number as text"),
+        (request_document([10**400, "1"]), 422, "data[0].values has a time beyond 9000000000"),
+        (request_document([1718600000000, "1"]), 422, "milliseconds perhaps?"),
     ],
 )
 def test_refusals_say_where(body: Any, status: int, detail: str) -> None:
-    refused = refusal(body)
-    assert refused.status == status
-    assert detail in refused.detail
+    error = refusal(body)
+    assert error.status == status
+    assert detail in error.detail
 
 
 def test_placeholder_for_samples_cannot_be_sent() -> None:
@@ -200,18 +202,20 @@ def test_placeholder_for_samples_cannot_be_sent() -> None:
     assert series.is_empty
 
 
-@pytest.mark.parametrize("document", [one([1, "2"], [2, "3"], [3, "4"]), SPACED.replace(b"]]", b'], [3, "4"]]')])
+@pytest.mark.parametrize(
+    "document", [request_document([1, "2"], [2, "3"], [3, "4"]), SPACED.replace(b"]]", b'], [3, "4"]]')]
+)
 def test_samples_are_limited(document: Any) -> None:
     assert len(parse(document, Limits(samples=3, series=1))) == 1
-    refused = refusal(document, Limits(samples=1, series=1))
-    assert (refused.status, "more than 1 samples" in refused.detail) == (413, True)
+    error = refusal(document, Limits(samples=1, series=1))
+    assert (error.status, "more than 1 samples" in error.detail) == (413, True)
 
 
 def test_series_are_limited() -> None:
-    document = {"data": one([1, "2"])["data"] * 3}
+    document = {"data": request_document([1, "2"])["data"] * 3}
     assert len(parse(document, Limits(series=3))) == 3
-    refused = refusal(document, Limits(series=2))
-    assert (refused.status, "more than 2 series" in refused.detail) == (413, True)
+    error = refusal(document, Limits(series=2))
+    assert (error.status, "more than 2 series" in error.detail) == (413, True)
 
 
 def test_labels_cannot_contain_parser_placeholders() -> None:
@@ -222,14 +226,14 @@ def test_labels_cannot_contain_parser_placeholders() -> None:
 
 
 def test_source_without_series_may_be_null() -> None:
-    found = requestbody.parse_sources(compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
-    assert found == {"load": []}
+    series_by_source = requestbody.parse_sources(compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
+    assert series_by_source == {"load": []}
 
 
 @given(st.lists(st.tuples(numbers, numbers).map(list), max_size=5))
 def test_values_may_be_numbers(samples: list[Any]) -> None:
     expected = [[float(at) for at, _ in samples], [float(value) for _, value in samples]]
-    for body in (compact(one(*samples)), json.dumps(one(*samples)).encode()):
+    for body in (compact(request_document(*samples)), json.dumps(request_document(*samples)).encode()):
         (series,) = parse(body)
         assert [series.times.tolist(), series.values.tolist()] == expected
 
@@ -255,5 +259,5 @@ def test_long_series_takes_little_more_memory_than_its_request(blank: str, quote
     finally:
         tracemalloc.stop()
     assert (len(series), series.values[-1]) == (300_000, 299_999.5)
-    # The arrays, and one piece as Python objects.
+    # Memory holds the arrays, and one piece as Python objects.
     assert peak < 2 * len(body)

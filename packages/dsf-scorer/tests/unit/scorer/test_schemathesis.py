@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI document, good and bad: nothing is a 500, and what the document refuses is refused."""
+"""Valid and invalid requests generated from the OpenAPI document: no response is a 500, invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ table = Scorer(name="table", description="d", score_name="table", interval=30, p
 @mean.score
 def score(series: list[Series]) -> Iterable[Score]:
     with np.errstate(all="ignore"):
-        for one in series:
-            if not one.is_empty:
-                yield one.score(one.values.sum())
+        for entry in series:
+            if not entry.is_empty:
+                yield entry.score(entry.values.sum())
 
 
 @table.score
@@ -35,12 +35,12 @@ async def rows(_: list[Series]) -> list[Score]:
     return [Score(1, {"device": "a"})]
 
 
-# pyproject.toml keeps it from being loaded for all other tests.
+# The plug-in is loaded only here; pyproject.toml disables it for other tests.
 pytest_plugins = ["schemathesis.pytest.plugin"]
 schema = schemathesis.openapi.from_asgi("/openapi.json", ScorerApp(mean, table))
 guarded = Scorer(name="guarded", description="d", score_name="guarded", interval=30, token=Bearer(env="GUARDED_TOKEN"))
 guarded.score(lambda _: [Score(1)])
-# It does not start without its token.
+# The service does not start without its token.
 with pytest.MonkeyPatch.context() as started:
     started.setenv("GUARDED_TOKEN", "right")
     closed = schemathesis.openapi.from_asgi("/openapi.json", ScorerApp(guarded))

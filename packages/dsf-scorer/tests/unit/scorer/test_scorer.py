@@ -1,4 +1,4 @@
-"""What a scorer says about itself, and which mistakes are found while it is put together."""
+"""The /config document of a scorer, and errors in its definition."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SOURCE = Prometheus(query="up", range=600, step=60, host="http://prometheus:9090
 
 
 def scorer(**values: Any) -> Scorer:
-    given: dict[str, Any] = {"name": "cpu", "description": "CPU", "score_name": "cpu_score", "interval": 30}
-    return Scorer(**(given | values))
+    fields: dict[str, Any] = {"name": "cpu", "description": "CPU", "score_name": "cpu_score", "interval": 30}
+    return Scorer(**(fields | values))
 
 
 def test_config() -> None:
@@ -40,7 +40,7 @@ def test_config_without_a_source() -> None:
     assert scorer(scoring_host="http://x:1").config()["scoring"]["host"] == "http://x:1"
 
 
-def test_the_framework_understands_it() -> None:
+def test_framework_resolves_the_config_of_a_scorer() -> None:
     import json
 
     synced = parse_remote_config(json.dumps(scorer(source=SOURCE).config()).encode())
@@ -126,18 +126,18 @@ def test_mistakes(make: Callable[[], object], message: str) -> None:
 
 
 def test_score_decorator_returns_the_function_and_accepts_only_one() -> None:
-    one = scorer()
+    mean_scorer = scorer()
 
-    @one.score
+    @mean_scorer.score
     def function(_: object) -> list[Score]:
         return []
 
     assert function([]) == []
     with pytest.raises(ScorerError, match="already"):
-        one.score(function)
+        mean_scorer.score(function)
 
 
-def test_an_async_generator_cannot_be_one() -> None:
+def test_async_generator_is_refused_as_scoring_function() -> None:
     async def function(_: object) -> AsyncIterator[Score]:
         yield Score(1)
 

@@ -1,4 +1,4 @@
-"""Series: gaps, even grids, what is finite, frames."""
+"""Series: gaps, even grids, finite samples, frames."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ def series(times: list[float], values: list[float] | None = None) -> Series:
 
 
 def test_series_of_builds_series_for_tests() -> None:
-    made = Series.of({"a": "b"}, [1, float("inf")], start=100, step=5)
-    assert made.times.tolist() == [100, 105]
-    assert made.values[0] == 1
-    assert math.isnan(made.values[1])
+    built_series = Series.of({"a": "b"}, [1, float("inf")], start=100, step=5)
+    assert built_series.times.tolist() == [100, 105]
+    assert built_series.values[0] == 1
+    assert math.isnan(built_series.values[1])
     with pytest.raises(TypeError, match="must be text"):
         Series.of({"a": 1}, [])  # type: ignore[dict-item]
 
 
 def test_finite() -> None:
-    found = series([1, 2, 3], [NAN, 5, NAN]).finite()
-    assert (found.labels, found.times.tolist(), found.values.tolist()) == ({"pod": "web"}, [2], [5])
-    assert not found.is_empty
-    assert len(found) == 1
+    finite_series = series([1, 2, 3], [NAN, 5, NAN]).finite()
+    assert (finite_series.labels, finite_series.times.tolist(), finite_series.values.tolist()) == (
+        {"pod": "web"},
+        [2],
+        [5],
+    )
+    assert not finite_series.is_empty
+    assert len(finite_series) == 1
     assert series([1], [NAN]).finite().is_empty
     whole = series([1, 2])
     assert whole.finite() is whole
@@ -81,10 +85,10 @@ def test_steps_are_positive(step: float) -> None:
 
 
 def test_score_and_skip() -> None:
-    one = series([1])
-    assert one.score(np.float64(5), meta="x") == Score(5.0, {"pod": "web", "meta": "x"})
-    assert one.score(1, pod="other").labels == {"pod": "other"}
-    assert one.skip("too_short").reason == "too_short"
+    web_series = series([1])
+    assert web_series.score(np.float64(5), meta="x") == Score(5.0, {"pod": "web", "meta": "x"})
+    assert web_series.score(1, pod="other").labels == {"pod": "other"}
+    assert web_series.skip("too_short").reason == "too_short"
 
 
 def test_frames() -> None:

@@ -1,4 +1,4 @@
-"""Scorers of several sources: what /config says, what the function gets, and what is refused."""
+"""Scorers of several sources: /config, arguments of the function, and refused definitions."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def series(node: str, *values: float) -> dict[str, Any]:
     return {"metric": {"node": node}, "values": [[60 * i, f"{value}"] for i, value in enumerate(values)]}
 
 
-def made(**values: Any) -> Scorer:
-    given = {"name": "n", "description": "d", "score_name": "s", "interval": 30}
-    return Scorer(**(given | {"sources": {"load": LOAD, "power": POWER}} | values))
+def scorer_of_sources(**values: Any) -> Scorer:
+    fields = {"name": "n", "description": "d", "score_name": "s", "interval": 30}
+    return Scorer(**(fields | {"sources": {"load": LOAD, "power": POWER}} | values))
 
 
 def ratio_scorer(**values: Any) -> Scorer:
-    """Load through power of each node."""
-    scorer = made(**values)
+    """Return a scorer of load divided by power of each node."""
+    scorer = scorer_of_sources(**values)
 
     @scorer.score_sources
     def ratio(sources: Sources) -> Iterable[Score]:
-        power = {one.labels["node"]: one.values.mean() for one in sources["power"]}
-        for one in sources["load"]:
-            yield one.score(one.values.mean() / power[one.labels["node"]])
+        power = {entry.labels["node"]: entry.values.mean() for entry in sources["power"]}
+        for entry in sources["load"]:
+            yield entry.score(entry.values.mean() / power[entry.labels["node"]])
 
     return scorer
 
 
-def test_the_function_gets_the_series_of_each_by_name() -> None:
+def test_function_receives_series_by_source_name() -> None:
     body = request(load=[series("a", 10, 30), series("b", 5)], power=[series("b", 5), series("a", 4)])
     with TestClient(ratio_scorer()) as client:
         answer = client.post("/scoring", json=body)
@@ -55,13 +55,13 @@ async def _nothing(sources: Sources) -> list[Score]:
     return [Score(len(sources["load"]) + len(sources["power"]), {})]
 
 
-def test_an_async_function() -> None:
-    scorer = made()
+def test_async_function_with_sources() -> None:
+    scorer = scorer_of_sources()
     scorer.score_sources(_nothing)
     with TestClient(scorer) as client:
         body = request(load=[series("a", 1)], power=[])
         assert client.post("/scoring", json=body).json()["results"][0]["score"] == 1
-        # Without a body: no series.
+        # A request without a body has no series.
         assert client.post("/scoring").json()["results"][0]["score"] == 0
 
 
@@ -98,8 +98,8 @@ def test_request_without_all_sources_is_refused(body: dict[str, Any], expected: 
 def test_environment_variables_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_POWER_SOURCE_HOST", "http://power.example")
     monkeypatch.setenv("MY_LOAD_SOURCE_STEP", "5")
-    found = ratio_scorer(env="MY_")
-    assert (found.sources["power"].host, found.sources["load"].step) == ("http://power.example", 5)
+    service = ratio_scorer(env="MY_")
+    assert (service.sources["power"].host, service.sources["load"].step) == ("http://power.example", 5)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_environment_variables_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_invalid_sources_are_refused(values: dict[str, Any], expected: str) -> None:
     with pytest.raises(ScorerError, match=re.escape(expected)):
-        made(**values)
+        scorer_of_sources(**values)
 
 
-def test_the_page_s_example_runs() -> None:
+def test_example_of_the_documentation_runs() -> None:
     page = (Path(__file__).parents[5] / "docs" / "sources.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {
@@ -134,7 +134,7 @@ def test_the_page_s_example_runs() -> None:
 
 
 def test_limits_count_each_series_and_sample_once() -> None:
-    """The first source is there twice, as `data` too."""
+    """The first source is also sent as `data`."""
     body = request(load=[series("a", 1, 2), series("b", 3)], power=[series("a", 4), series("b", 5)])
     for limits, status in (
         (Limits(series=4, samples=5), 200),

@@ -1,4 +1,4 @@
-"""The text format: read as prometheus_client reads it, and bounded where that is not."""
+"""The text format is read like prometheus_client reads it, and with limits."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ def lines(draw: st.DrawFn) -> str:
 
 
 def read(text: str, query: str = '{__name__=~".+"}') -> list[Any]:
-    found = scraped(text.encode(), parse_selectors(query), 2e9, 0.0)
-    return [(labels, time, value) for labels, time, value in found.values()]
+    samples = scraped(text.encode(), parse_selectors(query), 2e9, 0.0)
+    return [(labels, time, value) for labels, time, value in samples.values()]
 
 
 @given(st.lists(lines(), max_size=6))
-def test_scrape_matches_prometheus_client(written: list[str]) -> None:
-    text = "\n".join(["# HELP a words", "# TYPE a gauge", *written, ""])
+def test_scrape_matches_prometheus_client(sample_lines: list[str]) -> None:
+    text = "\n".join(["# HELP a words", "# TYPE a gauge", *sample_lines, ""])
     expected = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             key = (sample.name, *sorted(sample.labels.items()))
             expected[key] = (sample.timestamp if sample.timestamp is not None else 2e9, sample.value)
-    found = {
+    samples = {
         (labels.pop("__name__"), *sorted((name, value) for name, value in labels.items() if name != "node")): (
             time,
             value,
         )
         for labels, time, value in read(text)
     }
-    assert found.keys() == expected.keys()
+    assert samples.keys() == expected.keys()
     for key, (time, value) in expected.items():
-        assert found[key][0] == time
-        assert found[key][1] == value or (math.isnan(found[key][1]) and math.isnan(float(value)))  # type: ignore[arg-type]
+        assert samples[key][0] == time
+        assert samples[key][1] == value or (math.isnan(samples[key][1]) and math.isnan(float(value)))  # type: ignore[arg-type]
 
 
 def test_names_in_quotes_and_line_ends_of_windows() -> None:
@@ -127,7 +127,7 @@ def test_lines_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_hostile_lines_cost_no_more_than_their_length(line: bytes) -> None:
-    # 1.6 MB of them one by one: with a quadratic parser this would take minutes.
+    # A quadratic parser would take minutes for 1.6 MB of labels.
     for _ in range(100):
         with pytest.raises(ScrapeError):
             scraped(line, [Selector("a")], 1.0, 0.0)
@@ -147,12 +147,12 @@ def test_interrupted_scrape_stops_within_a_few_lines() -> None:
 
 
 def test_with_a_regular_expression_each_sample_is_preceded_by_the_question_whether_to_go_on() -> None:
-    asked = 0
+    checks = 0
 
     def check() -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 3:
+        nonlocal checks
+        checks += 1
+        if checks > 3:
             raise TimeoutError
 
     text = "".join(f'm{{x="{n}"}} 1\n' for n in range(100)).encode()
@@ -180,12 +180,12 @@ def test_page_without_selected_metrics_is_empty(text: str) -> None:
 
 
 def test_old_sample_is_dropped() -> None:
-    """As for Prometheus: what a collector shows on is not the present."""
+    """Follows Prometheus: a collector may expose samples of series that have ended."""
     text = b"a{n='0'} 1\n".replace(b"'", b'"') + b"".join(
         b'a{n="%d"} 1 %d\n' % (at, 1000 * at) for at in (700, 701, 2000)
     )
-    found = scraped(text, [Selector("a")], 1000.0, 700.0)
-    assert {labels["n"]: time for labels, time, _ in found.values()} == {"0": 1000.0, "701": 701.0, "2000": 1000.0}
+    samples = scraped(text, [Selector("a")], 1000.0, 700.0)
+    assert {labels["n"]: time for labels, time, _ in samples.values()} == {"0": 1000.0, "701": 701.0, "2000": 1000.0}
 
 
 @pytest.mark.parametrize("text", ["nan", "NAN", "NaN", "inf", "-inf", "+INF", "Infinity", "-infinity"])

@@ -1,4 +1,4 @@
-"""Selectors: what they select, and what is refused."""
+"""Selectors: selected series, and refused expressions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_expressions_are_those_of_prometheus(expression: str, value: str, matche
 
 
 @pytest.mark.parametrize("expression", ["(a*)*b", "(a|a)*b", "(a?){30}a{30}b", "(.*)(.*)(.*)(.*)(.*)x", ".*a.{900}"])
-def test_an_expression_takes_no_longer_than_the_value_is_long(expression: str) -> None:
+def test_expression_is_matched_in_linear_time(expression: str) -> None:
     (selector,) = parse_selectors(f"m{{x=~`{expression}`}}")
     began = time.thread_time()
     assert not selector.matches({"__name__": "m", "x": "a" * 900})
@@ -98,12 +98,12 @@ def test_an_expression_takes_no_longer_than_the_value_is_long(expression: str) -
 @pytest.mark.parametrize(
     "expression", [")", "*a", "a**", "a{3,2}", "a{2000}", "(a{900}){900}", r"(a)\1", "(?=a)", "[a-", "a\ud800"]
 )
-def test_an_expression_that_re2_does_not_know_is_refused(expression: str) -> None:
+def test_expression_unknown_to_re2_is_refused(expression: str) -> None:
     with pytest.raises(SelectorError, match=r"cannot be used: ."):
         parse_selectors(f"m{{x=~`{expression}`}}")
 
 
-def test_the_expressions_of_one_scorer_are_bounded_together() -> None:
+def test_total_size_of_expressions_of_a_scorer_is_limited() -> None:
     parse_selectors(";".join(f'm{n}{{instance=~"node-[0-9]{{1,3}}"}}' for n in range(40)))
     with pytest.raises(SelectorError, match="together are too large"):
         parse_selectors(";".join('m{instance=~".*a.{200}"}' for _ in range(6)))
@@ -122,6 +122,6 @@ def test_escapes_as_in_promql(text: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("text", [r"\ud800", r"\U00110000", r"\777"])
-def test_an_escape_of_no_character_is_refused(text: str) -> None:
+def test_escape_without_a_character_is_refused(text: str) -> None:
     with pytest.raises(SelectorError, match="is no character"):
         parse_selectors(f'm{{a="{text}"}}')

@@ -1,4 +1,4 @@
-"""The source Object: what a scorer may say, paths, values, and what becomes of objects. No API server is asked."""
+"""The source Object: its manifest, paths, values, and series from objects, without an API server."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ OBJECT: dict[str, Any] = {
 }
 
 
-def wanted(**changes: Any) -> ObjectSource:
+def object_source(**changes: Any) -> ObjectSource:
     return ObjectSource.model_validate(OBJECT | changes, by_alias=True, by_name=False)
 
 
-def found(name: str, namespace: str = "shop", **rest: Any) -> dict[str, Any]:
+def cluster_object(name: str, namespace: str = "shop", **rest: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": namespace, "labels": {"a/b.c": "x"}}, **rest}
 
 
 class View:
-    """A cluster with these objects, one a page; it is a listing of them, too."""
+    """A cluster with these objects, one per page, and a listing of them."""
 
     url = "/apis/apps/v1/deployments?limit=100 of this cluster"
 
     def __init__(self, *objects: Mapping[str, Any]) -> None:
         self.objects = objects
-        self.asked: list[ObjectSource] = []
+        self.listed_sources: list[ObjectSource] = []
 
-    def listing(self, wanted: ObjectSource, deadline: float) -> View:
-        self.asked.append(wanted)
+    def listing(self, source: ObjectSource, deadline: float) -> View:
+        self.listed_sources.append(source)
         return self
 
     def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
-        for one in self.objects:
-            yield [one], 100
+        for cluster_item in self.objects:
+            yield [cluster_item], 100
 
 
 class Running(OwnCluster):
-    """What an agent keeps, without a connection."""
+    """The memory of an agent, without a connection."""
 
     def __init__(self, view: View) -> None:
         self.cluster = view  # type: ignore[assignment]
@@ -71,11 +71,11 @@ class Running(OwnCluster):
         self._lock = threading.Lock()
 
     def tidy(self) -> None:
-        """Nothing is watched."""
+        """Start no watch."""
 
 
 class Agent:
-    """What an agent with one scorer keeps; without a view it runs outside of Kubernetes."""
+    """An agent with one scorer; without a view it runs outside of Kubernetes."""
 
     def __init__(self, view: View | None, source: Mapping[str, Any] = OBJECT, **fields: Any) -> None:
         self.summary = ScorerSummary(
@@ -94,17 +94,17 @@ class Agent:
 
     @property
     def values(self) -> dict[str, int]:
-        """Outcomes of fields."""
+        """Return the outcomes of fields."""
         assert self.running is not None
         return self.running.values
 
     def ask(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
-        """Values by the labels' values, the metric's name first."""
+        """Return values by the labels' values, the metric's name first."""
         context = Context(time.monotonic() + 60, 100_000, now, memory=self.memory, observe=self.questions.append)
         payload = ask(self.plugin, "Object", self.summary, context)
         data = json.loads(b"".join(payload.pieces))["data"]
         assert len(data) == payload.series
-        return {tuple(one["metric"].values()): one["values"] for one in data}
+        return {tuple(series["metric"].values()): series["values"] for series in data}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ class Agent:
     ],
 )
 def test_path_reads_one_value(path: str, value: object) -> None:
-    assert wanted(fields=[{"name": "a", "path": path}]).fields[0].path == path
+    assert object_source(fields=[{"name": "a", "path": path}]).fields[0].path == path
     document = {
         "status": {"ready": 2, "allocatable": {"nvidia.com/gpu": "4"}, "text": "word", "none": None},
         "items": [{"cpu": "0"}, {"cpu": "1"}],
@@ -135,7 +135,7 @@ def test_path_reads_one_value(path: str, value: object) -> None:
 )
 def test_invalid_path_is_refused(path: str) -> None:
     with pytest.raises(ValidationError):
-        wanted(fields=[{"name": "a", "path": path}])
+        object_source(fields=[{"name": "a", "path": path}])
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_anything_else_is_refused(value: object, reason: str) -> None:
 )
 def test_invalid_object_request_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        wanted(**changes)
+        object_source(**changes)
     assert words in str(caught.value)
 
 
 def test_secret_kind_of_another_group_is_allowed() -> None:
-    assert wanted(apiVersion="example.com/v1", kind="Secret").group == "example.com"
+    assert object_source(apiVersion="example.com/v1", kind="Secret").group == "example.com"
 
 
 def test_selector_is_written_for_the_api_server() -> None:
@@ -213,9 +213,9 @@ def test_selector_is_written_for_the_api_server() -> None:
         {"key": "h", "operator": "DoesNotExist"},
     ]
     selector = {"matchLabels": {"x": "y"}, "matchExpressions": expressions}
-    chosen = wanted(selector=selector).selector
-    assert chosen is not None
-    assert label_selector(chosen) == "x=y,a in (b,c),d notin (e),f/g,!h"
+    parsed_selector = object_source(selector=selector).selector
+    assert parsed_selector is not None
+    assert label_selector(parsed_selector) == "x=y,a in (b,c),d notin (e),f/g,!h"
 
 
 def test_object_goes_with_its_type() -> None:
@@ -225,12 +225,15 @@ def test_object_goes_with_its_type() -> None:
 
 
 def test_agents_are_told_the_object_as_a_query() -> None:
-    told = resolved(type="Object", host="http://ignored", object=OBJECT, params={"query": "q", "range": 60, "step": 30})
-    assert (told.source_type, told.source_endpoint) == ("Object", "")
-    assert json.loads(told.source_query) == OBJECT
-    assert (told.source_range, told.source_step) == (60, 30)
+    summary = resolved(
+        type="Object", host="http://ignored", object=OBJECT, params={"query": "q", "range": 60, "step": 30}
+    )
+    assert (summary.source_type, summary.source_endpoint) == ("Object", "")
+    assert json.loads(summary.source_query) == OBJECT
+    assert (summary.source_range, summary.source_step) == (60, 30)
     assert (
-        parse_summaries(json.dumps([told.model_dump(mode="json", by_alias=True)]))[0].source_query == told.source_query
+        parse_summaries(json.dumps([summary.model_dump(mode="json", by_alias=True)]))[0].source_query
+        == summary.source_query
     )
 
 
@@ -268,9 +271,9 @@ def test_each_object_and_field_gives_a_series() -> None:
         },
     ]
     view = View(
-        found("cart", spec={"cpu": "500m", "paused": True}),
-        found("web", "", status={"ready": 3}),
-        found("odd", status={"ready": "many"}),
+        cluster_object("cart", spec={"cpu": "500m", "paused": True}),
+        cluster_object("web", "", status={"ready": 3}),
+        cluster_object("odd", status={"ready": "many"}),
     )
     agent = Agent(view, OBJECT | {"fields": fields})
     assert agent.ask() == {
@@ -283,20 +286,23 @@ def test_each_object_and_field_gives_a_series() -> None:
     assert (question.url, question.received, question.series) == (View.url, 300, 3)
 
 
-def test_an_object_with_too_long_labels_leaves_the_others() -> None:
+def test_object_with_too_long_labels_does_not_affect_others() -> None:
     label = {"name": "app", "path": "spec.text"}
     ready = {"name": "ready", "path": "status.ready", "labels": [label]}
-    view = View(found("cart", status={"ready": 1}), found("web", spec={"text": "x" * 5000}, status={"ready": 2}))
+    view = View(
+        cluster_object("cart", status={"ready": 1}),
+        cluster_object("web", spec={"text": "x" * 5000}, status={"ready": 2}),
+    )
     agent = Agent(view, OBJECT | {"fields": [ready]})
     assert agent.ask() == {("ready", "shop", "cart"): [[1000, "1"]]}
     assert agent.values == {"kept": 1, "labels": 1}
 
 
 def test_cycles_fill_the_range() -> None:
-    view = View(found("cart", status={"ready": 1}))
+    view = View(cluster_object("cart", status={"ready": 1}))
     agent = Agent(view, source_range=60, source_step=30)
     agent.ask(1000)
-    view.objects = (found("cart", status={"ready": 2}),)
+    view.objects = (cluster_object("cart", status={"ready": 2}),)
     assert agent.ask(1030) == {("ready", "shop", "cart"): [[1000, "1"], [1030, "2"]]}
     view.objects = ()
     agent.ask(1060)
@@ -304,7 +310,7 @@ def test_cycles_fill_the_range() -> None:
 
 
 def test_field_without_any_number_fails_the_cycle() -> None:
-    agent = Agent(View(found("cart", status={"ready": "many"})))
+    agent = Agent(View(cluster_object("cart", status={"ready": "many"})))
     with pytest.raises(
         HttpError, match=r"status\.ready is no number in any object .* shop/cart \(no_number\)"
     ) as caught:
@@ -321,13 +327,13 @@ def test_field_without_any_number_fails_the_cycle() -> None:
         (OBJECT | {"apiVersion": "v1", "kind": "Secret"}, DENIED_RULE),
     ],
 )
-def test_an_agent_trusts_no_summary(source: dict[str, Any], words: str) -> None:
-    view = View(found("cart"))
+def test_agent_validates_the_query_of_a_summary(source: dict[str, Any], words: str) -> None:
+    view = View(cluster_object("cart"))
     with pytest.raises(HttpError) as caught:
         Agent(view, source).ask()
     assert caught.value.reason == "bad_query"
     assert words in str(caught.value)
-    assert view.asked == []
+    assert view.listed_sources == []
 
 
 def test_outside_of_kubernetes_it_is_refused() -> None:

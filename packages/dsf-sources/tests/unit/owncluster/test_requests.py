@@ -1,4 +1,4 @@
-"""What a pod takes of a node, by Kubernetes' rule."""
+"""Requested resources of a pod by the rule of Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dsf.owncluster.kubernetes import available
 from dsf.owncluster.requests import pod_requests
 
 
-def container(cpu: str = "", restart: str = "", name: str = "c", **more: str) -> dict[str, Any]:
-    requests = ({"cpu": cpu} if cpu else {}) | more
+def container(cpu: str = "", restart: str = "", name: str = "c", **amounts: str) -> dict[str, Any]:
+    requests = ({"cpu": cpu} if cpu else {}) | amounts
     return {"name": name, "resources": {"requests": requests}} | ({"restartPolicy": restart} if restart else {})
 
 
@@ -58,12 +58,12 @@ def test_invalid_quantity_is_refused(text: object) -> None:
         ({}, 0),
         ({"containers": [container()]}, 0),
         ({"containers": [container("1"), container("500m")]}, 1.5),
-        # The init phase is the larger one; init containers do not add up.
+        # The init phase is larger; init containers are not added.
         ({"containers": [container("1")], "initContainers": [container("2"), container("3")]}, 3),
         ({"containers": [container("2"), container("2")], "initContainers": [container("3")]}, 4),
-        # A sidecar goes on beside the containers ...
+        # A sidecar runs beside the containers ...
         ({"containers": [container("1")], "initContainers": [container("500m", "Always")]}, 1.5),
-        # ... and beside the init containers that come later, not beside those that came before.
+        # ... and beside later init containers, not beside earlier ones.
         ({"containers": [container("1")], "initContainers": [container("1", "Always"), container("3")]}, 4),
         ({"containers": [container("1")], "initContainers": [container("3"), container("1", "Always")]}, 3),
         (
@@ -73,17 +73,17 @@ def test_invalid_quantity_is_refused(text: object) -> None:
             },
             4,
         ),
-        # Overhead comes on top of the larger phase.
+        # Overhead is added to the larger phase.
         ({"containers": [container("1")], "initContainers": [container("2")], "overhead": {"cpu": "250m"}}, 2.25),
-        # What is said for the whole pod wins over its containers.
+        # Requests of the whole pod take precedence over those of its containers.
         ({"containers": [container("1")], "resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "1"}}, 4),
     ],
 )
-def test_the_rule(spec: dict[str, Any], expected: float) -> None:
+def test_request_of_a_pod_follows_the_rule_of_kubernetes(spec: dict[str, Any], expected: float) -> None:
     assert cpu(spec) == expected
 
 
-def test_the_phases_are_compared_for_each_resource() -> None:
+def test_phases_are_compared_for_each_resource() -> None:
     spec = {
         "containers": [container("2", memory="1Gi")],
         "initContainers": [container("1", memory="4Gi")],
@@ -119,12 +119,12 @@ def test_available_resources_are_given_by_node_and_in_total() -> None:
             Pod("unknown", {"cpu": Decimal(1)}),
         ],
     )
-    found = {(labels.get("node"), labels["resource"]): value for labels, value in available(state)}
+    values = {(labels.get("node"), labels["resource"]): value for labels, value in available(state)}
     assert {labels["__name__"] for labels, _ in available(state)} == {"kubernetes_available"}
-    assert found[None, "cpu"] == 10.7
-    assert found["n1", "cpu"] == 2.7
-    assert found[None, "memory"] == 23 * 2**30
-    assert (found["n1", "nvidia.com/gpu"], found["n2", "nvidia.com/gpu"], found[None, "nvidia.com/gpu"]) == (1, 0, 1)
-    assert found[None, "google.com/tpu"] == 0
-    assert len(found) == 12, "the cordoned node is not there"
+    assert values[None, "cpu"] == 10.7
+    assert values["n1", "cpu"] == 2.7
+    assert values[None, "memory"] == 23 * 2**30
+    assert (values["n1", "nvidia.com/gpu"], values["n2", "nvidia.com/gpu"], values[None, "nvidia.com/gpu"]) == (1, 0, 1)
+    assert values[None, "google.com/tpu"] == 0
+    assert len(values) == 12, "the cordoned node is not there"
     assert [value for _, value in available(ClusterState([], []))] == [0, 0, 0, 0]
