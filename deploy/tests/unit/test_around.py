@@ -57,10 +57,10 @@ def test_prometheus_sends_scores_and_the_summary() -> None:
     ]
     (rule,) = write["writeRelabelConfigs"]
     assert rule["action"] == "keep"
-    kept = re.compile(rule["regex"])
+    kept_metrics = re.compile(rule["regex"])
     for name in ("dynamic_score", "dynamic_scoring_requests_total", "cluster_cpu_free", "cluster_memory_free"):
-        assert kept.fullmatch(name)
-    assert not kept.fullmatch("up")
+        assert kept_metrics.fullmatch(name)
+    assert not kept_metrics.fullmatch("up")
 
 
 def test_skupper_leads_to_the_name_in_the_certificate() -> None:
@@ -71,7 +71,7 @@ def test_skupper_leads_to_the_name_in_the_certificate() -> None:
     assert url == f"rediss://{listener['spec']['host']}:{listener['spec']['port']}/0"
 
 
-def test_the_test_pod_finds_redis() -> None:
+def test_test_pod_uses_the_redis_of_the_chart() -> None:
     spec = _of("utils/test-pod.yaml", "Pod")
     (container,) = spec["spec"]["containers"]
     environment = chart.environment(container)

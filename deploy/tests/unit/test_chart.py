@@ -25,7 +25,7 @@ VERSIONS = ("1.27", "1.36")
 
 @pytest.fixture(params=chart.MATRIX)
 def objects(request: pytest.FixtureRequest) -> list[chart.Object]:
-    """The rendered objects of one set of values."""
+    """Return the rendered objects of one set of values."""
     return chart.render(chart.MATRIX[request.param])
 
 
@@ -42,20 +42,20 @@ def test_objects_of_kubernetes_are_valid(objects: list[chart.Object], version: s
 
 
 def test_objects_of_ocm_and_ours_are_valid(objects: list[chart.Object]) -> None:
-    known = ocmschemas.by_kind()
+    schemas = ocmschemas.by_kind()
     for obj in [*objects, *chart.agent_objects(objects)]:
-        if (schema := known.get((obj["apiVersion"], obj["kind"]))) is not None:
+        if (schema := schemas.get((obj["apiVersion"], obj["kind"]))) is not None:
             jsonschema.Draft202012Validator(schema).validate(obj)
         else:
-            # Others of other projects are given to an API server with the CRDs of their operators, by another test.
+            # Another test applies objects of other operators to an API server with their CRDs.
             assert _is_builtin(obj) or obj["kind"] in chart.FOREIGN_KINDS, obj["kind"]
 
 
 @pytest.mark.parametrize("name", chart.MATRIX)
 def test_objects_for_other_operators_are_made_when_asked_for(name: str) -> None:
     objects = chart.render(chart.MATRIX[name])
-    made = {o["kind"] for o in [*objects, *chart.agent_objects(objects)]}
-    assert made & chart.FOREIGN_KINDS == chart.FOREIGN.get(name, set())
+    kinds = {o["kind"] for o in [*objects, *chart.agent_objects(objects)]}
+    assert kinds & chart.FOREIGN_KINDS == chart.FOREIGN.get(name, set())
 
 
 def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
@@ -111,9 +111,9 @@ def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
         ({"hub": {"replicas": 0}}, "replicas"),
         ({"log": {"level": "LOUD"}}, "level"),
         ({"spokeSetting": {"agent": {"runAsUser": 0}}}, "runAsUser"),
-        # The port of the metrics.
+        # The metrics port is open to Prometheus.
         ({"spokeSetting": {"agent": {"sources": {"otlp": {"port": 8080}}}}}, "port"),
-        # No peer at all would mean everybody.
+        # A rule without peers would allow everybody.
         ({"spokeSetting": {"agent": {"sources": {"otlp": {"from": []}}}}}, "from"),
         ({"spokeSetting": {"agent": {"sources": {"prometheus": True}}}}, "prometheus"),
     ],
@@ -139,15 +139,15 @@ def test_newer_crds_are_applied_with_the_command_of_the_documentation() -> None:
 
 def test_values_table_is_up_to_date() -> None:
     script = chart.ROOT / "scripts" / "helm-values-table"
-    done = ran([sys.executable, script, "--print"], check=True)
-    assert (chart.ROOT / "docs" / "helm-values.md").read_text() == done.stdout, "run: scripts/helm-values-table"
+    process = ran([sys.executable, script, "--print"], check=True)
+    assert (chart.ROOT / "docs" / "helm-values.md").read_text() == process.stdout, "run: scripts/helm-values-table"
 
 
-def test_the_template_of_settings_is_up_to_date() -> None:
+def test_settings_template_is_up_to_date() -> None:
     script = chart.ROOT / "scripts" / "chart-settings"
-    done = ran([sys.executable, script, "--print"], check=True)
-    written = (chart.CHART / "templates" / "_settings.tpl").read_text()
-    assert written == done.stdout, "run: .venv/bin/python scripts/chart-settings"
+    process = ran([sys.executable, script, "--print"], check=True)
+    template = (chart.CHART / "templates" / "_settings.tpl").read_text()
+    assert template == process.stdout, "run: .venv/bin/python scripts/chart-settings"
 
 
 def test_schema_and_values_have_the_same_keys() -> None:
@@ -241,7 +241,7 @@ def test_images_of_the_upstream_project_elsewhere_are_refused(values: chart.Valu
         chart.render(values)
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_chart_version_equals_the_package_version() -> None:
     project = (chart.ROOT / "pyproject.toml").read_text()
     version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
     assert version is not None
@@ -250,7 +250,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert described["name"] == "dynamic-scoring-framework"
 
 
-# It reads a megabyte of definitions for each object.
+# The validator reads a megabyte of definitions for each object.
 kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
 
 
@@ -265,20 +265,20 @@ def _validate(obj: str, version: str) -> None:
 
 
 def _keys_of_schema(schema: dict[str, Any], prefix: str = "") -> set[str]:
-    found = set()
+    keys = set()
     for name, part in schema["properties"].items():
         is_group = part.get("additionalProperties") is False and set(part["properties"]) != {
             *("requests", "limits", "claims")
         }
         if is_group and not _is_free(part):
-            found |= _keys_of_schema(part, f"{prefix}{name}.")
+            keys |= _keys_of_schema(part, f"{prefix}{name}.")
         else:
-            found.add(prefix + name)
-    return found
+            keys.add(prefix + name)
+    return keys
 
 
 def _is_free(part: dict[str, Any]) -> bool:
-    """Whether the default is an empty object: it has no keys of its own in the values file."""
+    """Return True if the default is an empty object, which has no keys in the values file."""
     return set(part["properties"]) in (
         {"httpProxy", "httpsProxy", "noProxy", "caBundle"},
         {"resourceRequirements", "nodePlacement"},
@@ -286,12 +286,12 @@ def _is_free(part: dict[str, Any]) -> bool:
 
 
 def _keys_of_values(values: dict[str, Any], schema: dict[str, Any], prefix: str = "") -> set[str]:
-    found = set()
+    keys = set()
     groups = {key.rpartition(".")[0] for key in _keys_of_schema(schema)}
     for name, value in values.items():
         key = prefix + name
         if isinstance(value, dict) and any(group == key or group.startswith(f"{key}.") for group in groups):
-            found |= _keys_of_values(value, schema, f"{key}.")
+            keys |= _keys_of_values(value, schema, f"{key}.")
         else:
-            found.add(key)
-    return found
+            keys.add(key)
+    return keys

@@ -1,4 +1,4 @@
-"""What the chart says to OCM: names that fit together, an agent that OCM can deploy, and health that means scoring."""
+"""The chart's objects for OCM: consistent names, a deployable agent, and health that follows scoring."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_names_are_those_that_other_programs_know() -> None:
     (container,) = chart.containers(deployment)
     assert chart.environment(container)["DSF_REDIS_USERNAME"] == "spoke-{{CLUSTER_NAME}}"
     role = chart.one(agent, "Role")
-    # No rule for Secrets: without names it would be for all, and the agent's own are mounted.
+    # A rule for Secrets without names would cover all; the agent's Secrets are mounted.
     assert [rule["resourceNames"] for rule in role["rules"]] == [[CONFIGMAP_NAME]]
     [mounted] = [volume["secret"] for volume in chart.pod(deployment)["volumes"] if volume["name"] == "credentials"]
     assert mounted["secretName"] == CREDENTIALS_NAME
@@ -51,7 +51,7 @@ def test_names_are_those_that_other_programs_know() -> None:
     assert {o["metadata"].get("namespace", HUB_NAMESPACE) for o in objects} == {HUB_NAMESPACE}
 
 
-def test_configs_that_are_named_are_there() -> None:
+def test_referenced_configs_exist() -> None:
     for values in chart.MATRIX.values():
         objects = chart.render(values)
         for addon in chart.of_kind(objects, "ClusterManagementAddOn"):
@@ -60,8 +60,8 @@ def test_configs_that_are_named_are_there() -> None:
             config = chart.one(objects, "AddOnDeploymentConfig", defaults["addondeploymentconfigs"]["name"])
             assert config["metadata"]["namespace"] == defaults["addondeploymentconfigs"]["namespace"]
             for placement in addon["spec"]["installStrategy"].get("placements", []):
-                found = chart.one(objects, "Placement", placement["name"])
-                assert found["metadata"]["namespace"] == placement["namespace"]
+                placement_object = chart.one(objects, "Placement", placement["name"])
+                assert placement_object["metadata"]["namespace"] == placement["namespace"]
 
 
 def test_placement_may_use_its_cluster_set() -> None:
@@ -74,7 +74,7 @@ def test_placement_may_use_its_cluster_set() -> None:
 @pytest.mark.parametrize("namespace", [AGENT_NAMESPACE, "elsewhere"])
 def test_agent_namespace_is_the_same_everywhere(namespace: str) -> None:
     objects = chart.render({"spokeSetting": {"namespace": namespace}})
-    # OCM's default would move everything to another namespace than the one that the hub delivers to.
+    # OCM's default would use another namespace than the one that the hub delivers to.
     assert chart.one(objects, "AddOnDeploymentConfig")["spec"]["agentInstallNamespace"] == namespace
     agent = chart.agent_objects(objects)
     assert {o["metadata"].get("namespace", namespace) for o in agent} == {namespace}
@@ -91,8 +91,8 @@ def test_variables_are_preset_or_defined() -> None:
         objects = chart.render(values)
         for config in chart.of_kind(objects, "AddOnDeploymentConfig"):
             defined = {variable["name"] for variable in config["spec"].get("customizedVariables", [])}
-            used = set(re.findall(r"{{\s*(\w+)\s*}}", str(chart.agent_objects(objects))))
-            assert used <= defined | PRESET
+            used_variables = set(re.findall(r"{{\s*(\w+)\s*}}", str(chart.agent_objects(objects))))
+            assert used_variables <= defined | PRESET
 
 
 def test_registration_is_requested_without_hub_permissions_and_for_hub_api_only() -> None:
@@ -123,7 +123,7 @@ def test_agents_reach_redis_through_the_hub_api_by_default() -> None:
     assert environment["DSF_REDIS_URL"] == f"rediss://{host}:6379/0"
     assert environment["DSF_REDIS_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0:6379"
     assert environment["DSF_HUB_KUBECONFIG"] == "/managed/hub-kubeconfig/kubeconfig"
-    # OCM's addon manager adds a volume of this name, and refuses the Deployment if there is one already.
+    # OCM's addon manager adds a volume of this name, and refuses a Deployment that has one.
     assert "hub-kubeconfig" not in {volume["name"] for volume in chart.pod(workload)["volumes"]}
     assert chart.pod(workload)["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": [host]}]
     assert host in chart.notes()
@@ -148,18 +148,18 @@ def test_ready_means_that_cycles_succeed() -> None:
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
     file = chart.environment(container)["DSF_PROBE_DIR"] + "/ready"
     assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", file]
-    # OCM looks at the Deployment's ready replicas; metrics must be scraped all the same.
+    # OCM checks the Deployment's ready replicas; metrics must be scraped from unready pods too.
     service = chart.one(chart.agent_objects(objects), "Service")
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_people_keep_their_secrets_when_the_addon_goes() -> None:
     orphan = "addon.open-cluster-management.io/deletion-orphan"
-    kept = chart.one(chart.agent_objects(chart.render()), "Namespace")
-    assert orphan in kept["metadata"]["annotations"]
+    namespace = chart.one(chart.agent_objects(chart.render()), "Namespace")
+    assert orphan in namespace["metadata"]["annotations"]
     values = {"spokeSetting": {"keepNamespace": False}}
-    gone = chart.one(chart.agent_objects(chart.render(values)), "Namespace")
-    assert orphan not in gone["metadata"].get("annotations", {})
+    removed_namespace = chart.one(chart.agent_objects(chart.render(values)), "Namespace")
+    assert orphan not in removed_namespace["metadata"].get("annotations", {})
 
 
 def test_without_the_addon_every_accepted_cluster_is_served() -> None:
@@ -177,8 +177,12 @@ def test_pull_secret_of_the_hub_is_delivered_and_used() -> None:
     hub = chart.workloads(objects)["dynamic-scoring-hub"]
     (container,) = chart.containers(hub)
     file = chart.environment(container)["DSF_AGENT_PULL_SECRET_FILE"]
-    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "agent-pull-secret"]
-    (volume,) = [one for one in hub["spec"]["template"]["spec"]["volumes"] if one["name"] == mount["name"]]
+    (mount,) = [mount_entry for mount_entry in container["volumeMounts"] if mount_entry["name"] == "agent-pull-secret"]
+    (volume,) = [
+        volume_entry
+        for volume_entry in hub["spec"]["template"]["spec"]["volumes"]
+        if volume_entry["name"] == mount["name"]
+    ]
     (item,) = volume["secret"]["items"]
     assert file == f"{mount['mountPath']}/{item['path']}"
     assert (volume["secret"]["secretName"], item["key"]) == ("ours", ".dockerconfigjson")
@@ -209,7 +213,7 @@ def test_cas_that_agents_trust(bundle: str, has_service_ca: bool) -> None:
         for source in volume["projected"]["sources"]
     ]
     names = [(source["name"], source.get("optional", False)) for source in sources]
-    # On other platforms it is not there, and no pod may wait for it.
+    # Other platforms lack the ConfigMap, and pods must not wait for it.
     expected = [("dynamic-scoring-agent-ca", False)] * bool(bundle) + [
         ("dynamic-scoring-agent-service-ca", True)
     ] * has_service_ca

@@ -1,4 +1,4 @@
-"""Alerts, recording rules and the dashboard: every query is one, names a metric that exists, and says what it shall."""
+"""Alerts, recording rules and the dashboard: queries are valid, name existing metrics and give expected results."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ ALERTS = {
 
 
 def _exposed() -> dict[str, set[str]]:
-    """Every name of a series that our processes expose -> its labels."""
-    found: dict[str, set[str]] = {}
+    """Return the labels of every series that the processes expose, by name."""
+    labels_by_series: dict[str, set[str]] = {}
     for metric in (value for value in vars(metrics).values() if isinstance(value, metrics.Metric)):
-        # On the exporter some have the cluster, too.
+        # Some series of the exporter also have the cluster.
         labels = (
             {*metric.labels, "ds_cluster"}
             if metric in (metrics.REQUESTS, metrics.STAGE_SECONDS)
             else set(metric.labels)
         )
         if metric.kind == "counter":
-            found[f"{metric.name}_total"] = labels
+            labels_by_series[f"{metric.name}_total"] = labels
         elif metric.kind == "gauge":
-            found[metric.name] = labels
+            labels_by_series[metric.name] = labels
         else:
-            found |= {f"{metric.name}_{suffix}": labels for suffix in ("sum", "count")}
-            found[f"{metric.name}_bucket"] = labels | {"le"}
-    return found
+            labels_by_series |= {f"{metric.name}_{suffix}": labels for suffix in ("sum", "count")}
+            labels_by_series[f"{metric.name}_bucket"] = labels | {"le"}
+    return labels_by_series
 
 
 def _rules() -> list[dict[str, Any]]:
@@ -79,13 +79,13 @@ def _dashboard_queries() -> list[str]:
 
 
 def _names(query: str) -> set[str]:
-    """The metrics that a query names."""
+    """Return the metrics that a query names."""
     without = re.sub(r'"[^"]*"', '""', query)
     return set(re.findall(r"\b(?:dynamic_score|dynamic_scoring_\w+|kube_\w+|cluster_\w+)\b", without))
 
 
 def _selectors(query: str) -> list[tuple[str, set[str]]]:
-    """Metrics with the labels that are asked for in braces."""
+    """Yield metrics with the labels that their braces select."""
     return [
         (name, set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels)))
         for name, labels in re.findall(r"(dynamic_scor\w+|cluster_\w+)\{([^}]*)\}", query)
@@ -123,7 +123,7 @@ def _without_variables(query: str) -> str:
     return re.sub(r"\$\w+", ".*", query)
 
 
-def test_the_dashboard_shows_the_fleet() -> None:
+def test_dashboard_shows_the_fleet() -> None:
     kinds = {panel["title"]: panel["type"] for panel in _panels()}
     assert kinds["Scores by cluster and scorer"] == "heatmap"
     assert {"Age of the last success", "Failures by reason", "Schedule lag", "Queue lengths"} <= set(kinds)
@@ -161,7 +161,7 @@ def test_panels_count_once_whoever_is_scraped(title: str, expected: list[tuple[s
     values = {"cluster": ".*", "score": ".*"}
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
-            # As Grafana does: without a value of its own "All" is every value that the query of the variable found.
+            # Grafana replaces "All" by every value that the query of the variable returns.
             values[variable["name"]] = variable.get("allValue", "hub")
     test = {
         "interval": "1m",
@@ -208,14 +208,14 @@ def test_dashboard_is_installed_for_the_sidecar_of_grafana() -> None:
 
 @pytest.mark.parametrize("mode", chart.MODES)
 def test_metrics_of_every_process_are_scraped(mode: str) -> None:
-    """Each ServiceMonitor selects one Service, its ports, and a NetworkPolicy lets the Prometheus in."""
+    """Each ServiceMonitor selects one Service and its ports, and a NetworkPolicy admits Prometheus."""
     objects = chart.render(chart.EVERYTHING if mode == "Distributed" else chart.MATRIX["everything-single"])
     monitors = {o["metadata"]["name"]: o for o in chart.of_kind(objects, "ServiceMonitor")}
     assert set(monitors) == {f"dynamic-scoring-{name}" for name in chart.MODES[mode]}
     for name, monitor in monitors.items():
         assert monitor["metadata"]["labels"]["release"] == "kube-prometheus"
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        (service,) = [o for o in chart.of_kind(objects, "Service") if wanted <= o["metadata"]["labels"].items()]
+        monitor_labels = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = [o for o in chart.of_kind(objects, "Service") if monitor_labels <= o["metadata"]["labels"].items()]
         (container,) = chart.containers(chart.workloads(objects)[name])
         numbers = {port["name"]: port["containerPort"] for port in container["ports"]}
         targets = {port["name"]: numbers[port["targetPort"]] for port in service["spec"]["ports"]}
@@ -238,15 +238,15 @@ def test_recording_rules_can_be_parsed_and_are_the_same_in_both_forms(tmp_path: 
 
 
 def _promtool(word: str, document: dict[str, Any], folder: Path) -> None:
-    """`promtool check rules` or `promtool test rules` of a document. Raises AssertionError with what it says."""
+    """Run `promtool check rules` or `promtool test rules` on a document. Raises AssertionError with its output."""
     (folder / f"{word}.yaml").write_text(yaml.safe_dump(document))
     command = [programs.find("promtool"), word, "rules", f"{word}.yaml"]
-    done = ran(command, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = ran(command, cwd=folder)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def _sample_query() -> str:
-    """The query of kube-state-metrics' series in a sample's README."""
+    """Return the query for kube-state-metrics from a sample's README."""
     text = (chart.ROOT / "samples" / "resource-usage-scorer" / "README.md").read_text()
     match = re.search(r"SOURCE_QUERY='([^']+)'", text)
     assert match is not None
@@ -254,7 +254,7 @@ def _sample_query() -> str:
 
 
 def _requests(namespace: str, pod: str, node: str, cores: float, *phases: str) -> dict[str, float]:
-    """Series of a pod with one container and these of the phases that kube-state-metrics has."""
+    """Return series of a pod with one container, and of its phases as kube-state-metrics exposes them."""
     labels = f'namespace="{namespace}",pod="{pod}"'
     series = {f'kube_pod_container_resource_requests{{{labels},container="x",node="{node}",resource="cpu"}}': cores}
     for phase in ("Pending", "Running", "Succeeded", "Failed", "Unknown") if phases else ():
@@ -270,7 +270,7 @@ _MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",n
 @pytest.mark.parametrize(
     ("series", "free"),
     [
-        # (series, cores that are free on n1 and n2)
+        # Each case has series, and the free cores of n1 and n2.
         (_requests("a", "runs", "n1", 1.5, "Running"), (2.5, 4)),
         (_requests("a", "full", "n1", 4, "Running") | _requests("a", "full", "n2", 4, "Running"), (0, 0)),
         (_requests("a", "ended", "n1", 3, "Succeeded") | _requests("b", "ended", "n2", 3, "Running"), (4, 1)),
@@ -278,11 +278,11 @@ _MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",n
         (_requests("a", "starts", "n1", 3, "Pending"), (1, 4)),
         (_requests("a", "waits", "", 3, "Pending"), (4, 4)),
         (_requests("a", "lost", "n1", 3, "Unknown"), (1, 4)),
-        # No series of its phase: it counts, as it may run.
+        # A pod without series of its phase counts, since it may run.
         (_requests("a", "runs", "n1", 3), (1, 4)),
-        # Pods that request another resource only.
+        # Pods that request only another resource do not count.
         (_MEMORY_REQUEST, (4, 4)),
-        # No series of any pod: nobody knows what is free.
+        # Without series of any pod, free cores are unknown.
         ({}, None),
         ({'kube_pod_status_phase{namespace="a",pod="runs",phase="Running"}': 1}, None),
     ],
@@ -319,28 +319,28 @@ def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
     _promtool("test", {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}, tmp_path)
 
 
-def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
-    """Over two hours of made-up series."""
+def test_alerts_fire_at_the_expected_times(tmp_path: Path) -> None:
+    """Evaluates two hours of invented series."""
     pair = 'ds_cluster="c1",ds_score_name="s"'
     quiet = 'ds_cluster="c2",ds_score_name="s"'
     series = [
-        # c1 succeeded until minute 60, with an interval of a minute; c2 always.
+        # Cluster c1 succeeded until minute 60, with an interval of a minute; c2 always.
         (f"dynamic_scoring_last_success_timestamp_seconds{{{pair}}}", "0+60x60 3600x60"),
         (f"dynamic_scoring_last_success_timestamp_seconds{{{quiet}}}", "0+60x120"),
         (f"dynamic_scoring_scheduled_total{{{pair}}}", "0+1x120"),
         (f"dynamic_scoring_scheduled_total{{{quiet}}}", "0+1x120"),
         (f"dynamic_scoring_interval_seconds{{{pair}}}", "60x120"),
         (f"dynamic_scoring_interval_seconds{{{quiet}}}", "60x120"),
-        # c3 never did.
+        # Cluster c3 never succeeded.
         ('dynamic_scoring_scheduled_total{ds_cluster="c3",ds_score_name="s"}', "0+1x120"),
         ('dynamic_scoring_interval_seconds{ds_cluster="c3",ds_score_name="s"}', "60x120"),
-        # c5 is paused, so nothing is expected of it, and c6 runs once an hour: of its cycles one was lost.
+        # Cluster c5 is paused; c6 runs once an hour and lost one cycle.
         ('dynamic_scoring_scheduled_total{ds_cluster="c5",ds_score_name="s"}', "0+1x120"),
         ('dynamic_scoring_interval_seconds{ds_cluster="c6",ds_score_name="s"}', "3600x120"),
         ('dynamic_scoring_cycles_total{ds_cluster="c6",ds_score_name="s",outcome="lost"}', "0x80 1x40"),
-        # One of a minute beside it gets no ticks.
+        # A scorer with an interval of a minute gets no ticks.
         ('dynamic_scoring_interval_seconds{ds_cluster="c6",ds_score_name="down"}', "60x120"),
-        # From minute 60 on everything of c1 is lost; before, it failed now and then.
+        # Cycles of c1 fail occasionally and are all lost from minute 60.
         (f'dynamic_scoring_cycles_total{{{pair},outcome="ok"}}', "0+1x60 60x60"),
         (f'dynamic_scoring_cycles_total{{{pair},outcome="error"}}', "0x120"),
         (f'dynamic_scoring_cycles_total{{{pair},outcome="lost"}}', "0x60 0+1x60"),
@@ -356,13 +356,13 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_schedule_lag_seconds_bucket{le="30.0"}', "0+60x120"),
         ('dynamic_scoring_schedule_lag_seconds_bucket{le="+Inf"}', "0+60x120"),
         ("dynamic_scoring_up", "1x100 0x20"),
-        # The leader loses Redis, then nobody leads. What a standby says of Redis is no alert.
+        # The leader loses Redis, then no hub leads. A standby without Redis raises no alert.
         ('dynamic_scoring_hub_leading{pod="hub-1"}', "1x100 0x20"),
         ('dynamic_scoring_hub_leading{pod="hub-2"}', "0x120"),
         ('dynamic_scoring_hub_redis_up{pod="hub-1"}', "1x70 0x50"),
         ('dynamic_scoring_hub_redis_up{pod="hub-2"}', "0x120"),
         ("dynamic_scoring_ticks_stopped", "0x59 1x10 0x100"),
-        # Ticks that stop have an alert of their own, and a moment is none.
+        # Stopped ticks have a separate alert, which ignores a short interruption.
         ('dynamic_scoring_path_problem{stage="ticks"}', "1x120"),
         ('dynamic_scoring_path_problem{stage="results"}', "0x59 1x10 0x100"),
         ('dynamic_scoring_path_problem{stage="agents"}', "0x60 1 0x100"),
@@ -385,7 +385,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
             "DynamicScoringHubWithoutRedis": {"hub-1"},
         },
         115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}, "DynamicScoringSeriesLeftOut": {""}},
-        # One message of a person is no attack.
+        # A single message from a person is no attack.
         62: {
             "DynamicScoringMessagesDropped": {"stale"},
             "DynamicScoringResultsRejected": {"bad_signature"},
@@ -396,16 +396,16 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     }
     cases = []
     for minute, alerts in expected.items():
-        # At some moments only what is named is looked at.
+        # Some moments check only the named alerts.
         names = ALERTS if minute in (55, 90) else set(alerts)
         for name in sorted(names):
-            found = [_expected(name, who) for who in sorted(alerts.get(name, set()))]
-            cases.append({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": found})
+            expected_alerts = [_expected(name, who) for who in sorted(alerts.get(name, set()))]
+            cases.append({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": expected_alerts})
     _check_alerts(series, cases, tmp_path)
 
 
 def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Path) -> None:
-    """c1 is due every 4 hours and takes 10 minutes each time; c2, every 2 hours, succeeded once and never again."""
+    """Cluster c1 runs every 4 hours and takes 10 minutes; c2, every 2 hours, succeeded only once."""
     slow, dead = 'ds_cluster="c1",ds_score_name="s"', 'ds_cluster="c2",ds_score_name="s"'
     series = [
         (f"dynamic_scoring_interval_seconds{{{slow}}}", "14400x900"),
@@ -415,7 +415,7 @@ def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Pat
         (f"dynamic_scoring_last_success_timestamp_seconds{{{slow}}}", "0x249 14400x239 28800x239 43200x170"),
         (f"dynamic_scoring_last_success_timestamp_seconds{{{dead}}}", "0x900"),
     ]
-    # From the sixth hour on, just after ticks and long after them.
+    # Checks from the sixth hour, just after ticks and long after them.
     moments = {245: set(), 355: set(), 363: {"c2"}, 450: {"c2"}, 485: {"c2"}, 700: {"c2"}, 890: {"c2"}}
     cases = [
         {
@@ -429,7 +429,7 @@ def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Pat
 
 
 def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Prometheus' own evaluation of all alerts, one sample a minute."""
+    """Evaluate all alerts with Prometheus, with one sample a minute."""
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))
     test = {
         "rule_files": ["rules.yaml"],
@@ -446,7 +446,7 @@ def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tm
 
 
 def _plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without annotations, whose texts hold figures."""
+    """Return an expected alert without annotations, whose texts contain figures."""
     return [{name: value for name, value in rule.items() if name != "annotations"} for rule in rules]
 
 

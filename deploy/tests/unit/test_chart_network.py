@@ -1,4 +1,4 @@
-"""Who reaches whom on the hub: policies that are narrow, and wide enough for what the values ask for."""
+"""NetworkPolicies of the hub: narrow, and wide enough for the features of the values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ USE_THE_API = ("web", "optimizer")
 
 
 def _policy(values: chart.Values, component: str) -> dict[str, Any]:
-    found: dict[str, Any] = chart.one(chart.render(values), "NetworkPolicy", f"dynamic-scoring-{component}")["spec"]
-    return found
+    spec: dict[str, Any] = chart.one(chart.render(values), "NetworkPolicy", f"dynamic-scoring-{component}")["spec"]
+    return spec
 
 
 def _ports(values: chart.Values, component: str) -> set[int]:
@@ -46,7 +46,7 @@ def test_redis_admits_processes_of_the_hub_alone_with_hub_api() -> None:
 @pytest.mark.parametrize(
     "redis",
     [
-        # A tunnel of your own ends at the Service, wherever its pods are.
+        # A custom tunnel ends at the Service, wherever its pods are.
         {"agentUrl": "rediss://tunnel.example.com:16379/0"},
         {"exposure": {"type": "SkupperV2"}},
         {"exposure": {"type": "LoadBalancer"}},
@@ -76,7 +76,7 @@ def test_redis_is_open_when_agents_come_from_elsewhere(redis: dict[str, Any]) ->
         ),
     ],
 )
-def test_flower_lets_those_in_to_whom_it_is_shown(
+def test_flower_admits_the_configured_clients(
     flower: dict[str, Any], peers: list[dict[str, Any]] | None, words: str
 ) -> None:
     values = {"flower": flower}
@@ -85,11 +85,11 @@ def test_flower_lets_those_in_to_whom_it_is_shown(
     notes = chart.notes(values)
     assert words in notes
     assert ("networkPolicy.flowerFrom" in notes) is (peers is not None)
-    # Whoever is named is let in, and nobody else.
+    # Only the named peers are admitted.
     narrow = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
-    named = values | {"networkPolicy": {"flowerFrom": narrow}}
-    assert _policy(named, "flower")["ingress"] == [{"from": narrow, "ports": FLOWER}]
-    assert "flowerFrom" not in chart.notes(named)
+    flower_values = values | {"networkPolicy": {"flowerFrom": narrow}}
+    assert _policy(flower_values, "flower")["ingress"] == [{"from": narrow, "ports": FLOWER}]
+    assert "flowerFrom" not in chart.notes(flower_values)
 
 
 @pytest.mark.parametrize(
@@ -108,18 +108,18 @@ def test_proxy_port_is_allowed(component: str, proxy: dict[str, str], port: int 
     before = _ports({}, component)
     assert _ports({"proxy": proxy}, component) == before | ({port} if port else set())
     assert _ports({"proxy": {"noProxy": ".svc"}}, component) == before
-    # Those that do not use the API server have no use for it either.
+    # Processes that do not use the API server do not get it either.
     assert _ports({"proxy": proxy}, "beat") == _ports({}, "beat")
 
 
 @pytest.mark.parametrize("host", ["10.96.0.1", "fd00::1"])
 @pytest.mark.parametrize("component", ["controller", *USE_THE_API])
-def test_the_api_server_of_the_cluster_is_reached_directly(component: str, host: str) -> None:
+def test_api_server_of_the_cluster_is_not_proxied(component: str, host: str) -> None:
     proxy = {"httpsProxy": "http://proxy:3128", "noProxy": "10.9.0.0/16,example.com"}
     workloads = chart.workloads(chart.render({"mode": "Distributed", "proxy": proxy, "optimizer": {"enabled": True}}))
     environment = chart.told(workloads, component)
     assert environment["HTTPS_PROXY"] == proxy["httpsProxy"]
-    # As the kubelet does.
+    # The kubelet expands the variable this way.
     direct = environment["NO_PROXY"].replace("$(KUBERNETES_SERVICE_HOST)", host)
     bypasses: Any = rest.should_bypass_proxies
     bracketed = f"[{host}]" if ":" in host else host
@@ -133,12 +133,12 @@ def test_the_api_server_of_the_cluster_is_reached_directly(component: str, host:
     assert not bypasses("https://api.elsewhere.com:6443", direct)
 
 
-def test_without_a_proxy_nothing_is_said_of_one() -> None:
+def test_pods_have_no_proxy_variables_without_a_proxy() -> None:
     for values, expected in (({}, set()), ({"proxy": {"noProxy": ".svc"}}, {"NO_PROXY"})):
         for workload in chart.workloads(chart.render(values)).values():
             for container in chart.containers(workload):
-                found = {name for name in chart.environment(container) if name.endswith("_PROXY")}
-                assert found <= expected
+                proxy_variables = {name for name in chart.environment(container) if name.endswith("_PROXY")}
+                assert proxy_variables <= expected
 
 
 #: The pod of `helm test`.
@@ -146,20 +146,20 @@ TEST = {"app.kubernetes.io/component": "operator"}
 
 
 def _clients(values: chart.Values, component: str) -> dict[int, list[dict[str, Any]]]:
-    """Port -> the peers that may connect, without the pod of `helm test`, which may always."""
+    """Return the peers that may connect by port, without the pod of `helm test`, which always may."""
     clients: dict[int, list[dict[str, Any]]] = {}
     for rule in _policy(values, component)["ingress"]:
-        (peer, *others) = rule["from"]
+        (peer, *other_peers) = rule["from"]
         if TEST.items() <= peer.get("podSelector", {}).get("matchLabels", {}).items():
             continue
         for port in rule["ports"]:
-            clients.setdefault(port["port"], []).extend([peer, *others])
+            clients.setdefault(port["port"], []).extend([peer, *other_peers])
     return clients
 
 
 @pytest.mark.parametrize("mode", chart.MODES)
 def test_metrics_are_for_the_namespaces_of_a_prometheus(mode: str) -> None:
-    """They are plain HTTP without a login."""
+    """The endpoints are plain HTTP without a login."""
     for component in chart.MODES[mode]:
         clients = _clients({"mode": mode}, component)
         assert set(clients) == ({8080, 8081} if component in ("hub", "web") else {8081})
@@ -191,4 +191,4 @@ def test_clients_of_the_page_do_not_reach_the_probes(mode: str) -> None:
 def test_egress_to_an_ipv6_redis_allows_only_its_port() -> None:
     redis = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://[2001:db8::10]:6390/0"}}
     rules = _policy({"mode": "Distributed", "redis": redis}, "beat")["egress"]
-    assert [one["port"] for rule in rules for one in rule["ports"] if one["port"] not in (53, 5353)] == [6390]
+    assert [port["port"] for rule in rules for port in rule["ports"] if port["port"] not in (53, 5353)] == [6390]

@@ -1,4 +1,4 @@
-"""Values that are null or empty. Helm takes a null out of the chart's own values, so templates find nothing there."""
+"""Null or empty values. Helm removes a null from the chart's values, so templates do not find the key."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ EMPTY: dict[type, Any] = {str: "", list: [], dict: {}, bool: False}
 
 
 def _default(path: str) -> Any:
-    found: Any = DEFAULTS
+    default: Any = DEFAULTS
     for key in path.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        default = default.get(key) if isinstance(default, dict) else None
+    return default
 
 
 def _set(values: chart.Values, path: str, value: Any) -> None:
@@ -52,7 +52,7 @@ def _set(values: chart.Values, path: str, value: Any) -> None:
 
 
 def _leaves(outer: tuple[str, ...]) -> list[str]:
-    """Those of `outer` that are in no other one of them."""
+    """Return the paths of `outer` that contain no other of them."""
     return [path for path in outer if not any(path.startswith(f"{other}.") for other in outer)]
 
 
@@ -62,26 +62,28 @@ def test_empty_upstream_values_mean_the_default(how: str) -> None:
     outer = [path for path in UPSTREAM if any(other.startswith(f"{path}.") for other in UPSTREAM)]
     for path in _leaves(UPSTREAM) if how == "outer null" else UPSTREAM:
         if path not in outer or how == "outer null":
-            default = _default(path)
-            empty = EMPTY[str if default is None else type(default)]
+            default_objects = _default(path)
+            empty = EMPTY[str if default_objects is None else type(default_objects)]
             _set(values, path, empty if how == "empty" else None)
     if how == "empty":
         values["hubSetting"]["addonController"] = {"image": {}}
-    given, default = chart.render(values), chart.render()
-    assert [_told(o) for o in given] == [_told(o) for o in default]
+    rendered, default_objects = chart.render(values), chart.render()
+    assert [_comparable(o) for o in rendered] == [_comparable(o) for o in default_objects]
     assert "dynamic-scoring" in chart.notes(values)
 
 
-def _told(found: chart.Object) -> Any:
-    """An object without what is drawn anew at each rendering."""
-    if found["kind"] == "Secret":
-        return found["metadata"]["name"], sorted(found["data"])
-    text = re.sub("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", "(a certificate)", json.dumps(found))
+def _comparable(rendered_object: chart.Object) -> Any:
+    """Return an object without the parts that are random at each rendering."""
+    if rendered_object["kind"] == "Secret":
+        return rendered_object["metadata"]["name"], sorted(rendered_object["data"])
+    text = re.sub(
+        "-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", "(a certificate)", json.dumps(rendered_object)
+    )
     return re.sub("[0-9a-f]{64}", "(a checksum)", text)
 
 
 def _structures(schema: chart.Object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
-    """Every structure of the values with its parts."""
+    """Yield every structure of the values with its parts."""
     yield ".".join(path), schema.get("required", [])
     for name, part in schema.get("properties", {}).items():
         if part.get("type") == "object":
@@ -101,7 +103,7 @@ def test_missing_required_value_is_named(path: str, required: list[str]) -> None
 
 def _may_be_null(schema: chart.Object, path: tuple[str, ...] = ()) -> Iterator[str]:
     for name, part in schema.get("properties", {}).items():
-        # The first is Helm's own.
+        # The first entry belongs to Helm.
         if not path and name == "global":
             continue
         if name in schema.get("required", []):

@@ -1,4 +1,4 @@
-"""What is off by default: sources of the agent that need more rights or a port, and the optimiser."""
+"""Features that are off by default: sources of the agent that need more rights or a port, and the optimizer."""
 
 from __future__ import annotations
 
@@ -53,9 +53,12 @@ def test_rights_for_the_source_kubernetes_are_those_of_the_manifest() -> None:
     assert subject["namespace"] == "elsewhere"
 
 
-def test_rights_for_the_source_object_are_those_that_are_named() -> None:
-    named = [{"apiGroup": "apps", "resource": "deployments"}, {"apiGroup": "", "resource": "persistentvolumeclaims"}]
-    objects = _agent({"objects": named})
+def test_rights_for_the_source_object_cover_the_named_kinds() -> None:
+    source_objects = [
+        {"apiGroup": "apps", "resource": "deployments"},
+        {"apiGroup": "", "resource": "persistentvolumeclaims"},
+    ]
+    objects = _agent({"objects": source_objects})
     role = chart.one(objects, "ClusterRole", "dynamic-scoring-agent-object-source")
     assert role["rules"] == [
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
@@ -64,8 +67,8 @@ def test_rights_for_the_source_object_are_those_that_are_named() -> None:
     binding = chart.one(objects, "ClusterRoleBinding", "dynamic-scoring-agent-object-source")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert [subject["name"] for subject in binding["subjects"]] == ["dynamic-scoring-agent-sa"]
-    told = json.loads(chart.environment(_container(objects))["DSF_AGENT_OBJECTS"])
-    assert told == ["deployments.apps", "persistentvolumeclaims"]
+    allowed_objects = json.loads(chart.environment(_container(objects))["DSF_AGENT_OBJECTS"])
+    assert allowed_objects == ["deployments.apps", "persistentvolumeclaims"]
     assert "DSF_AGENT_OBJECTS" not in chart.environment(_container(_agent({})))
 
 
@@ -90,8 +93,8 @@ def test_otlp_is_offered_as_in_the_manifest() -> None:
     objects = _agent({"otlp": {"enabled": True}})
     service = chart.one(objects, "Service", "dynamic-scoring-agent-otlp")
     (port,) = service["spec"]["ports"]
-    (named,) = [p for p in _container(objects)["ports"] if p["name"] == port["targetPort"]]
-    port["targetPort"] = named["containerPort"]
+    (named_port,) = [p for p in _container(objects)["ports"] if p["name"] == port["targetPort"]]
+    port["targetPort"] = named_port["containerPort"]
     policy = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")
     assert [service, policy] == _read("sources/otlp.yaml")
     assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == {"app": AGENT_NAME}
@@ -109,11 +112,11 @@ def test_otlp_port_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     assert port["port"] == 14318
     (rule,) = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")["spec"]["ingress"]
     assert rule == {"from": [{"podSelector": {}}], "ports": [{"port": 14318, "protocol": "TCP"}]}
-    # A policy for this port alone would close that of the metrics.
+    # A policy for this port alone would block the metrics port.
     assert not chart.of_kind(_agent({"otlp": {"enabled": True}}, networkPolicy=False), "NetworkPolicy")
 
 
-def test_the_token_of_otlp_is_a_mounted_secret() -> None:
+def test_otlp_token_is_a_mounted_secret() -> None:
     objects = _agent({"otlp": {"enabled": True, "tokenSecret": "collector"}})
     file = chart.environment(_container(objects))["DSF_CLIENT_TOKEN_FILE"]
     folder, _, key = file.rpartition("/")
@@ -121,9 +124,9 @@ def test_the_token_of_otlp_is_a_mounted_secret() -> None:
     (name,) = [mount["name"] for mount in mounts if mount["mountPath"] == folder and mount["readOnly"]]
     volumes = chart.pod(chart.one(objects, "Deployment"))["volumes"]
     (secret,) = [volume["secret"] for volume in volumes if volume["name"] == name]
-    # Not optional: without it everybody could push.
+    # The Secret is required: without it everybody could push.
     assert secret == {"secretName": "collector", "items": [{"key": "token", "path": key}]}
-    # The kubelet mounts it, so the agent's account needs no right to it.
+    # The kubelet mounts the Secret, so the agent's account needs no right to it.
     assert "collector" not in str(chart.one(objects, "Role"))
     without = chart.environment(_container(_agent({"otlp": {"enabled": True}})))
     assert "DSF_CLIENT_TOKEN_FILE" not in without
@@ -131,8 +134,8 @@ def test_the_token_of_otlp_is_a_mounted_secret() -> None:
     assert "otlp" not in str(off)
 
 
-def test_the_optimiser_is_the_one_of_the_manifest() -> None:
-    """Same rights, command, port, probes and resources, whichever way it is installed."""
+def test_optimizer_equals_the_one_of_the_manifest() -> None:
+    """Rights, command, port, probes and resources are equal for both ways of installation."""
     alone = _read("optimizer/optimizer.yaml")
     objects = chart.render({"optimizer": {"enabled": True}})
     name = "dynamic-scoring-optimizer"
@@ -142,18 +145,18 @@ def test_the_optimiser_is_the_one_of_the_manifest() -> None:
     ours, theirs = chart.one(objects, "Deployment", name), chart.one(alone, "Deployment")
     for key in ("replicas", "strategy"):
         assert ours["spec"][key] == theirs["spec"][key]
-    (left,), (right,) = chart.containers(ours), chart.containers(theirs)
+    (chart_container,), (manifest_container,) = chart.containers(ours), chart.containers(theirs)
     for key in ("image", "args", "ports", "resources", "securityContext", "volumeMounts"):
-        assert left[key] == right[key], key
+        assert chart_container[key] == manifest_container[key], key
     for probe in ("livenessProbe", "readinessProbe"):
-        assert left[probe]["httpGet"] == right[probe]["httpGet"]
+        assert chart_container[probe]["httpGet"] == manifest_container[probe]["httpGet"]
     assert chart.pod(ours)["volumes"] == [_needed(volume) for volume in chart.pod(theirs)["volumes"]]
-    assert chart.environment(right).items() <= chart.environment(left).items()
+    assert chart.environment(manifest_container).items() <= chart.environment(chart_container).items()
     assert chart.one(objects, "Service", name)["spec"]["ports"] == chart.one(alone, "Service")["spec"]["ports"]
 
 
 def _needed(volume: chart.Object) -> chart.Object:
-    """A volume of the manifest as the chart has it: there the Secret is made too, so a pod may wait for it."""
+    """Return a volume of the manifest like the chart's, which creates the Secret too, so a pod may wait for it."""
     if "secret" not in volume:
         return volume
     secret = volume["secret"]
@@ -161,14 +164,14 @@ def _needed(volume: chart.Object) -> chart.Object:
     return {**volume, "secret": {key: value for key, value in secret.items() if key != "optional"}}
 
 
-def test_the_optimiser_has_a_user_in_redis_of_its_own() -> None:
+def test_optimizer_has_a_separate_redis_user() -> None:
     objects = chart.render({"optimizer": {"enabled": True}})
     deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
     (container,) = chart.containers(deployment)
     (hub,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
     ours, theirs = (
-        {name: value for name, value in chart.environment(one).items() if name.startswith(f"{ENV_PREFIX}REDIS")}
-        for one in (container, hub)
+        {name: value for name, value in chart.environment(each).items() if name.startswith(f"{ENV_PREFIX}REDIS")}
+        for each in (container, hub)
     )
     del theirs["DSF_REDIS_MANAGE_USERS"]
     assert ours == theirs | {"DSF_REDIS_USERNAME": hub_user("optimizer")}
@@ -181,7 +184,7 @@ def test_the_optimiser_has_a_user_in_redis_of_its_own() -> None:
     assert len(chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-users"), "optimizer")) == 40
 
 
-def test_the_optimiser_keeps_to_the_limit_of_queues() -> None:
+def test_optimizer_uses_the_queue_limit() -> None:
     workloads = chart.workloads(chart.render({"optimizer": {"enabled": True}, "beat": {"queueLimit": 1000000}}))
     for name in ("hub", "optimizer"):
         assert chart.told(workloads, name)["DSF_QUEUE_LIMIT"] == "1000000"
@@ -193,7 +196,7 @@ def test_without_an_optimiser_it_has_no_user() -> None:
     assert "optimizer" not in str(chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"])
 
 
-def test_the_optimiser_reaches_redis_and_redis_lets_it_in() -> None:
+def test_network_policies_connect_optimizer_and_redis() -> None:
     objects = chart.render({"optimizer": {"enabled": True}})
     redis = chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]
     optimizer = chart.one(objects, "NetworkPolicy", "dynamic-scoring-optimizer")["spec"]
@@ -204,7 +207,7 @@ def test_the_optimiser_reaches_redis_and_redis_lets_it_in() -> None:
     assert rule["ports"] == [port]
 
 
-def test_the_optimiser_uses_a_redis_of_your_own() -> None:
+def test_optimizer_uses_an_external_redis() -> None:
     objects = chart.render(chart.MATRIX["external-sentinel"] | {"optimizer": {"enabled": True}})
     deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
     (container,) = chart.containers(deployment)
@@ -217,7 +220,7 @@ def test_the_optimiser_uses_a_redis_of_your_own() -> None:
     assert secrets["redis-ca"]["secretName"] == "redis-ca"
 
 
-def test_the_optimiser_is_reached_by_whom_you_say() -> None:
+def test_optimizer_admits_only_configured_peers() -> None:
     name = "dynamic-scoring-optimizer"
     closed = chart.one(chart.render({"optimizer": {"enabled": True}}), "NetworkPolicy", name)["spec"]
     assert closed["ingress"] == []

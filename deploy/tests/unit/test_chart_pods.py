@@ -1,4 +1,4 @@
-"""Options of pods, images and objects that a values file adds: each reaches its place, for all processes alike."""
+"""Options of pods, images and extra objects are applied to every process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SELECTOR = {"matchLabels": {"zone": "a"}}
 
 
 def _options(name: str) -> chart.Values:
-    """Every option of a process's pods, with a value that names the process."""
+    """Return every option of a process's pods, with a value that names the process."""
     return {
         "nodeSelector": {"pool": name},
         "tolerations": [{"key": name, "operator": "Exists"}],
@@ -50,9 +50,9 @@ def test_options_of_a_process_reach_its_pods_alone(mode: str) -> None:
         spec, metadata = chart.pod(workload), workload["spec"]["template"]["metadata"]
         for option in ("nodeSelector", "tolerations", "affinity"):
             assert spec[option] == _options(name)[option]
-        own, given = spec["topologySpreadConstraints"]
-        assert own["labelSelector"] == workload["spec"]["selector"]
-        assert given["labelSelector"] == SELECTOR
+        chart_constraint, added_constraint = spec["topologySpreadConstraints"]
+        assert chart_constraint["labelSelector"] == workload["spec"]["selector"]
+        assert added_constraint["labelSelector"] == SELECTOR
         assert metadata["labels"]["example.com/process"] == name
         assert metadata["annotations"]["example.com/process"] == name
         assert {"name": "extra", "emptyDir": {}} in spec["volumes"]
@@ -116,7 +116,7 @@ def test_global_registry_is_that_of_every_image(registry: str) -> None:
 
 
 def _images(objects: list[chart.Object]) -> set[str]:
-    """Every image in the objects, hooks and the agent's included."""
+    """Yield every image in the objects, including hooks and the agent."""
     return set(re.findall(r'"image": "([^"]*)"', json.dumps(objects)))
 
 
@@ -229,7 +229,7 @@ def test_values_that_look_like_numbers_stay_texts(base: str) -> None:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every scalar of a document with its path; indices of lists are left out."""
+    """Yield every scalar of a document with its path, without indices of lists."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from _leaves(part, f"{path}.{name}")

@@ -1,4 +1,4 @@
-"""The processes of the chart: what they are told exists, what they may do is little, and how they are looked after."""
+"""The processes of the chart: existing settings and objects, minimal rights, probes and updates."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ COMMANDS: Any = typer.main.get_command(app)
 
 @pytest.fixture(params=chart.MATRIX)
 def workloads(request: pytest.FixtureRequest) -> dict[str, chart.Object]:
-    """The workloads of one set of values, by their short name."""
-    found = chart.workloads(chart.render(chart.MATRIX[request.param]))
-    return {name.removeprefix("dynamic-scoring-"): workload for name, workload in found.items()}
+    """Return the workloads of one set of values, by their short name."""
+    workloads_by_name = chart.workloads(chart.render(chart.MATRIX[request.param]))
+    return {name.removeprefix("dynamic-scoring-"): workload for name, workload in workloads_by_name.items()}
 
 
 @pytest.fixture(params=("hub", *OURS))
 def process(request: pytest.FixtureRequest) -> tuple[str, chart.Object]:
-    """The short name of each process, and its container, with everything enabled."""
+    """Return the short name and container of each process, with every feature enabled."""
     values = chart.MATRIX["everything-single"] if request.param == "hub" else chart.EVERYTHING
     workload = chart.workloads(chart.render(values))[f"dynamic-scoring-{request.param}"]
     (container,) = chart.containers(workload)
@@ -43,8 +43,8 @@ def test_every_variable_is_a_setting(workloads: dict[str, chart.Object]) -> None
     settings = {ENV_PREFIX + name.upper() for group in settings_classes() for name in group.model_fields}
     for workload in workloads.values():
         for container in chart.containers(workload):
-            named = {name for name in chart.environment(container) if name.startswith(ENV_PREFIX)}
-            assert named <= settings
+            variables = {name for name in chart.environment(container) if name.startswith(ENV_PREFIX)}
+            assert variables <= settings
 
 
 def test_every_value_of_a_setting_can_be_used(
@@ -56,13 +56,13 @@ def test_every_value_of_a_setting_can_be_used(
         (container,) = chart.containers(workload)
         with monkeypatch.context() as patch:
             for key, value in chart.environment(container).items():
-                # What OCM fills in.
+                # OCM fills in these variables.
                 patch.setenv(key, re.sub(r"{{\w+}}", "1", value))
             for group in settings_classes():
                 group.load()
 
 
-def test_every_command_is_one_of_ours(workloads: dict[str, chart.Object]) -> None:
+def test_every_command_of_a_pod_exists(workloads: dict[str, chart.Object]) -> None:
     for name, workload in workloads.items():
         if name == "redis":
             continue
@@ -72,8 +72,8 @@ def test_every_command_is_one_of_ours(workloads: dict[str, chart.Object]) -> Non
         assert command == ("hub" if name in HUB else name)
         assert options == ["--target", name] if name in chart.SERVICES else "--target" not in options
         parameters = COMMANDS.commands[command].params
-        known = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
-        assert {option for option in options if option.startswith("-")} <= known
+        flags = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
+        assert {option for option in options if option.startswith("-")} <= flags
 
 
 @pytest.mark.parametrize(("read_only", "user"), [(True, "flower"), (False, "flower-tasks")])
@@ -83,7 +83,7 @@ def test_flower_may_start_tasks_only_when_it_is_to(read_only: bool, user: str) -
     assert ("--no-read-only" in container["args"]) is not read_only
     assert ("--read_only=True" in commands.flower("h", 1, read_only=read_only)) is read_only
     assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
-    # Only the user that is used is made.
+    # Users of the other mode are not created.
     passwords = set(chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"])
     assert passwords & {"flower", "flower-tasks"} == {user}
 
@@ -118,10 +118,10 @@ def test_service_account_token_is_mounted_only_for_api_users(workloads: dict[str
         assert chart.pod(workload)["serviceAccountName"] == expected
 
 
-def test_mounts_have_volumes_and_what_is_mounted_exists() -> None:
+def test_mounts_have_volumes_and_mounted_objects_exist() -> None:
     for values in chart.MATRIX.values():
         objects = chart.render(values)
-        made = {(o["kind"], o["metadata"]["name"]) for o in [*objects, *chart.agent_objects(objects)]}
+        existing_objects = {(o["kind"], o["metadata"]["name"]) for o in [*objects, *chart.agent_objects(objects)]}
         for name, workload in chart.workloads(objects).items():
             volumes = {volume["name"]: volume for volume in chart.pod(workload)["volumes"]}
             claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
@@ -129,10 +129,10 @@ def test_mounts_have_volumes_and_what_is_mounted_exists() -> None:
             assert {mount["name"] for mount in mounts} == set(volumes) | claims
             for volume in volumes.values():
                 secret = volume.get("secret", {}).get("secretName", "")
-                # The hub controller delivers the agent's.
+                # The hub controller delivers the agent's Secrets.
                 if secret.startswith("dynamic-scoring-") and secret != "dynamic-scoring-agent-credentials":
                     is_foreign = secret == "dynamic-scoring-redis-tls" and _by_cert_manager(objects)
-                    assert is_foreign or ("Secret", secret) in made, f"{name}: {secret}"
+                    assert is_foreign or ("Secret", secret) in existing_objects, f"{name}: {secret}"
 
 
 def _by_cert_manager(objects: list[chart.Object]) -> bool:
@@ -149,7 +149,7 @@ def test_files_that_are_named_are_mounted(workloads: dict[str, chart.Object]) ->
 
 
 def test_secrets_come_as_files(workloads: dict[str, chart.Object]) -> None:
-    """Not as variables, which children inherit and dumps show; Flower knows no other way."""
+    """Child processes inherit variables and dumps show them; only Flower needs one."""
     for name, workload in workloads.items():
         for container in chart.containers(workload):
             for entry in container.get("env", []):
@@ -168,7 +168,7 @@ def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Ob
         assert bool(signs) is (name in ("hub", "controller", "results")), "the master secret is for these"
 
 
-def test_the_master_secret_is_where_the_hub_would_make_it() -> None:
+def test_signing_secret_has_the_name_that_the_hub_uses() -> None:
     secret = chart.one(chart.render(), "Secret", SIGNING_SECRET_NAME)
     assert set(secret["data"]) == {SIGNING_SECRET_KEY}
     workloads = chart.workloads(chart.render()) | chart.workloads(chart.render({"mode": "Distributed"}))
@@ -199,15 +199,15 @@ def test_ports_match(process: tuple[str, chart.Object]) -> None:
 def test_services_lead_to_pods_and_ports() -> None:
     for values in chart.MATRIX.values():
         objects = chart.render(values)
-        everything = [*objects, *chart.agent_objects(objects)]
-        for service in chart.of_kind(everything, "Service"):
+        all_objects = [*objects, *chart.agent_objects(objects)]
+        for service in chart.of_kind(all_objects, "Service"):
             (workload,) = [
                 workload
                 for workload in chart.workloads(objects).values()
                 if service["spec"]["selector"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()
             ]
-            named = {port["name"] for c in chart.containers(workload) for port in c.get("ports", [])}
-            assert {port["targetPort"] for port in service["spec"]["ports"]} <= named
+            port_names = {port["name"] for c in chart.containers(workload) for port in c.get("ports", [])}
+            assert {port["targetPort"] for port in service["spec"]["ports"]} <= port_names
             assert workload["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
 
 
@@ -236,7 +236,7 @@ def test_startup_probe_allows_a_slow_start(workloads: dict[str, chart.Object]) -
             assert startup["timeoutSeconds"] >= 5
 
 
-def test_an_upgrade_takes_nothing_away_before_its_successor_is_ready(workloads: dict[str, chart.Object]) -> None:
+def test_upgrade_keeps_pods_until_their_successors_are_ready(workloads: dict[str, chart.Object]) -> None:
     for name, workload in workloads.items():
         if workload["kind"] == "Deployment" and name not in ("optimizer", "agent"):
             assert workload["spec"]["strategy"] == {
@@ -261,7 +261,7 @@ def test_several_replicas_may_be_moved_one_by_one(values: chart.Values, replicat
 
 
 @pytest.mark.parametrize("how", ["autoscaling", "keda"])
-def test_an_autoscaler_sets_the_replicas_alone(how: str) -> None:
+def test_autoscaled_deployment_has_no_replicas(how: str) -> None:
     objects = chart.render({"mode": "Distributed", "results": {how: {"enabled": True}}})
     assert "replicas" not in chart.workloads(objects)["dynamic-scoring-results"]["spec"]
     (scaler,) = chart.of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
@@ -291,7 +291,7 @@ def test_network_policies_let_in_what_is_offered(mode: str) -> None:
     assert policies["dynamic-scoring-redis"]["egress"] == []
 
 
-def test_the_page_answers_to_its_service_and_to_what_browsers_call_it() -> None:
+def test_page_accepts_names_of_its_service_and_ingress() -> None:
     ingress = {"enabled": True, "host": "page.example.com"}
     values = {"web": {"hosts": ["scores.example.com"], "trustedProxies": ["10.0.0.0/8"], "ingress": ingress}}
     hosts = json.loads(chart.told(chart.render(values), "hub")["DSF_HOST_NAMES"])
@@ -319,7 +319,7 @@ def test_page_has_one_name_in_both_modes() -> None:
 
 
 def test_change_of_mode_leaves_redis_as_it_is() -> None:
-    """Its users are those of both modes; a restart would lose what is on no volume."""
+    """Redis has the users of both modes, since a restart would lose data without a volume."""
     single, distributed = (chart.render({"mode": mode}) for mode in chart.MODES)
     users = [set(chart.one(o, "Secret", "dynamic-scoring-redis-users")["data"]) for o in (single, distributed)]
     assert users[0] == users[1] >= {"hub", *chart.SERVICES}
@@ -361,9 +361,9 @@ def test_change_of_mode_leaves_redis_as_it_is() -> None:
 def test_values_that_a_mode_does_not_read_are_refused_with_their_replacement(
     values: chart.Values, sentence: str
 ) -> None:
-    with pytest.raises(chart.RenderError) as refused:
+    with pytest.raises(chart.RenderError) as raised:
         chart.render(values)
-    assert sentence in str(refused.value)
+    assert sentence in str(raised.value)
 
 
 def test_values_that_say_what_is_so_anyway_are_accepted() -> None:

@@ -1,4 +1,4 @@
-"""The bundled Redis: its configuration, its certificate, its users, and how agents reach it."""
+"""The bundled Redis: its configuration, certificate and users, and the access of agents."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_configuration_is_that_of_the_manifests_without_helm() -> None:
 
 
 def _names(certificate: Path) -> tuple[set[str], dict[str, Any]]:
-    # What Python's own TLS reads, which is what agents use.
+    # Agents use Python's TLS, so the test reads it with Python too.
     read: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]
-    found = read(str(certificate))
-    return {value for _, value in found["subjectAltName"]}, found
+    decoded_certificate = read(str(certificate))
+    return {value for _, value in decoded_certificate["subjectAltName"]}, decoded_certificate
 
 
-def test_the_certificate_is_good_for_every_name(tmp_path: Path) -> None:
+def test_certificate_is_valid_for_every_name(tmp_path: Path) -> None:
     values = {
         "redis": {"exposure": {"type": "NodePort", "host": "192.0.2.8"}, "tls": {"extraHosts": ["r.example.com"]}}
     }
@@ -68,20 +68,20 @@ def test_the_certificate_is_good_for_every_name(tmp_path: Path) -> None:
         "127.0.0.1",
     }
     assert ssl.cert_time_to_seconds(certificate["notAfter"]) - ssl.cert_time_to_seconds(certificate["notBefore"]) > 3e8
-    # As strict as Python 3.13 and later are by default.
-    done = ran(
+    # Python 3.13 and later are this strict by default.
+    process = ran(
         ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"], cwd=tmp_path
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     ssl.create_default_context().load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
 
 
 def test_other_authorities_are_trusted_besides_the_generated_one() -> None:
     objects = chart.render({"redis": {"tls": {"ca": _CA}}})
-    own = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt").strip()
+    generated_ca = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt").strip()
     hub = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt")
     agents = chart.one(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
-    assert hub.strip() == agents.strip() == f"{own}\n{_CA}"
+    assert hub.strip() == agents.strip() == f"{generated_ca}\n{_CA}"
 
 
 def test_passwords_differ_and_are_long() -> None:
@@ -137,7 +137,7 @@ def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
     password = "/etc/dsf/redis-sentinel/password"
     assert chart.environment(hub)["DSF_REDIS_SENTINEL_PASSWORD_FILE"] == password
     assert chart.environment(hub)["DSF_AGENT_SENTINEL_PASSWORD_FILE"] == password
-    # It travels with the agent's own credentials: what the hub controller delivers is what the pod mounts.
+    # The client certificate is part of the agent's credentials: the pod mounts the Secret that the controller delivers.
     work = credentials_work("c1", AGENT_NAMESPACE, Credentials(KeyIds(), "1:00", "its own", "of the sentinels"))
     (secret,) = work["spec"]["workload"]["manifests"]
     assert chart.secret_text(secret, SENTINEL_PASSWORD_KEY) == "of the sentinels"
@@ -154,7 +154,7 @@ def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
         {},
         {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://r:1/0"}},
         {"mode": "external", "usersSecret": "u", "external": {"url": "sentinel://a:1", "sentinel": {"master": "hub"}}},
-        # Only the hub asks Sentinels: it may be anybody there.
+        # Only the hub queries Sentinels, so any user name is valid there.
         {
             "mode": "external",
             "agentUrl": "rediss://r:1/0",
@@ -183,7 +183,7 @@ def test_agents_never_get_the_password_of_the_sentinels_administrators() -> None
     assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.environment(container)
 
 
-def test_the_shipped_files_speak_of_the_same_sentinels() -> None:
+def test_sentinel_examples_and_values_agree() -> None:
     sentinel = chart.MATRIX["external-sentinel"]["redis"]["external"]["sentinel"]
     text = (chart.ROOT / "deploy" / "redis" / "sentinel.conf.example").read_text()
     assert f"\nsentinel monitor {sentinel['master']} " in text
@@ -194,27 +194,27 @@ def test_the_shipped_files_speak_of_the_same_sentinels() -> None:
 
 def test_redis_restarts_only_for_changes_that_it_reads() -> None:
     def template(values: chart.Values) -> chart.Object:
-        (found,) = chart.of_kind(chart.render(values), "StatefulSet")
-        return found["spec"]["template"]  # type: ignore[no-any-return]
+        (stateful_set,) = chart.of_kind(chart.render(values), "StatefulSet")
+        return stateful_set["spec"]["template"]  # type: ignore[no-any-return]
 
     redis = {"tls": {"source": "existingSecret", "existingSecret": "s"}}
     image = {"name": "registry.example.com/dsf", "tag": "another"}
     before = template({"redis": redis})
     after = template({"redis": redis, "hubSetting": {"resourceController": {"image": image}}})
-    # Made anew here, where no cluster is looked at.
-    for one in (before, after):
-        del one["metadata"]["annotations"]["checksum/users"]
+    # Without a cluster to look up, passwords are generated at each rendering.
+    for pod_template in (before, after):
+        del pod_template["metadata"]["annotations"]["checksum/users"]
     assert before == after
     labels = str(before["metadata"]["labels"])
     assert "version" not in labels
     assert "helm.sh/chart" not in labels
-    own = {"redis": redis | {"usersSecret": "u"}}
-    # It makes its users at its start: of these there is one more.
+    base_values = {"redis": redis | {"usersSecret": "u"}}
+    # Redis creates its users at its start, and the optimizer is a further one.
     for change in ({"optimizer": {"enabled": True}}, {"flower": {"readOnly": False}}):
-        assert template(own | change) != template(own)
-    more = template({"redis": redis | {"maxClients": 200}})
+        assert template(base_values | change) != template(base_values)
+    changed_template = template({"redis": redis | {"maxClients": 200}})
     assert (
-        more["metadata"]["annotations"]["checksum/configuration"]
+        changed_template["metadata"]["annotations"]["checksum/configuration"]
         != (before["metadata"]["annotations"]["checksum/configuration"])
     )
 
@@ -263,12 +263,12 @@ _EXTERNAL = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss
 def test_missing_ca_is_noted(redis: chart.Values, secret: str) -> None:
     assert f"no ca.crt was found in Secret {secret}" in chart.notes({"redis": redis})
     assert "DSF_REDIS_CA_FILE" not in _agent_environment({"redis": redis})
-    # Without agents of the addon nobody lacks it.
+    # Without agents of the addon the CA is not needed.
     assert "no ca.crt" not in chart.notes({"redis": redis, "addon": {"enabled": False}})
-    told = {"redis": redis | {"tls": redis.get("tls", {}) | {"ca": _CA}}}
-    assert "no ca.crt" not in chart.notes(told)
-    assert _agent_environment(told)["DSF_REDIS_CA_FILE"] == "/etc/dsf/ca/redis-ca.crt"
-    ca = chart.one(chart.agent_objects(chart.render(told)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
+    values_with_ca = {"redis": redis | {"tls": redis.get("tls", {}) | {"ca": _CA}}}
+    assert "no ca.crt" not in chart.notes(values_with_ca)
+    assert _agent_environment(values_with_ca)["DSF_REDIS_CA_FILE"] == "/etc/dsf/ca/redis-ca.crt"
+    ca = chart.one(chart.agent_objects(chart.render(values_with_ca)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
     assert ca["redis-ca.crt"].strip() == _CA
 
 

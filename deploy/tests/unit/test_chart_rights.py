@@ -1,4 +1,4 @@
-"""Who may do what in Kubernetes: little, and by name where a name is enough."""
+"""Rights in Kubernetes are minimal, and limited to names if possible."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Rules = dict[str, list[dict[str, Any]]]
 
 
 def _rules(role: chart.Object) -> Rules:
-    found: Rules = {}
+    rules_by_resource: Rules = {}
     for rule in role["rules"]:
         for resource in rule["resources"]:
-            found.setdefault(resource, []).append(rule)
-    return found
+            rules_by_resource.setdefault(resource, []).append(rule)
+    return rules_by_resource
 
 
 def _verbs(rules: list[dict[str, Any]]) -> set[str]:
@@ -45,41 +45,41 @@ def test_process_of_all_services_has_the_rights_of_each() -> None:
             assert [subject["name"] for subject in binding["subjects"]] == [f"dynamic-scoring-{process}"]
 
 
-def test_the_hub_may_read_what_it_watches() -> None:
+def test_hub_may_list_and_watch_its_kinds() -> None:
     rules = _rules(chart.one(chart.render(), "ClusterRole", "dynamic-scoring-controller"))
-    # Secrets only where they are delivered, and in one namespace: see the test of that.
+    # Secrets need delivery and one namespace; another test covers them.
     for watched in (watched for kind, watched in WATCHED.items() if kind is not Kind.SECRET):
-        found = rules[watched.resource.plural]
-        assert {group for rule in found for group in rule["apiGroups"]} == {watched.resource.group}
-        assert {"list", "watch"} <= _verbs(found)
+        resource_rules = rules[watched.resource.plural]
+        assert {group for rule in resource_rules for group in rule["apiGroups"]} == {watched.resource.group}
+        assert {"list", "watch"} <= _verbs(resource_rules)
 
 
-def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
+def test_hub_has_only_rights_that_its_code_uses() -> None:
     role = chart.one(chart.render(), "ClusterRole", "dynamic-scoring-controller")
-    held = {
+    granted = {
         (resource, verb, tuple(rule.get("resourceNames", ())))
         for rule in role["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    # Reflectors list and watch whole kinds, or some names.
-    used: set[tuple[str, str, tuple[str, ...]]] = {
+    # Reflectors list and watch whole kinds or certain names.
+    needed: set[tuple[str, str, tuple[str, ...]]] = {
         (watched.resource.plural, verb, watched.names)
         for kind, watched in WATCHED.items()
         if kind is not Kind.SECRET
         for verb in ("list", "watch")
     }
-    # KubeBackend: statuses by apply; finalizers; ManifestWorks; scores of no scorer; events.
-    used.add(("dynamicscoringconfigs", "patch", ()))
-    used |= {(f"{kind}/status", "patch", ()) for kind in ("dynamicscorers", "dynamicscoringconfigs")}
+    # KubeBackend applies statuses, sets finalizers, and writes ManifestWorks, orphaned scores and events.
+    needed.add(("dynamicscoringconfigs", "patch", ()))
+    needed |= {(f"{kind}/status", "patch", ()) for kind in ("dynamicscorers", "dynamicscoringconfigs")}
     works = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
-    used |= {("manifestworks", verb, works) for verb in ("create", "patch", "delete")}
-    used |= {("addonplacementscores", verb, ()) for verb in ("get", "create", "patch", "delete")}
-    used |= {("addonplacementscores/status", "patch", ()), ("events", "create", ())}
-    assert held == used
+    needed |= {("manifestworks", verb, works) for verb in ("create", "patch", "delete")}
+    needed |= {("addonplacementscores", verb, ()) for verb in ("get", "create", "patch", "delete")}
+    needed |= {("addonplacementscores/status", "patch", ()), ("events", "create", ())}
+    assert granted == needed
 
 
-def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
+def test_hub_may_change_only_its_manifestworks() -> None:
     objects = chart.render()
     rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-controller"))
     uninstall = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-uninstall"))
@@ -108,8 +108,8 @@ def test_bindings_cover_only_expected_service_accounts() -> None:
         subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]} - {chart.ADDON_GROUP}
         optimizer = {"dynamic-scoring-optimizer"} if values.get("optimizer", {}).get("enabled") else set()
         services = ("controller", "web") if values.get("mode") == "Distributed" else ("hub",)
-        own = {f"dynamic-scoring-{name}" for name in (*services, "uninstall")}
-        assert subjects == own | optimizer
+        expected_accounts = {f"dynamic-scoring-{name}" for name in (*services, "uninstall")}
+        assert subjects == expected_accounts | optimizer
         for binding in bindings:
             chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
 
@@ -126,15 +126,15 @@ def test_no_wildcards_in_rights_of_processes() -> None:
 @pytest.mark.parametrize(("role", "into"), [("admin", "admin"), ("editor", "edit"), ("viewer", "view")])
 def test_roles_for_people_become_part_of_the_builtin_ones_on_request(role: str, into: str) -> None:
     name, label = f"dynamic-scoring-framework-{role}", f"rbac.authorization.k8s.io/aggregate-to-{into}"
-    found = chart.one(chart.render({"rbac": {"aggregate": True}}), "ClusterRole", name)
-    assert found["metadata"]["labels"][label] == "true"
-    assert found["rules"][0]["apiGroups"] == [GROUP]
-    # Not unless it is asked for: the author of a DynamicScorer decides what agents ask, and whom.
+    cluster_role = chart.one(chart.render({"rbac": {"aggregate": True}}), "ClusterRole", name)
+    assert cluster_role["metadata"]["labels"][label] == "true"
+    assert cluster_role["rules"][0]["apiGroups"] == [GROUP]
+    # Aggregation is off by default: authors of DynamicScorers decide which servers agents query.
     alone = chart.one(chart.render(), "ClusterRole", name)
     assert label not in alone["metadata"]["labels"]
 
 
-def test_the_agent_may_read_its_configmap_and_named_secrets_in_its_namespace() -> None:
+def test_agent_may_read_its_configmap_and_named_secrets_in_its_namespace() -> None:
     values = {"spokeSetting": {"namespace": "a", "agent": {"tokenSecrets": ["one", {"name": "two", "hosts": ["h:1"]}]}}}
     objects = chart.agent_objects(chart.render(values))
     role = chart.one(objects, "Role")
@@ -149,7 +149,7 @@ def test_the_agent_may_read_its_configmap_and_named_secrets_in_its_namespace() -
     assert subject == {"kind": "ServiceAccount", "name": "dynamic-scoring-agent-sa", "namespace": "a"}
 
 
-def test_the_agent_is_told_where_tokens_may_be_sent() -> None:
+def test_agent_setting_lists_allowed_hosts_of_tokens() -> None:
     secrets = ["labelled", {"name": "one", "hosts": ["h:1", "https://i"]}, {"name": "one", "hosts": ["j"]}]
     objects = chart.agent_objects(chart.render({"spokeSetting": {"agent": {"tokenSecrets": secrets}}}))
     [container] = chart.pod(chart.one(objects, "Deployment"))["containers"]
@@ -160,7 +160,7 @@ def test_the_agent_is_told_where_tokens_may_be_sent() -> None:
     }
 
 
-def test_the_hub_is_told_whose_scorers_count_and_where_config_may_send_tokens() -> None:
+def test_hub_settings_list_scorer_namespaces_and_allowed_hosts() -> None:
     names = {"team": ["team-*"]}
     values = {
         "hubSetting": {
@@ -181,12 +181,12 @@ def test_the_hub_is_told_whose_scorers_count_and_where_config_may_send_tokens() 
 
 
 @pytest.mark.parametrize("entry", [CREDENTIALS_NAME, {"name": CREDENTIALS_NAME, "hosts": ["h"]}])
-def test_the_agents_own_secret_cannot_be_given_to_scorers(entry: object) -> None:
+def test_credentials_secret_of_the_agent_is_refused_as_token_secret(entry: object) -> None:
     with pytest.raises(chart.RenderError, match="is the agent's own"):
         chart.render({"spokeSetting": {"agent": {"tokenSecrets": [entry]}}})
 
 
-def test_the_hub_reads_secrets_only_where_it_delivers_them() -> None:
+def test_hub_reads_secrets_only_with_secret_delivery() -> None:
     def secrets(values: dict[str, object]) -> list[list[str]]:
         role = chart.one(chart.render(values), "Role", "dynamic-scoring-controller")
         return [rule["verbs"] for rule in role["rules"] if "secrets" in rule["resources"]]

@@ -1,4 +1,4 @@
-"""docker-compose.yaml and Dockerfiles, without a container engine: what they name exists and means something."""
+"""docker-compose.yaml and Dockerfiles, without a container engine: names in them exist."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_every_image_has_a_version_or_is_built_here(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_command_is_one_of_dsf(name: str) -> None:
+def test_every_command_exists_in_dsf(name: str) -> None:
     commands = typer.main.get_command(app)
     command, *options = OURS[name]["command"]
-    known = commands.commands[command]  # type: ignore[attr-defined]
-    flags = {flag for parameter in known.params for flag in parameter.opts}
+    command_object = commands.commands[command]  # type: ignore[attr-defined]
+    flags = {flag for parameter in command_object.params for flag in parameter.opts}
     assert {option for option in options if option.startswith("-")} <= flags
 
 
@@ -104,7 +104,7 @@ def test_file_of_each_health_check_is_written() -> None:
     for name, service in SERVICES.items():
         for word in service.get("healthcheck", {}).get("test", []):
             if "find /tmp/alive" in word:
-                # A dollar for the shell is two in a compose file.
+                # Compose files escape a dollar for the shell by two.
                 assert "$$(" in word
                 assert service["environment"]["DSF_PROBE_DIR"] == "/tmp", name
 
@@ -113,8 +113,8 @@ def test_file_of_each_health_check_is_written() -> None:
 def test_each_cluster_is_a_network_with_its_own_prometheus(cluster: str) -> None:
     alias = SERVICES[f"prometheus-{cluster}"]["networks"][cluster]["aliases"][0]
     assert f"{alias}:9090" == demo_services.PROMETHEUS_NAME
-    others = {"worker01", "worker02"} - {cluster}
-    assert not others & set(SERVICES[f"agent-{cluster}"]["networks"])
+    other_clusters = {"worker01", "worker02"} - {cluster}
+    assert not other_clusters & set(SERVICES[f"agent-{cluster}"]["networks"])
     config = yaml.safe_load((ROOT / "demo" / "compose" / f"prometheus-{cluster}.yml").read_text())
     targets = [job["static_configs"][0]["targets"][0] for job in config["scrape_configs"]]
     assert targets == ["localhost:9090", f"node-exporter-{cluster}:9100", f"agent-{cluster}:8080"]
@@ -125,16 +125,16 @@ def test_each_cluster_is_a_network_with_its_own_prometheus(cluster: str) -> None
         assert f"/clusters/{cluster}/" in environment[variable]
 
 
-def test_the_sample_is_asked_the_queries_of_the_demo() -> None:
+def test_sample_scorer_has_the_queries_of_the_demo() -> None:
     query = SERVICES["sample-scorer"]["environment"]["SOURCE_QUERY"].replace("$$", "$")
     assert split_queries(query) == list(demo_services.QUERIES)
 
 
-def test_the_manifests_name_services() -> None:
+def test_demo_manifests_name_services() -> None:
     files = sorted((ROOT / "demo" / "manifests").glob("*.yaml"))
-    found = [document for file in files for document in parse_documents(file.read_text(), file.name)]
-    objects = [document.object for document in found if isinstance(document, ParsedDocument)]
-    assert len(objects) == len(found)
+    documents = [document for file in files for document in parse_documents(file.read_text(), file.name)]
+    objects = [document.object for document in documents if isinstance(document, ParsedDocument)]
+    assert len(objects) == len(documents)
     scorers = [scorer for scorer in objects if isinstance(scorer, DynamicScorer)]
     assert len(scorers) == 3
     for scorer in scorers:
@@ -183,7 +183,7 @@ def test_uv_is_the_same_everywhere() -> None:
     assert f"ghcr.io/astral-sh/uv:{version[1]}\n" in (ROOT / "Dockerfile").read_text()
 
 
-def test_the_build_context_has_what_the_images_are_made_from() -> None:
+def test_build_context_has_the_files_of_the_images() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {
         source

@@ -1,4 +1,4 @@
-"""docker-compose.yaml has no key that Compose does not know, and no value of another form."""
+"""docker-compose.yaml has only known keys, with values of the right form."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 
 
 def _object(*required: str, **properties: object) -> dict[str, object]:
-    """An object of these properties and no others."""
+    """Return the schema of an object with only these properties."""
     return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
 
 
 def _map(values: object) -> dict[str, object]:
-    """An object with whatever names."""
+    """Return the schema of an object with any names."""
     return {"type": "object", "additionalProperties": values}
 
 

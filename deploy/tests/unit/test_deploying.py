@@ -29,7 +29,7 @@ _KUBECTL = '[ "$1 $2" != "config current-context" ] || cat "$WORLD/context" 2>/d
 
 
 class Machine:
-    """A PATH with these programs, which note how they are called."""
+    """A PATH with these programs, which record their calls."""
 
     def __init__(self, folder: Path, context: str = "kind-hub", **programs: str) -> None:
         self.folder = folder
@@ -37,9 +37,9 @@ class Machine:
         if context:
             (folder / "context").write_text(f"{context}\n")
         for name in _TOOLS:
-            found = shutil.which(name)
-            assert found is not None
-            (folder / "bin" / name).symlink_to(found)
+            executable = shutil.which(name)
+            assert executable is not None
+            (folder / "bin" / name).symlink_to(executable)
         (folder / "bin" / "cat").symlink_to(shutil.which("cat") or "/bin/cat")
         for name, code in programs.items():
             program = folder / "bin" / name
@@ -47,14 +47,14 @@ class Machine:
             program.chmod(0o755)
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """The script with these arguments."""
+        """Run the script with these arguments."""
         return ran(
             ["/bin/sh", ROOT / "scripts" / "deploy", *arguments],
             env={"PATH": str(self.folder / "bin"), "WORLD": str(self.folder), **environment},
         )
 
     def calls(self, program: str) -> list[str]:
-        """How a program was called, without those that only ask."""
+        """Return the calls of a program without read-only ones."""
         lines = (self.folder / "calls").read_text().splitlines()
         asks = (f"{program} image inspect", f"{program} config current-context")
         return [line for line in lines if line.startswith(f"{program} ") and not line.startswith(asks)]
@@ -66,8 +66,8 @@ def _whole(folder: Path, context: str = "kind-hub") -> Machine:
 
 def test_images_are_built_and_given_to_the_kind_clusters_that_run_them(tmp_path: Path) -> None:
     machine = _whole(tmp_path)
-    done = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
-    assert done.returncode == 0, done.stderr
+    process = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
+    assert process.returncode == 0, process.stderr
     targets = [line.split()[3] for line in machine.calls("docker") if line.startswith("docker build")]
     stages = [line.split()[-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("FROM")]
     assert targets == ["hub", "agent"]
@@ -78,31 +78,31 @@ def test_images_are_built_and_given_to_the_kind_clusters_that_run_them(tmp_path:
         image.format("dynamic-scoring-agent", "hub"),
         image.format("dynamic-scoring-agent", "cluster1"),
     ]
-    assert "push" not in done.stderr
+    assert "push" not in process.stderr
 
 
 def test_managed_kind_cluster_gets_the_agent_image_without_a_local_hub(tmp_path: Path) -> None:
     machine = _whole(tmp_path, "production")
-    done = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
-    assert done.returncode == 0, done.stderr
+    process = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
+    assert process.returncode == 0, process.stderr
     (call,) = machine.calls("kind")
     assert call.endswith("/dynamic-scoring-agent:dev-0123456789ab --name cluster1")
-    assert "docker push registry.example/dynamic-scoring-framework:dev-0123456789ab" in done.stderr
+    assert "docker push registry.example/dynamic-scoring-framework:dev-0123456789ab" in process.stderr
 
 
-def test_on_another_cluster_it_says_that_the_images_must_be_pushed(tmp_path: Path) -> None:
+def test_image_command_for_another_cluster_says_that_images_must_be_pushed(tmp_path: Path) -> None:
     machine = _whole(tmp_path, "production")
-    done = machine.run("image", REGISTRY="registry.example")
-    assert done.returncode == 0, done.stderr
-    assert "production is no kind cluster" in done.stderr
-    assert "docker push registry.example/dynamic-scoring-agent:dev-0123456789ab" in done.stderr
+    process = machine.run("image", REGISTRY="registry.example")
+    assert process.returncode == 0, process.stderr
+    assert "production is no kind cluster" in process.stderr
+    assert "docker push registry.example/dynamic-scoring-agent:dev-0123456789ab" in process.stderr
 
 
-def test_the_chart_takes_the_images_that_were_built(tmp_path: Path) -> None:
+def test_deploy_uses_the_built_images(tmp_path: Path) -> None:
     machine = _whole(tmp_path)
     machine.run("image")
-    done = machine.run("deploy", "--values", "deploy/exposure/nodeport.yaml")
-    assert done.returncode == 0, done.stderr
+    process = machine.run("deploy", "--values", "deploy/exposure/nodeport.yaml")
+    assert process.returncode == 0, process.stderr
     (call,) = machine.calls("helm")
     assert "upgrade --install dynamic-scoring-framework deploy/helm --kube-context kind-hub " in call
     words = call.split()
@@ -122,27 +122,27 @@ def test_the_chart_takes_the_images_that_were_built(tmp_path: Path) -> None:
     ]
 
 
-def test_without_an_image_of_its_own_the_charts_are_used(tmp_path: Path) -> None:
+def test_deploy_without_built_image_uses_the_images_of_the_chart(tmp_path: Path) -> None:
     machine = _whole(tmp_path)
-    done = machine.run("deploy")
-    assert done.returncode == 0, done.stderr
-    assert "no image was built here" in done.stderr
+    process = machine.run("deploy")
+    assert process.returncode == 0, process.stderr
+    assert "no image was built here" in process.stderr
     assert "--set" not in machine.calls("helm")[0]
 
 
-def test_undeploy_follows_the_order_of_the_page(tmp_path: Path) -> None:
+def test_undeploy_follows_the_documented_order(tmp_path: Path) -> None:
     machine = _whole(tmp_path)
     assert machine.run("undeploy").returncode == 0
     page = (ROOT / "docs" / "install.md").read_text().partition("## Uninstall")[2]
-    shown = [line[2:].split() for line in page.splitlines() if line.startswith("$ ")][:3]
+    documented_commands = [line[2:].split() for line in page.splitlines() if line.startswith("$ ")][:3]
     did = [line.split() for line in (tmp_path / "calls").read_text().splitlines() if "current-context" not in line]
-    assert len(did) == len(shown)
-    for ours, theirs in zip(did, shown, strict=True):
+    assert len(did) == len(documented_commands)
+    for ours, theirs in zip(did, documented_commands, strict=True):
         assert {word for word in theirs if not word.startswith("-")} <= set(ours)
 
 
 @pytest.mark.parametrize(
-    ("action", "missing", "says"),
+    ("action", "program", "says"),
     [
         ("image", "docker", "docker is not on PATH; install it: https://docs.docker.com"),
         ("image", "kubectl", "kubectl is not on PATH"),
@@ -152,34 +152,36 @@ def test_undeploy_follows_the_order_of_the_page(tmp_path: Path) -> None:
         ("undeploy", "kubectl", "kubectl is not on PATH"),
     ],
 )
-def test_missing_program_is_named(tmp_path: Path, action: str, missing: str, says: str) -> None:
+def test_missing_program_is_named(tmp_path: Path, action: str, program: str, says: str) -> None:
     machine = _whole(tmp_path)
-    (tmp_path / "bin" / missing).unlink()
-    done = machine.run(action)
-    assert done.returncode == 1
-    assert says in done.stderr
+    (tmp_path / "bin" / program).unlink()
+    process = machine.run(action)
+    assert process.returncode == 1
+    assert says in process.stderr
 
 
 @pytest.mark.parametrize("action", ["image", "deploy", "undeploy"])
-def test_without_a_context_nothing_is_done(tmp_path: Path, action: str) -> None:
+def test_missing_context_is_reported_before_any_change(tmp_path: Path, action: str) -> None:
     machine = _whole(tmp_path, "")
-    done = machine.run(action)
-    assert done.returncode == 1
-    assert "kubectl has no current context" in done.stderr
+    process = machine.run(action)
+    assert process.returncode == 1
+    assert "kubectl has no current context" in process.stderr
     assert machine.calls("helm") + machine.calls("docker") == []
 
 
-def test_the_kustomize_base_is_that_of_the_chart(tmp_path: Path) -> None:
+def test_kustomize_base_equals_the_rendered_chart(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "scripts" / "kustomize-base", GITOPS, tmp_path]
     subprocess.run(command, check=True, timeout=300, cwd=ROOT)
-    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert made == {path.name: path.read_text() for path in BASE.iterdir()}, (
+    generated_files = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert generated_files == {path.name: path.read_text() for path in BASE.iterdir()}, (
         "run: .venv/bin/python scripts/kustomize-base"
     )
     rendered = chart.render(yaml.safe_load(GITOPS.read_text()))
-    hooks = [one for one in rendered if "helm.sh/hook" in (one["metadata"].get("annotations") or {})]
-    assert {one["kind"] for one in hooks} >= {"Job", "Pod"}
-    assert list(yaml.safe_load_all(made["hub.yaml"])) == [one for one in rendered if one not in hooks]
+    hooks = [manifest for manifest in rendered if "helm.sh/hook" in (manifest["metadata"].get("annotations") or {})]
+    assert {manifest["kind"] for manifest in hooks} >= {"Job", "Pod"}
+    assert list(yaml.safe_load_all(generated_files["hub.yaml"])) == [
+        manifest for manifest in rendered if manifest not in hooks
+    ]
 
 
 def test_kustomize_builds_the_base() -> None:
@@ -189,18 +191,20 @@ def test_kustomize_builds_the_base() -> None:
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
-    done = ran([kubectl, "kustomize", BASE], check=True)
-    built = [one for one in yaml.safe_load_all(done.stdout) if one]
-    names = {(one["kind"], one["metadata"]["name"]) for one in built}
-    written = list(yaml.safe_load_all((BASE / "hub.yaml").read_text()))
-    assert names == {(one["kind"], one["metadata"]["name"]) for one in written} | {("Namespace", chart.NAMESPACE)}
+    process = ran([kubectl, "kustomize", BASE], check=True)
+    built = [manifest for manifest in yaml.safe_load_all(process.stdout) if manifest]
+    names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in built}
+    base_objects = list(yaml.safe_load_all((BASE / "hub.yaml").read_text()))
+    assert names == {(manifest["kind"], manifest["metadata"]["name"]) for manifest in base_objects} | {
+        ("Namespace", chart.NAMESPACE)
+    }
 
 
-def test_values_that_the_chart_refuses_are_no_base(tmp_path: Path) -> None:
+def test_kustomize_base_of_refused_values_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("redis: {mode: cluster}\n")
     command = [sys.executable, ROOT / "scripts" / "kustomize-base", tmp_path / "bad.yaml", tmp_path / "out"]
-    done = ran(command, cwd=ROOT)
-    assert done.returncode == 1
-    assert "bad.yaml" in done.stderr
-    assert "mode" in done.stderr
+    process = ran(command, cwd=ROOT)
+    assert process.returncode == 1
+    assert "bad.yaml" in process.stderr
+    assert "mode" in process.stderr
     assert not (tmp_path / "out").exists()

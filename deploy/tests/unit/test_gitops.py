@@ -1,4 +1,4 @@
-"""Where nobody can look into the cluster, as Argo CD and `helm template` cannot, every rendering is the same."""
+"""Renderings without access to the cluster, as by Argo CD and `helm template`, are all equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ACTION = re.compile(r"\{\{-?\s*(?!-?\s*/\*)(\$\w+ :?= )?(.*?)-?\}\}", re.DOTALL
 
 
 def _deaf(folder: Path) -> Path:
-    """A copy of the chart that refuses to be rendered where it would look something up or throw dice."""
+    """Return a copy of the chart whose rendering fails at look-ups and random values."""
     copy = folder / "chart"
     shutil.copytree(chart.CHART, copy)
     for file in (copy / "templates").rglob("*.*"):
@@ -35,8 +35,8 @@ def _deaf(folder: Path) -> Path:
 
 
 def _refusing(action: re.Match[str]) -> str:
-    found = _UNSETTLED.search(action[2])
-    return f'{{{{ {action[1] or ""}fail "{found[1]} was asked" }}}}' if found else action[0]
+    function = _UNSETTLED.search(action[2])
+    return f'{{{{ {action[1] or ""}fail "{function[1]} was asked" }}}}' if function else action[0]
 
 
 def _rendered(folder: Path, values: chart.Values) -> dict[str, str]:
@@ -51,25 +51,33 @@ def _given(redis: dict[str, Any]) -> chart.Values:
 
 
 @pytest.mark.parametrize("values", [SETTLED, _given(SETTLED["redis"]), _given(_OWN_REDIS)])
-def test_with_given_secrets_nothing_is_looked_up_and_nothing_is_random(tmp_path: Path, values: chart.Values) -> None:
+def test_rendering_with_existing_secrets_is_deterministic(tmp_path: Path, values: chart.Values) -> None:
     first, second = (_rendered(chart.CHART, values) for _ in range(2))
     assert first == second
     assert _rendered(_deaf(tmp_path), values) == first
-    objects = [one for name, text in first.items() if name.endswith(".yaml") for one in yaml.safe_load_all(text) if one]
+    objects = [
+        manifest
+        for name, text in first.items()
+        if name.endswith(".yaml")
+        for manifest in yaml.safe_load_all(text)
+        if manifest
+    ]
     assert not chart.of_kind(objects, "Secret"), "a Secret in the repository"
     assert "made these itself" not in first[f"{chart.RELEASE}/templates/NOTES.txt"]
 
 
-def test_the_settled_chart_uses_the_given_secrets() -> None:
+def test_settled_chart_uses_the_existing_secrets() -> None:
     redis = chart.one(chart.render(SETTLED), "StatefulSet", "dynamic-scoring-redis")
-    volumes = {one["name"]: one["secret"]["secretName"] for one in chart.pod(redis)["volumes"] if "secret" in one}
+    volumes = {
+        volume["name"]: volume["secret"]["secretName"] for volume in chart.pod(redis)["volumes"] if "secret" in volume
+    }
     assert volumes == {"users": "our-redis-users", "tls": "our-redis-tls"}
     for name, workload in chart.workloads(chart.render(SETTLED)).items():
         assert "dynamic-scoring-redis-users" not in str(workload), name
 
 
-@pytest.mark.parametrize("missing", ["hubSetting", "signing", "flower", "usersSecret", "ca", "source", "host"])
-def test_missing_gitops_value_is_named(tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize("value_path", ["hubSetting", "signing", "flower", "usersSecret", "ca", "source", "host"])
+def test_missing_gitops_value_is_named(tmp_path: Path, value_path: str) -> None:
     values: chart.Values = yaml.safe_load(yaml.safe_dump(SETTLED))
     values["redis"]["exposure"] = {"type": "LoadBalancer", "host": "redis.hub.example.com"}
     part, name = {
@@ -78,20 +86,20 @@ def test_missing_gitops_value_is_named(tmp_path: Path, missing: str) -> None:
         "source": (values["redis"]["tls"], "redis.tls.source"),
         "host": (values["redis"]["exposure"], "redis.exposure.host"),
         "hubSetting": (values, "hubSetting.scoringConfig.create=false"),
-    }.get(missing, (values, f"{missing}.existingSecret"))
-    del part[missing]
+    }.get(value_path, (values, f"{value_path}.existingSecret"))
+    del part[value_path]
     text = _rendered(chart.CHART, values)[f"{chart.RELEASE}/templates/NOTES.txt"]
     assert re.findall(r"^  (\S+)$", text.partition("made these itself")[2].partition("\n\n")[0], re.MULTILINE) == [name]
     with pytest.raises(helm_python.HelmError, match="was asked"):
         _rendered(_deaf(tmp_path), values)
 
 
-def test_the_page_and_the_values_say_which_keys_the_secrets_have() -> None:
+def test_gitops_page_and_values_list_the_keys_of_the_secrets() -> None:
     page = (chart.ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
     for secret in ("our-signing", "our-flower", "our-redis-users", "our-redis-tls"):
         assert f"`{secret}`" in page
-    # Every process on the hub finds the key of its user.
-    wanted = {
+    # Every process on the hub has the key of its user.
+    expected_keys = {
         item["key"]
         for workload in chart.workloads(chart.render(_given(SETTLED["redis"]))).values()
         for volume in chart.pod(workload)["volumes"]
@@ -99,4 +107,4 @@ def test_the_page_and_the_values_say_which_keys_the_secrets_have() -> None:
         for item in volume["secret"].get("items", ())
     }
     row = next(line for line in page.splitlines() if "`our-redis-users`" in line)
-    assert wanted <= set(re.findall(r"`([\w-]+)`", row))
+    assert expected_keys <= set(re.findall(r"`([\w-]+)`", row))

@@ -1,4 +1,4 @@
-"""What Argo CD and Flux make of the statuses that the hub writes: the Lua and the CEL of deploy/, run for real."""
+"""Health in Argo CD and Flux from statuses that the hub writes: runs the Lua and CEL of deploy/."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Manifest = dict[str, Any]
 
 
 def run(script: str, manifest: Manifest) -> Any:
-    """What a script of Argo CD returns, as plain data."""
+    """Run a script of Argo CD and return its result as plain data."""
     lua = LuaRuntime(unpack_returned_tuples=True)
     lua.execute(_OS)
     lua.globals().obj = lua.table_from(manifest, recursive=True)
@@ -47,34 +47,34 @@ def run(script: str, manifest: Manifest) -> Any:
 def _plain(value: Any) -> Any:
     if lua_type(value) != "table":
         return value
-    items = {key: _plain(one) for key, one in value.items()}
+    items = {key: _plain(entry) for key, entry in value.items()}
     return list(items.values()) if items and set(items) == set(range(1, len(items) + 1)) else items
 
 
 def argo(manifest: Manifest) -> str:
-    """The health that Argo CD shows."""
-    found = run(_ARGO[f"resource.customizations.health.{GROUP}_{manifest['kind']}"], manifest)
-    assert found["message"]
-    return str(found["status"])
+    """Return the health that Argo CD shows."""
+    health = run(_ARGO[f"resource.customizations.health.{GROUP}_{manifest['kind']}"], manifest)
+    assert health["message"]
+    return str(health["status"])
 
 
 def flux(manifest: Manifest) -> str:
-    """The health that Flux waits for, by its own order: observedGeneration, inProgress, failed, current."""
+    """Return the health for Flux, in its order: observedGeneration, inProgress, failed, current."""
     status, generation = manifest["status"], manifest["metadata"]["generation"]
     if status.get("observedGeneration", generation) != generation:
         return "inProgress"
-    (given,) = [one for one in _FLUX if one["kind"] == manifest["kind"]]
-    assert given["apiVersion"] == manifest["apiVersion"]
-    names = (name for name in ("inProgress", "failed", "current") if evaluate(given[name], manifest))
+    (health_check,) = [entry for entry in _FLUX if entry["kind"] == manifest["kind"]]
+    assert health_check["apiVersion"] == manifest["apiVersion"]
+    names = (name for name in ("inProgress", "failed", "current") if evaluate(health_check[name], manifest))
     return next(names, "inProgress")
 
 
 def _scorer(
-    health: Health, cycles: CycleOutcomes, spread: DeliveryCounts, pauses: Pauses, found: DynamicScorer
+    health: Health, cycles: CycleOutcomes, spread: DeliveryCounts, pauses: Pauses, dynamic_scorer: DynamicScorer
 ) -> Manifest:
-    plan = make_plan([found], config(), [cluster("a"), cluster("b")], NOW)
+    plan = make_plan([dynamic_scorer], config(), [cluster("a"), cluster("b")], NOW)
     status = scorer_status(
-        plan.scorers[found.key],
+        plan.scorers[dynamic_scorer.key],
         health,
         spread,
         cycles,
@@ -82,7 +82,7 @@ def _scorer(
         previous=DynamicScorerStatus(),
         now=NOW + timedelta(seconds=1),
     )
-    return {**found.to_manifest(), "status": status.to_manifest()}
+    return {**dynamic_scorer.to_manifest(), "status": status.to_manifest()}
 
 
 _ACTIVE = Health(scorer().status.health_status, is_checked=True, is_proven=True)
@@ -93,7 +93,7 @@ _BY_HAND = Pauses(2, "a", ScheduleOverride(paused=True, by="ann"), None)
 
 
 @pytest.mark.parametrize(
-    ("given", "by_argo", "by_flux"),
+    ("arguments", "by_argo", "by_flux"),
     [
         ({}, "Healthy", "current"),
         ({"cycles": CycleOutcomes()}, "Progressing", "inProgress"),
@@ -101,20 +101,20 @@ _BY_HAND = Pauses(2, "a", ScheduleOverride(paused=True, by="ann"), None)
         ({"cycles": CycleOutcomes(succeeding=1, failing=1)}, "Progressing", "inProgress"),
         ({"cycles": CycleOutcomes(failing=2, failing_without_score=2)}, "Degraded", "failed"),
         ({"health": replace(_ACTIVE, failures=2, failure=_DOWN)}, "Healthy", "current"),
-        ({"found": scorer(scoring={})}, "Degraded", "failed"),
-        ({"found": scorer(execution={"suspend": True})}, "Suspended", "current"),
+        ({"dynamic_scorer": scorer(scoring={})}, "Degraded", "failed"),
+        ({"dynamic_scorer": scorer(execution={"suspend": True})}, "Suspended", "current"),
         ({"pauses": _BY_HAND}, "Suspended", "current"),
         ({"spread": replace(_EVERYWHERE, desired=0, distributed=0)}, "Suspended", "current"),
     ],
 )
-def test_scorer_health_follows_its_ready_condition(given: dict[str, Any], by_argo: str, by_flux: str) -> None:
-    usual = {"health": _ACTIVE, "cycles": _WELL, "spread": _EVERYWHERE, "pauses": Pauses(), "found": scorer()}
-    manifest = _scorer(**{**usual, **given})
+def test_scorer_health_follows_its_ready_condition(arguments: dict[str, Any], by_argo: str, by_flux: str) -> None:
+    usual = {"health": _ACTIVE, "cycles": _WELL, "spread": _EVERYWHERE, "pauses": Pauses(), "dynamic_scorer": scorer()}
+    manifest = _scorer(**{**usual, **arguments})
     assert (argo(manifest), flux(manifest)) == (by_argo, by_flux)
 
 
 @pytest.mark.parametrize(
-    ("given", "by_argo", "by_flux"),
+    ("changed_numbers", "by_argo", "by_flux"),
     [
         ({}, "Healthy", "current"),
         ({"distributed": 1}, "Progressing", "inProgress"),
@@ -122,10 +122,15 @@ def test_scorer_health_follows_its_ready_condition(given: dict[str, Any], by_arg
         ({"without_room": ["a/b"]}, "Degraded", "failed"),
     ],
 )
-def test_configuration_health_follows_its_ready_condition(given: dict[str, Any], by_argo: str, by_flux: str) -> None:
-    found = config(generation=3)
-    numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **given}
-    manifest = {**found.to_manifest(), "status": config_status(found, now=NOW, **numbers).to_manifest()}
+def test_configuration_health_follows_its_ready_condition(
+    changed_numbers: dict[str, Any], by_argo: str, by_flux: str
+) -> None:
+    scoring_config = config(generation=3)
+    numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **changed_numbers}
+    manifest = {
+        **scoring_config.to_manifest(),
+        "status": config_status(scoring_config, now=NOW, **numbers).to_manifest(),
+    }
     assert (argo(manifest), flux(manifest)) == (by_argo, by_flux)
 
 
@@ -146,10 +151,12 @@ def test_status_of_an_earlier_generation_counts_as_progressing(kind: str) -> Non
 
 def _actions() -> tuple[str, dict[str, str]]:
     actions = yaml.safe_load(_ARGO[f"resource.customizations.actions.{GROUP}_{SCORER_KIND}"])
-    return actions["discovery.lua"], {one["name"]: one["action.lua"] for one in actions["definitions"]}
+    return actions["discovery.lua"], {
+        definition["name"]: definition["action.lua"] for definition in actions["definitions"]
+    }
 
 
-def test_the_actions_pause_a_scorer_for_an_hour_and_resume_it() -> None:
+def test_argo_actions_pause_a_scorer_for_an_hour_and_resume_it() -> None:
     discovery, actions = _actions()
     manifest = scorer().to_manifest()
     offered = run(discovery, manifest)
@@ -158,7 +165,7 @@ def test_the_actions_pause_a_scorer_for_an_hour_and_resume_it() -> None:
     paused = run(actions["pause-1h"], manifest)
     assert {name: value for name, value in paused.items() if name != "metadata"}.keys() <= manifest.keys()
     assert not run(discovery, paused)["resume"].get("disabled")
-    # As the hub reads it, from now on for an hour.
+    # The hub reads the annotation as a pause of an hour from now.
     read = DynamicScorer.from_manifest({**manifest, "metadata": paused["metadata"]})
     plan = make_plan([read], config(), [cluster("a")], NOW).scorers[read.key]
     until = plan.suspended_until

@@ -1,4 +1,4 @@
-"""The arguments with which images are built: the extras are there, and what they need is not left out."""
+"""Build arguments of images: extras exist, and their dependencies are installed."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 def needed(extra: str) -> set[str]:
-    """Packages of an extra of the framework, and what they need in turn."""
-    found: set[str] = set()
+    """Return the packages of an extra of the framework, and their dependencies."""
+    packages: set[str] = set()
 
     def follow(dependencies: list[dict[str, Any]]) -> None:
-        for one in dependencies:
-            package = LOCKED[one["name"]]
-            if not one["name"].startswith("dynamic-scoring-") and one["name"] not in found:
-                found.add(one["name"])
+        for dependency in dependencies:
+            package = LOCKED[dependency["name"]]
+            if not dependency["name"].startswith("dynamic-scoring-") and dependency["name"] not in packages:
+                packages.add(dependency["name"])
                 follow(package.get("dependencies", []))
-            for name in one.get("extra", ()):
+            for name in dependency.get("extra", ()):
                 follow(package.get("optional-dependencies", {}).get(name, []))
 
     follow(LOCKED["dynamic-scoring-framework"]["optional-dependencies"][extra])
-    return found
+    return packages
 
 
 def conditional(extras: str) -> set[str]:
-    """What the agent's build leaves out for these extras only, by the shell's own word."""
+    """Return packages that the agent's build omits with these extras, by running its shell code."""
     script = re.search(r"^RUN (case .*? esac) ", DOCKERFILE, re.MULTILINE | re.DOTALL)
     assert script is not None
-    said = ran(["sh", "-c", script[1].replace("\\\n", " ")], env={"AGENT_EXTRAS": extras}, check=True)
-    return set(said.stdout.split()) - {"--no-install-package"}
+    process = ran(["sh", "-c", script[1].replace("\\\n", " ")], env={"AGENT_EXTRAS": extras}, check=True)
+    return set(process.stdout.split()) - {"--no-install-package"}
 
 
 def build_arguments() -> Iterator[tuple[str, str]]:
     for path in (ROOT / "Dockerfile", *PAGES):
-        for found in re.findall(r"(?:AGENT_)?EXTRAS=[\"'](--extra [^\"']*)[\"']", path.read_text()):
-            yield path.name, found
+        for extras in re.findall(r"(?:AGENT_)?EXTRAS=[\"'](--extra [^\"']*)[\"']", path.read_text()):
+            yield path.name, extras
 
 
 @pytest.mark.parametrize(("page", "extras"), sorted(set(build_arguments())))
@@ -60,10 +60,10 @@ def test_each_extra_that_a_page_names_is_there(page: str, extras: str) -> None:
 
 
 @pytest.mark.parametrize("extra", ["aws", "azure", "gcp", "otel", "sources", "traces"])
-def test_an_agent_with_an_extra_has_what_that_needs(extra: str) -> None:
+def test_agent_image_with_an_extra_has_its_dependencies(extra: str) -> None:
     assert "fastapi" in LEFT_OUT
     assert needed(extra) & (LEFT_OUT | conditional(f"--extra otel --extra {extra}")) == set()
 
 
-def test_an_agent_as_it_is_has_no_cryptography() -> None:
+def test_default_agent_image_has_no_cryptography() -> None:
     assert "cryptography" in conditional("--extra otel")

@@ -1,4 +1,4 @@
-"""The script of `helm test`, against servers and a `dsf` that are stand-ins."""
+"""The script of `helm test`, with stand-ins of servers and `dsf`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPT = chart.CHART / "files" / "test-installation.py"
 
 @contextlib.contextmanager
 def _server(status: int, text: str = "") -> Iterator[str]:
-    """The URL of a server that gives each request this response."""
+    """Yield the URL of a server that gives each request this response."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -42,16 +42,16 @@ def _server(status: int, text: str = "") -> Iterator[str]:
 
 
 def _run(folder: Path, page: str, *probes: str, entries: list[str], code: int = 0) -> tuple[int, str]:
-    """Run the script with a `dsf` that lists these scorers and ends everything else with `code`."""
+    """Run the script with a `dsf` that lists these scorers and ends all other commands with `code`."""
     listing = json.dumps({"entries": [{"scorer": name} for name in entries]})
     dsf = folder / "dsf"
     dsf.write_text(f'#!/bin/sh\n[ "$1" = schedule ] && {{ echo \'{listing}\'; exit 0; }}\necho "dsf $*"\nexit {code}\n')
     dsf.chmod(0o755)
-    # No patience: what is not ready now is a failure.
+    # The script does not wait: services that are not ready are failures.
     text = SCRIPT.read_text().replace("PATIENCE = 120.0", "PATIENCE = 0.0")
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    done = ran([sys.executable, "-c", text, page, *probes], env=environment)
-    return done.returncode, done.stdout + done.stderr
+    process = ran([sys.executable, "-c", text, page, *probes], env=environment)
+    return process.returncode, process.stdout + process.stderr
 
 
 def test_fresh_installation_passes_without_a_scorer(tmp_path: Path) -> None:

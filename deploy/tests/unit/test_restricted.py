@@ -1,4 +1,4 @@
-"""Every pod fits Kubernetes' Pod Security level `restricted`, with whatever user id a platform chooses."""
+"""Every pod meets Kubernetes' Pod Security level `restricted`, with any user id that a platform assigns."""
 
 from __future__ import annotations
 
@@ -21,37 +21,38 @@ VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persiste
 
 
 def _pods(objects: Iterable[Any]) -> Iterator[tuple[str, chart.Object]]:
-    for found in objects:
-        if not isinstance(found, dict) or "kind" not in found:
+    for manifest in objects:
+        if not isinstance(manifest, dict) or "kind" not in manifest:
             continue
-        if found["kind"] == "Pod":
-            yield found["metadata"]["name"], found["spec"]
-        elif found["kind"] in ("Deployment", "StatefulSet", "DaemonSet", "Job"):
-            yield found["metadata"]["name"], chart.pod(found)
-        for inner in found.get("spec", {}).get("workload", {}).get("manifests", []):
+        if manifest["kind"] == "Pod":
+            yield manifest["metadata"]["name"], manifest["spec"]
+        elif manifest["kind"] in ("Deployment", "StatefulSet", "DaemonSet", "Job"):
+            yield manifest["metadata"]["name"], chart.pod(manifest)
+        for inner in manifest.get("spec", {}).get("workload", {}).get("manifests", []):
             yield from _pods([inner])
 
 
 def _faults(spec: chart.Object) -> list[str]:
-    """What `restricted` would refuse."""
+    """Return the fields that `restricted` would refuse."""
     faults = [name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
     of_pod = spec.get("securityContext", {})
     for volume in spec.get("volumes", []):
         faults += [f"volume {volume['name']}: {kind}" for kind in set(volume) - {"name"} - VOLUMES]
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
-        own = container.get("securityContext", {})
-        both = of_pod | own
-        wanted = {
-            "no privileges gained": own.get("allowPrivilegeEscalation") is False,
-            "no capabilities": own.get("capabilities", {}).get("drop") == ["ALL"] and "add" not in own["capabilities"],
+        container_context = container.get("securityContext", {})
+        both = of_pod | container_context
+        requirements = {
+            "no privileges gained": container_context.get("allowPrivilegeEscalation") is False,
+            "no capabilities": container_context.get("capabilities", {}).get("drop") == ["ALL"]
+            and "add" not in container_context["capabilities"],
             "not root": both.get("runAsNonRoot") is True and both.get("runAsUser") != 0,
             "seccomp": both.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
-            "not privileged": not own.get("privileged"),
+            "not privileged": not container_context.get("privileged"),
             "no host ports": not [port for port in container.get("ports", []) if port.get("hostPort")],
-            "read-only root": own.get("readOnlyRootFilesystem") is True,
+            "read-only root": container_context.get("readOnlyRootFilesystem") is True,
             "requests": "requests" in container.get("resources", {}),
         }
-        faults += [f"{container['name']}: {what}" for what, is_so in wanted.items() if not is_so]
+        faults += [f"{container['name']}: {what}" for what, is_so in requirements.items() if not is_so]
     return faults
 
 
@@ -71,11 +72,11 @@ def test_pods_of_manifests_are_restricted(file: Any) -> None:
 
 
 def test_manifests_with_pods_are_looked_at() -> None:
-    found = {pod for file in FILES for pod, _ in _pods(yaml.safe_load_all(file.read_text()))}
-    assert {"dynamic-scoring-redis", "dynamic-scoring-optimizer", "dynamic-scoring-test", "sample-scorer"} <= found
+    pod_names = {pod for file in FILES for pod, _ in _pods(yaml.safe_load_all(file.read_text()))}
+    assert {"dynamic-scoring-redis", "dynamic-scoring-optimizer", "dynamic-scoring-test", "sample-scorer"} <= pod_names
 
 
-def test_the_hooks_of_helm() -> None:
+def test_uninstall_hook_runs_the_leave_command() -> None:
     objects = chart.render()
     job = chart.one(objects, "Job", "dynamic-scoring-uninstall")
     assert chart.containers(job)[0]["args"] == ["hub", "--leave"]
@@ -88,8 +89,8 @@ def test_the_hooks_of_helm() -> None:
         "RoleBinding",
         "Job",
     }
-    for found in hooks:
-        assert "hook-succeeded" in found["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+    for hook in hooks:
+        assert "hook-succeeded" in hook["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
     test = chart.one(objects, "Pod", "dynamic-scoring-installation-test")
     assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert chart.environment(test["spec"]["containers"][0])["DSF_REDIS_USERNAME"] == "dsf-operator"
