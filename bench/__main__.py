@@ -111,7 +111,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def chosen(only: Sequence[str] | None) -> list[Bench]:
+def selected_benches(only: Sequence[str] | None) -> list[Bench]:
     """The benches to run, in their own order."""
     return [bench for bench in BENCHES if (bench.name in only if only else not bench.on_request)]
 
@@ -165,26 +165,26 @@ def main() -> int:
     arguments = parse()
     # As on Ctrl-C: the bench that runs is ended, with all that it started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    found, report = machine(), Report()
+    machine_facts, report = machine(), Report()
     deadline = time.monotonic() + (QUICK_SECONDS if arguments.quick else FULL_SECONDS)
-    for bench in chosen(arguments.only):
-        left = deadline - time.monotonic()
-        if left <= 0 and not arguments.only:
+    for bench in selected_benches(arguments.only):
+        remaining_seconds = deadline - time.monotonic()
+        if remaining_seconds <= 0 and not arguments.only:
             report.problems[bench.name] = "not run: no time was left; see --only"
             continue
         print(f"{bench.name} ...", end="", file=sys.stderr, flush=True)
         started = time.monotonic()
-        run_one(bench, report, quick=arguments.quick, seconds=FULL_SECONDS if arguments.only else left)
+        run_one(bench, report, quick=arguments.quick, seconds=FULL_SECONDS if arguments.only else remaining_seconds)
         print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
-    found["load_after"] = round(os.getloadavg()[0], 1)
+    machine_facts["load_after"] = round(os.getloadavg()[0], 1)
     figures = [figure for _, figure in report.figures]
     out = console()
     out.print(table(figures))
-    out.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.items()), highlight=False)
+    out.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine_facts.items()), highlight=False)
     for name, problem in report.problems.items():
         out.print(f"{name} failed: {problem}", style="bold red", highlight=False, markup=False)
     if arguments.json:
-        write(arguments.json, report.document(found))
+        write(arguments.json, report.document(machine_facts))
     return FAILED if report.problems else exit_code(figures, strict=arguments.strict)
 
 

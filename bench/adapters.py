@@ -17,7 +17,7 @@ def scorer_overhead(rows: list[dict[str, Any]]) -> list[Figure]:
             row["ratio"],
             "x",
             f"bare FastAPI endpoint that does the same, {row['bare_ms']:.2f} ms",
-            most=row["limit"],
+            upper_limit=row["limit"],
         )
         for row in rows
     ]
@@ -31,44 +31,48 @@ def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
             figures += _over_http(row["size"], http)
             continue
         ours = row["dsf"]
-        others = [
-            f"{name}: {found['objective'] if found['objective'] is None else format(found['objective'], '.7g')} "
-            f"in {found['seconds']:.1f} s, {found['memory_mb']:.0f} MB"
+        other_solvers = [
+            f"{name}: {result['objective'] if result['objective'] is None else format(result['objective'], '.7g')} "
+            f"in {result['seconds']:.1f} s, {result['memory_mb']:.0f} MB"
             for label, name in (("cbc", "CBC"), ("highs", "HiGHS"), ("cpsat", "CP-SAT"))
-            if (found := row.get(label)) is not None
+            if (result := row.get(label)) is not None
         ]
-        against = "; ".join(others) or "nothing: too large for the others"
+        against = "; ".join(other_solvers) or "nothing: too large for the others"
         measured = f"{ours['objective']:.7g} in {ours['seconds']:.1f} s, {ours['memory_mb']:.0f} MB"
         name = f"optimiser, {row['size']} (workloads x clusters x configurations)"
         figures.append(Figure(name, measured, 100 * ours["gap"], "% from the bound", against))
     return figures
 
 
-def _over_http(size: str, found: dict[str, Any]) -> list[Figure]:
-    dry, solver, again = (found[f"{name}_seconds"] * 1000 for name in ("dry_run", "solver", "apply_again"))
+def _over_http(size: str, measured: dict[str, Any]) -> list[Figure]:
+    dry, solver, again = (measured[f"{name}_seconds"] * 1000 for name in ("dry_run", "solver", "apply_again"))
     return [
         Figure(
             f"/optimize end to end, {size}, dry run", f"{dry:.0f} ms", dry, "ms", f"of it the solver: {solver:.0f} ms"
         ),
         Figure(
             f"/optimize end to end, {size}, put in force",
-            f"{found['objects']} objects in {found['apply_seconds']:.2f} s",
-            found["apply_seconds"],
+            f"{measured['objects']} objects in {measured['apply_seconds']:.2f} s",
+            measured["apply_seconds"],
             "s",
             f"again, when nothing changed: {again:.0f} ms",
         ),
     ]
 
 
-def kube(found: dict[str, Any]) -> list[Figure]:
+def kube(result: dict[str, Any]) -> list[Figure]:
     """The hub on a real API server."""
     figures = []
-    if (longest := found.get("apply_to_score_longest")) is not None:
-        median = f"{found['apply_to_score_seconds']:.2f} s (-{longest:.2f})"
-        figures.append(Figure("Kubernetes: apply to first score on two clusters", median, longest, "s max", most=3.0))
-    if (writes := found.get("writes_per_cycle")) is not None:
-        figures.append(Figure("Kubernetes: API writes per unchanged cycle", f"{writes:.3f}", writes, "", most=0.2))
-    if (fleet := found.get("fleet")) is not None:
+    if (longest := result.get("apply_to_score_longest")) is not None:
+        median = f"{result['apply_to_score_seconds']:.2f} s (-{longest:.2f})"
+        figures.append(
+            Figure("Kubernetes: apply to first score on two clusters", median, longest, "s max", upper_limit=3.0)
+        )
+    if (writes := result.get("writes_per_cycle")) is not None:
+        figures.append(
+            Figure("Kubernetes: API writes per unchanged cycle", f"{writes:.3f}", writes, "", upper_limit=0.2)
+        )
+    if (fleet := result.get("fleet")) is not None:
         name = f"Kubernetes: a mask is on all of {fleet['clusters']:,} clusters"
         measured = f"{fleet['mask_distribution_seconds']:.1f} s, hub {fleet['hub_memory_mb']:.0f} MB"
         figures.append(Figure(name, measured, fleet["mask_distribution_seconds"], "s"))

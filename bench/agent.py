@@ -1,4 +1,4 @@
-"""What one agent takes from its cluster, and what a long line to the hub leaves of it.
+"""Costs of an agent on its cluster, and its throughput over a slow line to the hub.
 
     python -m bench.agent [--seconds S] [--milliseconds MS] [--quick] [--strict] [--json FILE]
 
@@ -61,16 +61,16 @@ class ReadyAgent:
     def take(self, count: int, seconds: float = 120) -> None:
         """Wait for so many results while the hub takes them out of the mailbox, as its collector does."""
         slots = keys.mail_slots(CLUSTER)
-        found, deadline = 0, time.monotonic() + seconds
-        while found < count:
-            found += int(self.client.delete(*slots))
+        result_count, deadline = 0, time.monotonic() + seconds
+        while result_count < count:
+            result_count += int(self.client.delete(*slots))
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{found} of {count} results")
+                raise TimeoutError(f"{result_count} of {count} results")
             time.sleep(0.001)
 
     def connections(self) -> int:
         """Its connections to Redis."""
-        return sum(str(one["name"]).startswith("dsf-") for one in self.client.client_list())
+        return sum(str(connection["name"]).startswith("dsf-") for connection in self.client.client_list())
 
     def percent(self, seconds: float, every: float | None = None) -> float:
         """CPU in percent of a core over so many seconds, with a tick so often."""
@@ -140,15 +140,15 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
     with server() as url:
         starts = []
         for _ in range(rounds):
-            with agent(url, SCORERS) as one:
-                starts.append(one.started)
-        with agent(url, SCORERS) as one:
+            with agent(url, SCORERS) as running_agent:
+                starts.append(running_agent.started)
+        with agent(url, SCORERS) as running_agent:
             time.sleep(5)
-            at_rest = one.percent(seconds)
-            memory = one.process.memory_full_info()
-            connections = one.connections()
-            at_work = one.percent(seconds, INTERVAL / SCORERS)
-            after, busy = one.process.memory_info().rss, one.connections()
+            at_rest = running_agent.percent(seconds)
+            memory = running_agent.process.memory_full_info()
+            connections = running_agent.connections()
+            at_work = running_agent.percent(seconds, INTERVAL / SCORERS)
+            after, busy = running_agent.process.memory_info().rss, running_agent.connections()
         with agent(url, MANY, milliseconds) as far:
             far.first_result()
             firsts = [far.first_result() for _ in range(2 * rounds)]
@@ -158,20 +158,20 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
     line = f"a round trip of {milliseconds:g} ms"
     usual = f"{SCORERS} scorers x {INTERVAL} s"
     return [
-        Figure("agent: CPU until it is ready", spread(starts, "s"), statistics.median(starts), "s", most=_START),
+        Figure("agent: CPU until it is ready", spread(starts, "s"), statistics.median(starts), "s", upper_limit=_START),
         Figure(
             "agent: memory at rest",
             f"RSS {memory.rss / MEGABYTE:.1f}, PSS {memory.pss / MEGABYTE:.1f}, own {memory.uss / MEGABYTE:.1f} MiB;"
             f" after work RSS {after / MEGABYTE:.1f}",
             memory.rss / MEGABYTE,
             "MiB",
-            most=_MEMORY,
+            upper_limit=_MEMORY,
         ),
-        Figure("agent: CPU at rest", f"{at_rest:.2f} % of a core", at_rest, "%", most=_REST),
-        Figure(f"agent: CPU with {usual}", f"{at_work:.2f} % of a core", at_work, "%", most=_WORK),
-        Figure("agent: connections to Redis", f"{connections}; {busy} after work", busy, "", most=_CONNECTIONS),
-        Figure("agent: tick to result", spread(firsts, "s", 3), trips, "round trips", line, most=_TRIPS),
-        Figure("agent: cycles a second", f"{rate:.1f} /s", rate, "/s", line, least=_RATE),
+        Figure("agent: CPU at rest", f"{at_rest:.2f} % of a core", at_rest, "%", upper_limit=_REST),
+        Figure(f"agent: CPU with {usual}", f"{at_work:.2f} % of a core", at_work, "%", upper_limit=_WORK),
+        Figure("agent: connections to Redis", f"{connections}; {busy} after work", busy, "", upper_limit=_CONNECTIONS),
+        Figure("agent: tick to result", spread(firsts, "s", 3), trips, "round trips", line, upper_limit=_TRIPS),
+        Figure("agent: cycles a second", f"{rate:.1f} /s", rate, "/s", line, lower_limit=_RATE),
     ], {"starts": starts, "firsts": firsts, "seconds": seconds}
 
 

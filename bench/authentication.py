@@ -2,9 +2,9 @@
 
     python -m bench.authentication [--quick] [--strict] [--json FILE]
 
-All in turns in one process; source, scoring API and the server of tokens are in another one that is not counted.
-Nothing but the way in which the agent says who it is differs. A handshake would cost more than a whole cycle: the
-figures are only as near to each other while connections are reused.
+All in turns in one process; source, scoring API and the server of tokens are in another one that is not counted. The
+runs differ only in the agent's authentication. A handshake would cost more than a whole cycle: the figures are only as
+near to each other while connections are reused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import ROOT, Figure, Measurement, options, report, spread
-from bench.peers import POINTS, Peer, made, summary
+from bench.peers import POINTS, Peer, response_of, summary
 from bench.stages import per_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.authentication import ServerAccess
@@ -50,8 +50,8 @@ def ways(url: str) -> dict[str, dict[str, Any]]:
 
 def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
     """The scorer of the benches, asked in this way."""
-    told = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
-    access = ServerAccess.model_validate(told, by_alias=True, by_name=False)
+    access_fields = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
+    access = ServerAccess.model_validate(access_fields, by_alias=True, by_name=False)
     return summary("bench", url, SERIES, RESULTS).model_copy(update={"source_access": access, "scoring_access": access})
 
 
@@ -79,16 +79,16 @@ def measure(quick: bool) -> Measurement:
             stages = Stages(Settings(), secrets(folder / "secrets", ca))
             scorers = {way: scorer(url, method) for way, method in ways(url).items()}
 
-            def cycle(one: ScorerSummary) -> None:
-                run = Cycle(one.name, "run", one, float("inf"))
+            def cycle(scorer_summary: ScorerSummary) -> None:
+                run = Cycle(scorer_summary.name, "run", scorer_summary, float("inf"))
                 stages.score(run, b"".join(stages.fetch(run).pieces))
 
-            for one in scorers.values():
-                cycle(one)
+            for scorer_summary in scorers.values():
+                cycle(scorer_summary)
             took = {way: [] for way in scorers}  # type: dict[str, list[float]]
             for _ in range(rounds):
-                for way, one in scorers.items():
-                    took[way].append(per_call(lambda one=one: cycle(one), seconds))  # type: ignore[misc]
+                for way, scorer_summary in scorers.items():
+                    took[way].append(per_call(lambda scorer_summary=scorer_summary: cycle(scorer_summary), seconds))  # type: ignore[misc]
     figures = [
         Figure(
             f"CPU of fetch + score with {way}, {SERIES:,} x {POINTS} samples",
@@ -96,7 +96,7 @@ def measure(quick: bool) -> Measurement:
             statistics.median(mine / theirs for mine, theirs in zip(took[way], took["bearer"], strict=True)),
             "x",
             f"a bearer token over the same TLS, {spread(took['bearer'], 'ms')}",
-            most=LIMIT,
+            upper_limit=LIMIT,
         )
         for way in scorers
         if way != "bearer"
@@ -137,7 +137,7 @@ def serve(certificate: str, key: str, clients: str) -> None:
         def handle_error(self, *_: object) -> None:
             """Measurements end in the middle of an exchange."""
 
-    _Peer.answers = {"/token": _TOKEN, **{path: made(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")}}
+    _Peer.answers = {"/token": _TOKEN, **{path: response_of(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")}}
     with Server(("127.0.0.1", 0), _Peer) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         print(server.server_address[1], flush=True)

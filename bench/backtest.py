@@ -36,14 +36,16 @@ def measure(quick: bool) -> Measurement:
     with server() as url, tempfile.TemporaryDirectory() as folder:
         scorer = summary("bench", url, SERIES, RESULTS).model_copy(update={"score_dimension_format": "${pod}"})
         question = Question.of("bench", scorer, 300)
-        asked = range(0, 300 * moments, 300)
+        moments_of_range = range(0, 300 * moments, 300)
         with Recording(Path(folder) / "moments.jsonl", writing=True) as recording:
             recording.begin(question)
             rates: list[float] = []
             warm = 0
             before = time.process_time()
             secrets = FileSecrets(None, Release(settings))
-            for number, record in enumerate(backtest.run("bench", scorer, settings, secrets, asked, rate=1e9), 1):
+            for number, record in enumerate(
+                backtest.run("bench", scorer, settings, secrets, moments_of_range, rate=1e9), 1
+            ):
                 recording.add(record)
                 if number % ROUND == 0:
                     now = time.process_time()
@@ -51,7 +53,7 @@ def measure(quick: bool) -> Measurement:
                     before = now
                 if number == WARM:
                     warm = process.memory_info().rss
-            view = summarised(question, asked, recording.records("bench"), noise=0)
+            view = summarised(question, moments_of_range, recording.records("bench"), noise=0)
             grown = (process.memory_info().rss - warm) / MEGABYTE
     if view.outcomes != {"ok": moments} or len(view.items) != RESULTS:
         raise RuntimeError(f"the backtest went wrong: {view.outcomes}, {view.failures}, {len(view.items)} items")
@@ -61,14 +63,14 @@ def measure(quick: bool) -> Measurement:
             spread(rates, "/s", 0),
             sorted(rates)[len(rates) // 2],
             "a second a core",
-            least=100,
+            lower_limit=100,
         ),
         Figure(
             f"memory of a backtest of {moments:,} moments, with its summary",
             f"+{grown:.1f} MB",
             grown,
             "MB more than after 1,000",
-            most=16,
+            upper_limit=16,
         ),
     ]
     return figures, {"rates": rates, "grown_mb": grown}

@@ -1,4 +1,4 @@
-"""What a command costs before it has done anything: CPU time of a whole process.
+"""CPU time of a command's whole process before it does any work.
 
     python -m bench.commands [--quick] [--strict] [--json FILE]
 
@@ -65,11 +65,11 @@ def measure(quick: bool) -> Measurement:
             environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
             for command in COMMANDS:
                 cost(command, environment)
-            seen: dict[str, list[float]] = {command: [] for command in COMMANDS}
+            seconds_by_command: dict[str, list[float]] = {command: [] for command in COMMANDS}
             alone: list[float] = []
             for _ in range(QUICK_ROUNDS if quick else ROUNDS):
                 alone.append(libraries(environment))
-                for command, values in seen.items():
+                for command, values in seconds_by_command.items():
                     values.append(cost(command, environment))
         finally:
             supervisor.stop_all()
@@ -80,11 +80,11 @@ def measure(quick: bool) -> Measurement:
             statistics.median(values),
             "s",
             f"the libraries that it loads, {spread(alone, 's')}",
-            most=MOST,
+            upper_limit=MOST,
         )
-        for command, values in seen.items()
+        for command, values in seconds_by_command.items()
     ]
-    return figures, {"libraries": alone, **seen}
+    return figures, {"libraries": alone, **seconds_by_command}
 
 
 if __name__ == "__main__":

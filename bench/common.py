@@ -1,4 +1,4 @@
-"""What the benches share: a figure beside its limit, the table of them, and the options every bench has."""
+"""Helpers of the benches: a figure beside its limit, the table of figures, and the common options."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ class Figure:
     value: float
     unit: str
     against: str = ""
-    most: float | None = None
-    least: float | None = None
+    upper_limit: float | None = None
+    lower_limit: float | None = None
 
     @property
     def is_met(self) -> bool | None:
         """Return whether the limit is met; None when there is no limit."""
-        if self.most is None and self.least is None:
+        if self.upper_limit is None and self.lower_limit is None:
             return None
-        return (self.most is None or self.value <= self.most) and (self.least is None or self.value >= self.least)
+        return (self.upper_limit is None or self.value <= self.upper_limit) and (
+            self.lower_limit is None or self.value >= self.lower_limit
+        )
 
     @property
     def goal(self) -> str:
         """Return the limit as text."""
-        bounds = (("<=", self.most), (">=", self.least))
+        bounds = (("<=", self.upper_limit), (">=", self.lower_limit))
         return ", ".join(f"{sign} {bound:g} {self.unit}" for sign, bound in bounds if bound is not None)
 
 
@@ -65,24 +67,24 @@ def spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
 
 def table(figures: Sequence[Figure], title: str = "") -> Table:
     """All figures, one row each."""
-    made = Table(title=title or None, title_justify="left")
+    rendered_table = Table(title=title or None, title_justify="left")
     for heading in ("figure", "limit it is held against", "measured: median (min-max)"):
-        made.add_column(heading, overflow="fold")
+        rendered_table.add_column(heading, overflow="fold")
     for heading in ("value", "to reach"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    made.add_column("", no_wrap=True)
+        rendered_table.add_column(heading, justify="right", no_wrap=True)
+    rendered_table.add_column("", no_wrap=True)
     verdicts = {True: "[green]ok[/green]", False: "[bold red]missed[/bold red]", None: ""}
     for figure in figures:
         value = f"{figure.value:.3g} {figure.unit}" if abs(figure.value) < 100 else f"{figure.value:.0f} {figure.unit}"
         texts = (figure.name, figure.against, figure.measured, value, figure.goal)
-        made.add_row(*texts, verdicts[figure.is_met])
-    return made
+        rendered_table.add_row(*texts, verdicts[figure.is_met])
+    return rendered_table
 
 
 def console(width: int | None = None) -> Console:
     """Return the console for tables, with full width where that is not a terminal."""
-    found = Console(width=width)
-    return found if width or found.is_terminal else Console(width=180)
+    new_console = Console(width=width)
+    return new_console if width or new_console.is_terminal else Console(width=180)
 
 
 def exit_code(figures: Sequence[Figure], *, strict: bool) -> int:

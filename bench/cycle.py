@@ -1,4 +1,4 @@
-"""What a whole cycle costs: CPU of agent and Redis, bytes through the broker, and the agent's memory for a large one.
+"""Cost of a whole cycle: CPU of agent and Redis, bytes through the broker, and the agent's memory for a large cycle.
 
     python -m bench.cycle [--quick] [--strict] [--json FILE]
 
@@ -49,8 +49,8 @@ PLAIN_QUEUE = "plain"
 MASTER = bytes(range(32))
 
 
-def plain(url: str, done: Path | None = None) -> Celery:
-    """Celery by itself, with three tasks that do nothing; `done` gets a byte per finished chain."""
+def plain(url: str, done_file: Path | None = None) -> Celery:
+    """Celery by itself, with three tasks that do nothing; `done_file` gets a byte per finished chain."""
     app = Celery("bench", broker=url, set_as_current=False)
     app.conf.update(
         broker_transport_options={"ack_emulation": False, "sep": ":", "priority_steps": [0]},
@@ -61,8 +61,8 @@ def plain(url: str, done: Path | None = None) -> Celery:
 
     def publish(scorer: str, run_id: str) -> None:
         """Do nothing, but say that it is done."""
-        if done is not None:
-            with done.open("ab") as file:
+        if done_file is not None:
+            with done_file.open("ab") as file:
                 file.write(b".")
 
     def nothing(scorer: str, run_id: str) -> None:
@@ -88,14 +88,18 @@ class Broker:
     """Redis, an agent on it, and what both have used so far."""
 
     def __init__(
-        self, redis_server: RedisServer, agent: subprocess.Popen[bytes], worker: subprocess.Popen[bytes], done: Path
+        self,
+        redis_server: RedisServer,
+        agent: subprocess.Popen[bytes],
+        worker: subprocess.Popen[bytes],
+        done_file: Path,
     ) -> None:
         self.redis: redis.Redis = redis_server.client()
         self.agent = psutil.Process(agent.pid)
         self._worker = psutil.Process(worker.pid)
         self._plain = plain(redis_server.url)
         self.server = psutil.Process(redis_server.pid)
-        self._done = done
+        self._done = done_file
 
     def cpu(self) -> float:
         """CPU seconds of agent, worker and Redis: one of the first two rests while the other one works."""
@@ -109,7 +113,7 @@ class Broker:
     def cycles(self, scorers: list[str], pace: float = PACE) -> int:
         """Run a cycle of each scorer, so many a second; returns the bytes of a result."""
         expires = time.time() + 300
-        sent: list[Any] = []
+        results: list[Any] = []
 
         def collect(seconds: float) -> int:
             """Take out of the mailbox what comes within so many seconds; how many results there are."""
@@ -120,27 +124,27 @@ class Broker:
                     with self.redis.pipeline(transaction=False) as slots:
                         for slot in keys.mail_slots(CLUSTER):
                             slots.getdel(slot)
-                        sent.extend(text for text in slots.execute() if text)
-                if (left := until - time.monotonic()) <= 0:
-                    return len(sent)
-                time.sleep(min(left, _LOOK))
+                        results.extend(text for text in slots.execute() if text)
+                if (remaining_seconds := until - time.monotonic()) <= 0:
+                    return len(results)
+                time.sleep(min(remaining_seconds, _LOOK))
 
         for scorer in self._paced(scorers, pace, collect):
             tick = tick_message(CLUSTER, scorer, new_run_id(), expires)
             self.redis.lpush(keys.spoke_queue(CLUSTER), tick)
         wait_for(lambda: collect(0.05) == len(scorers), 60, "the results", interval=0)
-        payload = sent[-1].partition("\n")[2]
+        payload = results[-1].partition("\n")[2]
         assert '"outcome":"ok"' in payload, payload
         return len(payload)
 
     def chains(self, scorers: list[str]) -> None:
         """As many chains of tasks that do nothing."""
-        wanted = self._done.stat().st_size + len(scorers)
+        expected_size = self._done.stat().st_size + len(scorers)
         for scorer in self._paced(scorers):
             arguments = (scorer, new_run_id())
             tasks = [self._plain.tasks[f"bench.{name}"] for name in ("fetch", "score", "publish")]
             chain(*(task.si(*arguments) for task in tasks)).apply_async(expires=300)
-        wait_for(lambda: self._done.stat().st_size == wanted, 60, "the chains", interval=0.05)
+        wait_for(lambda: self._done.stat().st_size == expected_size, 60, "the chains", interval=0.05)
 
     def _paced(
         self, scorers: list[str], pace: float = PACE, wait: Callable[[float], object] = time.sleep
@@ -197,7 +201,7 @@ def cost(url: str, rounds: int) -> dict[str, Any]:
             running.chains(scorers)
             cycles.append(1000 * (middle - start) / SCORERS)
             chains.append(1000 * (running.cpu() - middle) / SCORERS)
-    ratios = [one / other for one, other in zip(cycles, chains, strict=True)]
+    ratios = [cycle_cost / other for cycle_cost, other in zip(cycles, chains, strict=True)]
     return {"cycle_ms": cycles, "chain_ms": chains, "ratios": ratios, "traffic_bytes": traffic, "result_bytes": result}
 
 
@@ -216,27 +220,27 @@ def memory(url: str, cycles: int) -> dict[str, Any]:
 def measure(quick: bool) -> Measurement:
     """All figures."""
     with server() as url:
-        found = cost(url, 10 if quick else 30)
+        measured = cost(url, 10 if quick else 30)
         large = memory(url, 3 if quick else 10)
-    result = found["result_bytes"]
+    result = measured["result_bytes"]
     size = f"{LARGE:,} x {POINTS} samples"
     at_rest = f"the process at rest, {large['rest_mb']:.0f} MB"
     return [
         Figure(
             f"CPU of a whole cycle in agent + Redis, {SERIES} x {POINTS} samples",
-            spread(found["cycle_ms"], "ms"),
-            statistics.median(found["ratios"]),
+            spread(measured["cycle_ms"], "ms"),
+            statistics.median(measured["ratios"]),
             "x",
-            f"no-op chain of three tasks, {spread(found['chain_ms'], 'ms')}",
-            most=CPU_LIMIT,
+            f"no-op chain of three tasks, {spread(measured['chain_ms'], 'ms')}",
+            upper_limit=CPU_LIMIT,
         ),
         Figure(
             "broker bytes of a cycle, both directions",
-            spread(found["traffic_bytes"], "B", 0),
-            statistics.median(found["traffic_bytes"]) - result,
+            spread(measured["traffic_bytes"], "B", 0),
+            statistics.median(measured["traffic_bytes"]) - result,
             "B more",
             f"the result itself, {result} B",
-            most=TRAFFIC_LIMIT,
+            upper_limit=TRAFFIC_LIMIT,
         ),
         Figure(
             f"highest memory of an agent, {size}",
@@ -244,7 +248,7 @@ def measure(quick: bool) -> Measurement:
             large["peak_mb"],
             "MB more",
             at_rest,
-            most=PEAK_LIMIT,
+            upper_limit=PEAK_LIMIT,
         ),
         Figure(
             f"memory of an agent after {len(large['after_mb'])} cycles of {size}",
@@ -252,9 +256,9 @@ def measure(quick: bool) -> Measurement:
             large["after_mb"][-1],
             "MB more",
             at_rest,
-            most=AFTER_LIMIT,
+            upper_limit=AFTER_LIMIT,
         ),
-    ], {"cost": found, "memory": large}
+    ], {"cost": measured, "memory": large}
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
     python -m bench.delay --to PORT --milliseconds 100
 
-It prints its port. Bytes keep their order, and as many as want may be under way at a time.
+The proxy prints its port. Bytes keep their order, and as many as want may be under way at a time.
 """
 
 from __future__ import annotations

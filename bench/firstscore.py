@@ -118,22 +118,24 @@ class Readers:
     def _exporter(self) -> bool:
         answer = self._stack.page("web", f"/api/v1/scores?scorer={self._name}")
         # 404 until the scorer is registered.
-        return answer.status_code == 200 and any(one["items"] for one in answer.json()["scores"])
+        return answer.status_code == 200 and any(score["items"] for score in answer.json()["scores"])
 
 
 def first_score(stack: Production, url: str, name: str) -> dict[str, float]:
     """Run a round: milliseconds after the manifest was written at which each thing happened, and the scorer's own."""
     readers = Readers(stack, name)
-    written = time.time()
+    written_at = time.time()
     stack.scorer(name, {"configURL": f"{url}/{name}/config", "configSyncMode": "Full"})
     wait_for(readers.look, 30, f"the first score of {name}", interval=LOOK)
-    asked: list[tuple[str, float, float]] = []
+    log_entries: list[tuple[str, float, float]] = []
     for page in (name, "healthz"):
-        asked += [one for one in requests.get(f"{url}/{page}/log", timeout=5).json() if one[1] >= written]
-    times = {page: at for page, at, _ in reversed(asked)} | readers.seen
-    found = {page: 1000 * (at - written) for page, at in sorted(times.items(), key=lambda pair: pair[1])}
-    found["own"] = 1000 * sum(seconds for _, _, seconds in asked)
-    return found
+        log_entries += [
+            entry for entry in requests.get(f"{url}/{page}/log", timeout=5).json() if entry[1] >= written_at
+        ]
+    times = {page: at for page, at, _ in reversed(log_entries)} | readers.seen
+    delays = {page: 1000 * (at - written_at) for page, at in sorted(times.items(), key=lambda pair: pair[1])}
+    delays["own"] = 1000 * sum(seconds for _, _, seconds in log_entries)
+    return delays
 
 
 @contextmanager
@@ -154,18 +156,18 @@ def measure(quick: bool) -> Measurement:
         cold = first_score(stack, url, "cold")
         rounds = [first_score(stack, url, f"warm-{number}") for number in range(4 if quick else 12)]
     steps = [step for step in cold if step != "own"]
-    medians = {step: statistics.median(one[step] for one in rounds) for step in steps}
-    own = [one["own"] for one in rounds]
-    against = f"2 s + the scorer's own time, {spread(own, 'ms', 1)}"
+    medians = {step: statistics.median(delays[step] for delays in rounds) for step in steps}
+    own_times = [delays["own"] for delays in rounds]
+    against = f"2 s + the scorer's own time, {spread(own_times, 'ms', 1)}"
     figures = []
     for reader, title in (("object", "AddOnPlacementScore"), ("web", "/api/v1/scores")):
         # Without the scorer's own time, as the limit is.
-        waited = [one[reader] - one["own"] for one in rounds]
+        waited = [delays[reader] - delays["own"] for delays in rounds]
         name = f"manifest to first score in {title}"
-        figures.append(Figure(name, spread(waited, "ms", 0), max(waited), "ms max", against, most=LIMIT))
+        figures.append(Figure(name, spread(waited, "ms", 0), max(waited), "ms max", against, upper_limit=LIMIT))
     slowest = max(cold["object"], cold["web"]) - cold["own"]
     name = "manifest to first score, first one of new processes"
-    figures.append(Figure(name, f"{slowest:.0f} ms", slowest, "ms", against, most=LIMIT))
+    figures.append(Figure(name, f"{slowest:.0f} ms", slowest, "ms", against, upper_limit=LIMIT))
     return figures, {"median_ms_until": medians, "cold": cold, "rounds": rounds}
 
 

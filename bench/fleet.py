@@ -56,8 +56,8 @@ _WAITING, _BYTES_PER_PAIR, _COMMANDS, _LATENCY = 100, 5 * 1024, 20, 2.0
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which so large a share of them is; not a number when there are none."""
-    found = sorted(values)
-    return found[min(int(share * len(found)), len(found) - 1)] if found else float("nan")
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         began = time.monotonic()
         world.bring_up()
         up = time.monotonic() - began
-        seen = world.watch(plan.seconds)
+        measured = world.watch(plan.seconds)
         mix = world.commands(min(10.0, plan.seconds))
         after: dict[str, Any] = {}
         if plan.overload:
-            after["overload"] = world.overload(plan.overload, seen.cores["results"])
+            after["overload"] = world.overload(plan.overload, measured.cores["results"])
         if plan.flood:
             after["flood"] = world.flood(plan.flood)
         soak = Soak(world, plan.soak, plan.seed) if plan.soak else None
@@ -104,8 +104,8 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         size = world.bytes_per_pair()
     pairs = clusters * SCORERS
     most_cpu, most_memory = _LIMITS.get(clusters, (None, None))
-    milli = {process: 1000 * share for process, share in seen.cores.items()}
-    memory = {process: rss / 2**20 for process, rss in seen.memory.items()}
+    milli = {process: 1000 * share for process, share in measured.cores.items()}
+    memory = {process: rss / 2**20 for process, rss in measured.memory.items()}
     servers = [
         f"{process} {milli.pop(process):.0f} mCPU, {memory.pop(process):.0f} MiB"
         for process in (*SERVERS, AGENTS)
@@ -113,86 +113,96 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
     ]
     text = ", ".join(f"{process} {value:.0f}" for process, value in milli.items())
     figures = [
-        Figure(f"{name}: CPU of all processes", text, sum(milli.values()), "mCPU", most=most_cpu),
+        Figure(f"{name}: CPU of all processes", text, sum(milli.values()), "mCPU", upper_limit=most_cpu),
         Figure(
             f"{name}: resident memory of all",
             ", ".join(f"{process} {value:.0f}" for process, value in memory.items()),
             sum(memory.values()),
             "MiB",
-            most=most_memory,
+            upper_limit=most_memory,
         ),
         Figure(
             f"{name}: results waiting",
-            f"p50 {statistics.median(seen.waiting):.0f}, at most {max(seen.waiting)}; "
-            f"{seen.cycles / seen.seconds:.0f} of {pairs / INTERVAL:.0f} results a second",
-            quantile(seen.waiting, 0.99),
+            f"p50 {statistics.median(measured.waiting):.0f}, at most {max(measured.waiting)}; "
+            f"{measured.cycles / measured.seconds:.0f} of {pairs / INTERVAL:.0f} results a second",
+            quantile(measured.waiting, 0.99),
             "results",
             "p99 of looks twice a second",
-            most=_WAITING,
+            upper_limit=_WAITING,
         ),
-        Figure(f"{name}: lag of ticks", f"p50 {seen.lag[0]:g}, p99 {seen.lag[1]:g} s", seen.lag[1], "s", "<= buckets"),
+        Figure(
+            f"{name}: lag of ticks",
+            f"p50 {measured.lag[0]:g}, p99 {measured.lag[1]:g} s",
+            measured.lag[1],
+            "s",
+            "<= buckets",
+        ),
         Figure(
             f"{name}: commands a cycle",
-            f"{mix.sent:.1f} sent, {mix.inside:.1f} in scripts; {seen.bytes_in:.0f} B in, {seen.bytes_out:.0f} B out",
-            mix.sent,
+            f"{mix.outer:.1f} sent, {mix.inside:.1f} in scripts; "
+            f"{measured.bytes_in:.0f} B in, {measured.bytes_out:.0f} B out",
+            mix.outer,
             "commands",
-            most=_COMMANDS,
+            upper_limit=_COMMANDS,
         ),
-        Figure(f"{name}: memory of Redis a pair", "history full", size, "B", most=_BYTES_PER_PAIR),
+        Figure(f"{name}: memory of Redis a pair", "history full", size, "B", upper_limit=_BYTES_PER_PAIR),
         Figure(
             f"{name}: a scrape of /metrics",
-            f"{seen.scrape_bytes / 2**20:.1f} MiB in {seen.scrape_seconds:.1f} s",
-            seen.scrape_bytes / 2**20,
+            f"{measured.scrape_bytes / 2**20:.1f} MiB in {measured.scrape_seconds:.1f} s",
+            measured.scrape_bytes / 2**20,
             "MiB",
-            most=5,
+            upper_limit=5,
         ),
         Figure(
             f"{name}: books",
-            f"{books.scheduled} scheduled, {books.ended} ended ({books.text}); {books.ticks} by beat; up in {up:.0f} s",
-            books.scheduled - books.ended,
+            f"{books.scheduled} scheduled, {books.finished} ended ({books.text}); "
+            f"{books.ticks} by beat; up in {up:.0f} s",
+            books.scheduled - books.finished,
             "cycles missing",
-            most=0,
+            upper_limit=0,
         ),
     ]
-    if seen.latencies:
+    if measured.latencies:
         # Real agents do not follow their results.
-        text = f"p50 {quantile(seen.latencies, 0.5):.3f}, p99 {quantile(seen.latencies, 0.99):.3f} s"
-        number = f"{len(seen.latencies)} of them"
+        text = f"p50 {quantile(measured.latencies, 0.5):.3f}, p99 {quantile(measured.latencies, 0.99):.3f} s"
+        number = f"{len(measured.latencies)} of them"
         what = f"{name}: from a result's put until it is in the books"
-        figures.append(Figure(what, text, quantile(seen.latencies, 0.99), "s", number))
+        figures.append(Figure(what, text, quantile(measured.latencies, 0.99), "s", number))
     if isinstance(world, RealWorld):
         figures.append(Figure(f"{name}: real agents", "; ".join(servers), float(clusters), "agents"))
     if isinstance(world, KubeWorld):
         total = sum(world.writes.values())
         text = ", ".join(f"{resource} {number}" for resource, number in world.writes.most_common())
-        each = total / max(seen.cycles, 1)
+        each = total / max(measured.cycles, 1)
         figures.append(Figure(f"{name}: API server", "; ".join([*servers, text]), each, "writes a cycle"))
     if "overload" in after:
-        done = after["overload"]
+        overload = after["overload"]
         figures.append(
             Figure(
                 f"{name}: half of the CPU that results need",
-                f"at most {done['longest']:.2f}; oldest score of a pair {done['oldest']:.0f} s, "
-                f"p99 {done['p99']:.0f} s; {done['scores']:.2f} of the cycles became scores; "
-                f"normal {done['normal']:.0f} s after",
-                done["gap"],
+                f"at most {overload['longest']:.2f}; oldest score of a pair {overload['oldest']:.0f} s, "
+                f"p99 {overload['p99']:.0f} s; {overload['scores']:.2f} of the cycles became scores; "
+                f"normal {overload['normal']:.0f} s after",
+                overload["gap"],
                 "intervals",
                 "p99 of the longest time between two scores of a pair",
                 # The due times of a pair are not known to the microsecond.
-                most=2.01,
+                upper_limit=2.01,
             )
         )
-        normal = f"{done['normal']:.0f} s"
-        figures.append(Figure(f"{name}: normal after it", normal, done["normal"] / INTERVAL, "intervals", most=1))
+        normal = f"{overload['normal']:.0f} s"
+        figures.append(
+            Figure(f"{name}: normal after it", normal, overload["normal"] / INTERVAL, "intervals", upper_limit=1)
+        )
     if "flood" in after:
-        done = after["flood"]
+        overload = after["flood"]
         figures.append(
             Figure(
-                f"{name}: {done['rate']:.0f} messages/s of one cluster, the others from put to books",
-                f"p50 {done['p50']:.3f}, p99 {done['p99']:.3f} s; {done['text']}",
-                done["p99"],
+                f"{name}: {overload['rate']:.0f} messages/s of one cluster, the others from put to books",
+                f"p50 {overload['p50']:.3f}, p99 {overload['p99']:.3f} s; {overload['text']}",
+                overload["p99"],
                 "s",
-                most=_LATENCY,
+                upper_limit=_LATENCY,
             )
         )
     figures += soaked
@@ -225,8 +235,8 @@ def lines(sizes: dict[int, dict[str, Any]]) -> list[Figure]:
         names = [*next(iter(sizes.values()))[kind], "all"]
         for name in names:
             points = [
-                (clusters * SCORERS, sum(seen[kind].values()) if name == "all" else seen[kind][name])
-                for clusters, seen in sizes.items()
+                (clusters * SCORERS, sum(values[kind].values()) if name == "all" else values[kind][name])
+                for clusters, values in sizes.items()
             ]
             line = Line.through(points)
             text = f"{line.base:.0f} + {1000 * line.slope:.1f} a 1,000 pairs; {line.bend(points)}"
@@ -239,14 +249,14 @@ def measure(clusters: Sequence[int], plan: Plan, *, say: bool = True) -> Measure
     figures: list[Figure] = []
     sizes: dict[int, dict[str, Any]] = {}
     for number in clusters:
-        found, sizes[number] = measure_size(number, plan)
-        figures += found
+        new_figures, sizes[number] = measure_size(number, plan)
+        figures += new_figures
         if say:
-            for figure in found:
+            for figure in new_figures:
                 print(f"{figure.name}: {figure.measured}", file=sys.stderr, flush=True)
     if len(sizes) > 1:
         figures += lines(sizes)
-    return figures, {str(number): seen for number, seen in sizes.items()}
+    return figures, {str(number): values for number, values in sizes.items()}
 
 
 def main() -> int:

@@ -88,13 +88,13 @@ class Processes:
 
     def revive(self) -> list[str]:
         """Start again what has ended by itself; says what and how."""
-        found = []
+        endings = []
         for name, all_of_it in list(self._running.items()):
             for running in all_of_it:
                 if running.popen is not None and running.popen.poll() is not None:
-                    found.append(f"{name} ended with {running.popen.returncode}")
+                    endings.append(f"{name} ended with {running.popen.returncode}")
                     self._end(name, running)()
-        return found
+        return endings
 
     def of(self, name: str) -> Sequence[psutil.Process]:
         """Return the processes of this name that run."""
@@ -103,8 +103,8 @@ class Processes:
     def cpu(self) -> dict[str, float]:
         """Seconds by name, with those of processes that are gone."""
         return {
-            name: self._spent[name] + sum(_seconds(running.process) for running in found)
-            for name, found in sorted(self._running.items())
+            name: self._spent[name] + sum(_seconds(running.process) for running in instances)
+            for name, instances in sorted(self._running.items())
         }
 
     def memory(self) -> dict[str, int]:
@@ -113,17 +113,22 @@ class Processes:
 
     def resident(self) -> dict[str, tuple[int, float]]:
         """Resident bytes by name, and for how many seconds the youngest of that name has run."""
-        now, seen = time.monotonic(), {}
-        for name, found in sorted(self._running.items()):
+        now, resident_by_name = time.monotonic(), {}
+        for name, instances in sorted(self._running.items()):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if found:
-                    rss = sum(running.process.memory_info().rss for running in found)
-                    seen[name] = rss, now - max(running.began for running in found)
-        return seen
+                if instances:
+                    rss = sum(running.process.memory_info().rss for running in instances)
+                    resident_by_name[name] = rss, now - max(running.began for running in instances)
+        return resident_by_name
 
     def close(self) -> None:
         """End all that were started here, the last one first."""
-        ending = [one.popen for found in self._running.values() for one in found if one.popen is not None]
+        ending = [
+            instance.popen
+            for instances in self._running.values()
+            for instance in instances
+            if instance.popen is not None
+        ]
         for popen in reversed(ending):
             popen.terminate()
         for popen in ending:

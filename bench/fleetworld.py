@@ -78,7 +78,7 @@ class FleetFigures:
 class Mix:
     """Commands for each cycle: those that clients send, and those that scripts run."""
 
-    sent: float
+    outer: float
     inside: float
     names: dict[str, float]
 
@@ -88,7 +88,7 @@ class Books:
     """All pairs together, after the last run has ended."""
 
     scheduled: int
-    ended: int
+    finished: int
     ticks: int
     text: str
     #: Cycles that have no outcome or more than one, pair by pair.
@@ -144,9 +144,9 @@ class PlayerProcess(Agents):
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            said = json.loads(line)
-            self._counts = Counter(said["counts"])
-            self.latencies += said["latencies"]
+            message = json.loads(line)
+            self._counts = Counter(message["counts"])
+            self.latencies += message["latencies"]
             self._reports += 1
 
     def has_told(self) -> bool:
@@ -306,57 +306,59 @@ class World:
 
     def watch(self, seconds: float) -> FleetFigures:
         """Look at it for so long, with a scrape every 30 s."""
-        seen = FleetFigures()
+        fleet_figures = FleetFigures()
         self.player.latencies.clear()
         before, began = self.processes.cpu(), time.monotonic()
-        stats, done = self.client.info("stats"), self.player.counts["results"]
+        stats, results_before = self.client.info("stats"), self.player.counts["results"]
         lags = self._lags()
         scraped: list[tuple[int, float]] = []
         scraper = self.scraper(began + seconds, scraped)
         while time.monotonic() < began + seconds:
-            seen.waiting.append(self.waiting())
+            fleet_figures.waiting.append(self.waiting())
             for name, rss in self.processes.memory().items():
-                seen.memory[name] = max(rss, seen.memory.get(name, 0))
+                fleet_figures.memory[name] = max(rss, fleet_figures.memory.get(name, 0))
             time.sleep(_LOOK)
         scraper.join(60)
-        seen.seconds = time.monotonic() - began
+        fleet_figures.seconds = time.monotonic() - began
         now, after = self.processes.cpu(), self.client.info("stats")
-        seen.cores = {name: (now[name] - before[name]) / seen.seconds for name in now}
-        seen.cycles = self.player.counts["results"] - done
-        seen.lag = _quantiles(self._lags() - lags)
+        fleet_figures.cores = {name: (now[name] - before[name]) / fleet_figures.seconds for name in now}
+        fleet_figures.cycles = self.player.counts["results"] - results_before
+        fleet_figures.lag = _quantiles(self._lags() - lags)
         for side in ("input", "output"):
             field_name = f"total_net_{side}_bytes"
-            each = (after[field_name] - stats[field_name]) / max(seen.cycles, 1)
-            setattr(seen, "bytes_in" if side == "input" else "bytes_out", each)
-        seen.latencies = list(self.player.latencies)
+            each = (after[field_name] - stats[field_name]) / max(fleet_figures.cycles, 1)
+            setattr(fleet_figures, "bytes_in" if side == "input" else "bytes_out", each)
+        fleet_figures.latencies = list(self.player.latencies)
         if scraped:
-            seen.scrape_bytes, seen.scrape_seconds = max(scraped)
-        return seen
+            fleet_figures.scrape_bytes, fleet_figures.scrape_seconds = max(scraped)
+        return fleet_figures
 
     def commands(self, seconds: float) -> Mix:
         """The commands of so many seconds, counted one by one; this costs Redis something, so nothing else is measured
         meanwhile."""
-        sent: Counter[str] = Counter()
+        outer_commands: Counter[str] = Counter()
         inside: Counter[str] = Counter()
-        done = self.player.counts["results"]
+        results_before = self.player.counts["results"]
         with self.client.monitor() as monitor:  # type: ignore[no-untyped-call]
             connection: Any = monitor.connection
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 line = connection.read_response()
                 head, _, rest = line.partition("] ")
-                (inside if head.endswith(" lua") else sent)[rest.split(" ", 1)[0].strip('"').upper()] += 1
+                (inside if head.endswith(" lua") else outer_commands)[rest.split(" ", 1)[0].strip('"').upper()] += 1
         time.sleep(1.1)
-        cycles = max(self.player.counts["results"] - done, 1) * seconds / (seconds + 1.1)
+        cycles = max(self.player.counts["results"] - results_before, 1) * seconds / (seconds + 1.1)
         names = {f"{name} in scripts": number / cycles for name, number in inside.most_common(12)}
-        names |= {name: number / cycles for name, number in sent.most_common(20)}
-        return Mix(sent.total() / cycles, inside.total() / cycles, {name: round(n, 2) for name, n in names.items()})
+        names |= {name: number / cycles for name, number in outer_commands.most_common(20)}
+        return Mix(
+            outer_commands.total() / cycles, inside.total() / cycles, {name: round(n, 2) for name, n in names.items()}
+        )
 
     def overload(self, seconds: float, needed: float) -> dict[str, float]:
         """Give the results workers half of `needed` cores for so long, then all, until it is normal again."""
-        ended = threading.Event()
+        overload_ended = threading.Event()
         share = needed / 2 / self._workers
-        thread = threading.Thread(target=self._slow_down, args=(share, ended), daemon=True)
+        thread = threading.Thread(target=self._slow_down, args=(share, overload_ended), daemon=True)
         before, began, since = self.player.counts["ticks"], time.monotonic(), time.time()
         first = self._ok()
         thread.start()
@@ -367,7 +369,7 @@ class World:
             if time.monotonic() > began + 2 * INTERVAL:
                 ages += self.ages()
         ticks, scores = self.player.counts["ticks"] - before, self._ok() - first
-        ended.set()
+        overload_ended.set()
         thread.join()
         began, until = time.monotonic(), time.time()
         # A score is as old as its interval, and the time of its cycle.
@@ -391,12 +393,12 @@ class World:
             scored = sorted(entry.at for entry in Pairs(self.client).history(*pair) if entry.outcome == "ok")
             yield max(after - at for at, after in pairwise(scored) if after > since and at < until) / INTERVAL
 
-    def _slow_down(self, share: float, ended: threading.Event) -> None:
+    def _slow_down(self, share: float, overload_ended: threading.Event) -> None:
         """Stop each results worker whenever it has had this share of a core, until its time comes again."""
         workers = self.processes.of("results")
         first, began = [cpu(worker) for worker in workers], time.monotonic()
         try:
-            while not ended.wait(_DUTY):
+            while not overload_ended.wait(_DUTY):
                 for worker, before in zip(workers, first, strict=True):
                     has_more = cpu(worker) - before < share * (time.monotonic() - began)
                     worker.send_signal(signal.SIGCONT if has_more else signal.SIGSTOP)
@@ -415,14 +417,14 @@ class World:
         before, began, first = self.processes.cpu(), time.monotonic(), flooding.counts["flood"]
         self.player.latencies.clear()
         time.sleep(seconds)
-        found, now = sorted(self.player.latencies), self.processes.cpu()
+        ordered_latencies, now = sorted(self.player.latencies), self.processes.cpu()
         flooding.stop()
         took = time.monotonic() - began
         cores = ", ".join(f"{name} {1000 * (now[name] - before[name]) / took:.0f}" for name in now)
         return {
             "rate": (flooding.counts["flood"] - first) / took,
-            "p50": found[len(found) // 2],
-            "p99": found[min(int(0.99 * len(found)), len(found) - 1)],
+            "p50": ordered_latencies[len(ordered_latencies) // 2],
+            "p99": ordered_latencies[min(int(0.99 * len(ordered_latencies)), len(ordered_latencies) - 1)],
             "text": f"mCPU: {cores}",
         }
 
@@ -489,35 +491,35 @@ class World:
         stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
         return Counter({bound: int(stats.get(f"lag:{bound}", "0")) for bound in (*keys.LAG_BOUNDS, "+Inf")})
 
-    def scraper(self, end: float, found: list[tuple[int, float]] | None = None) -> threading.Thread:
-        """A thread that scrapes the page every 30 s until then (time.monotonic()), so that it has its work; `found`
+    def scraper(self, end: float, scrapes: list[tuple[int, float]] | None = None) -> threading.Thread:
+        """A thread that scrapes the page every 30 s until then (time.monotonic()), so that it has its work; `scrapes`
         gets bytes and seconds of each scrape."""
-        thread = threading.Thread(target=self._scrape, args=(end, [] if found is None else found), daemon=True)
+        thread = threading.Thread(target=self._scrape, args=(end, [] if scrapes is None else scrapes), daemon=True)
         thread.start()
         return thread
 
-    def _scrape(self, end: float, found: list[tuple[int, float]]) -> None:
+    def _scrape(self, end: float, scrapes: list[tuple[int, float]]) -> None:
         with requests.Session() as session:
             session.trust_env = False
             while (began := time.monotonic()) < end and not self._stopped.is_set():
                 # The process may just be away.
                 with contextlib.suppress(requests.RequestException):
                     answer = session.get(f"http://127.0.0.1:{self._port}/metrics", timeout=120)
-                    found.append((len(answer.content), time.monotonic() - began))
+                    scrapes.append((len(answer.content), time.monotonic() - began))
                 self._stopped.wait(max(0.0, min(_SCRAPE, end - time.monotonic())))
 
 
 def _quantiles(lags: Counter[str]) -> tuple[float, float]:
     """Upper bounds of the buckets with the median and the 99th percentile."""
     total = sum(lags.values())
-    found: list[float] = []
+    bounds: list[float] = []
     for share in (0.5, 0.99):
         so_far = 0
         for bound in (*keys.LAG_BOUNDS, "+Inf"):
             so_far += lags[bound]
             if total and so_far >= share * total:
-                found.append(float(bound))
+                bounds.append(float(bound))
                 break
         else:
-            found.append(float("nan"))
-    return found[0], found[1]
+            bounds.append(float("nan"))
+    return bounds[0], bounds[1]

@@ -3,9 +3,9 @@
     python -m bench.forecast [--quick] [--json FILE]
 
 Held against the plain way that a textbook has: a matrix of the last ten values and a column of ones,
-`numpy.linalg.lstsq`, and ten steps on. That knows no gaps, no NaN, no constant series and no bounds. Both take turns in
-one process and get the same series; their forecasts are compared, so that neither is fast by being wrong. What matters
-is the time of a request, far below the interval of 30 seconds; the ratio says what the checks cost.
+`numpy.linalg.lstsq`, and ten steps on. The plain way handles no gaps, NaN, constant series or bounds. Both take turns
+in one process and get the same series; their forecasts are compared, so that neither is fast by being wrong. The limit
+is the time of a request, far below the interval of 30 seconds; the ratio shows the cost of the checks.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def made_up() -> list[Series]:
 
 def ours(series: Series) -> Array:
     """Make the scorer's forecast. Raises TypeError when there is no forecast."""
-    found = forecast(series, horizon=HORIZON, lags=LAGS)
-    if not isinstance(found, Forecast):
-        raise TypeError(found.reason)
-    return found.values
+    prediction = forecast(series, horizon=HORIZON, lags=LAGS)
+    if not isinstance(prediction, Forecast):
+        raise TypeError(prediction.reason)
+    return prediction.values
 
 
 def textbook(series: Series) -> Array:
@@ -99,7 +99,7 @@ def measure(quick: bool) -> Measurement:
         float(np.median(ratios)),
         "x",
         f"numpy.linalg.lstsq without checks, {spread(theirs, 'ms', 0)}",
-        most=3.0,
+        upper_limit=3.0,
     )
     return [figure], {"ours_ms": mine, "textbook_ms": theirs, "ratios": ratios}
 

@@ -1,5 +1,5 @@
-"""What the hub controller costs for a whole fleet: to bring it about, at rest, for one new scorer, at a
-restart, and for many new scorers at once.
+"""Cost of the hub controller for a whole fleet: the first distribution, at rest, one new scorer, a restart, and many
+new scorers at once.
 
     python -m bench.hub [--clusters N] [--seconds S] [--quick] [--strict] [--json FILE]
 
@@ -155,13 +155,15 @@ class HubFleet:
 
     def have(self, scorers: list[str]) -> None:
         """Wait until each cluster has all of these."""
-        began, missing = time.monotonic(), list(scorers)
-        while missing:
-            if self.entries(missing[-1]) == len(self.clusters):
-                missing.pop()
+        began, incomplete_scorers = time.monotonic(), list(scorers)
+        while incomplete_scorers:
+            if self.entries(incomplete_scorers[-1]) == len(self.clusters):
+                incomplete_scorers.pop()
                 continue
             if time.monotonic() - began > _PATIENCE:
-                raise TimeoutError(f"{len(missing)} of {len(scorers)} scorers are not everywhere; see {self._log}")
+                raise TimeoutError(
+                    f"{len(incomplete_scorers)} of {len(scorers)} scorers are not everywhere; see {self._log}"
+                )
             time.sleep(0.1)
 
     def settle(self) -> None:
@@ -225,14 +227,14 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
     with fleet.hub():
         for number in range(SCORERS):
             fleet.arrivals(f"scorer-{number}")
-        row("all scorers to all clusters", time.monotonic() - began, since(before), most=60)
+        row("all scorers to all clusters", time.monotonic() - began, since(before), upper_limit=60)
         fleet.scores()
         fleet.settle()
         before = fleet.cpu()
         time.sleep(rest)
         spent = since(before)
         measured = f"Redis {1000 * spent[1] / rest:.1f} mCPU; {fleet.memory() / 2**20:.0f} MiB; {rest:.0f} s"
-        figures.append(Figure("hub at rest", measured, 1000 * spent[0] / rest, "mCPU", pairs, most=20))
+        figures.append(Figure("hub at rest", measured, 1000 * spent[0] / rest, "mCPU", pairs, upper_limit=20))
         before = fleet.cpu()
         fleet.scorer("newcomer")
         times = sorted(fleet.arrivals("newcomer"))
@@ -243,7 +245,7 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
             p99,
             since(before),
             f"p50 {p50:.1f}, p99 {p99:.1f} s",
-            most=2,
+            upper_limit=2,
         )
     began, before = time.monotonic(), redis_only()
     with fleet.hub():
@@ -251,7 +253,7 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
         fleet.arrivals("newcomer", lambda entry: entry.get("rate_limit") == "900/s")
         took = time.monotonic() - began
         fleet.settle()
-        row("restart until a change is in force", took, since(before), most=10)
+        row("restart until a change is in force", took, since(before), upper_limit=10)
     return figures
 
 
@@ -273,9 +275,14 @@ def measure_many(fleet: HubFleet, many: int) -> list[Figure]:
     spent = f"CPU: hub {now[0] - before[0]:.2f} s, Redis {now[1] - before[1]:.2f} s"
     return [
         Figure(
-            "many scorers at once until all clusters have all", f"{took:.1f} s; {spent}", took, "s", config, most=30
+            "many scorers at once until all clusters have all",
+            f"{took:.1f} s; {spent}",
+            took,
+            "s",
+            config,
+            upper_limit=30,
         ),
-        Figure("an edit of another scorer meanwhile", f"{edit:.1f} s", edit, "s", config, most=2),
+        Figure("an edit of another scorer meanwhile", f"{edit:.1f} s", edit, "s", config, upper_limit=2),
     ]
 
 

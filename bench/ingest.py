@@ -5,8 +5,8 @@
 A real Redis and a real worker process, with its writer and sweeper. Mailboxes, or the worker's queue, are filled first;
 then the worker is let loose on them, in turns with no-op tasks and with results of 10 items each from 2,000 pairs. The
 worker is one process and so uses one core; Redis has another. `--two` measures two workers in turns with one, on
-results alone: as they are, and with root each with half a core, as pods of such a limit have it. Else two cores are not
-enough for three processes.
+results alone: as they are, and with root each with half a core, as pods of such a limit have it. Otherwise two cores
+are too few for three processes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Feeder:
         result = self._result(f"cluster{cluster}", f"scorer{number // CLUSTERS % SCORERS}")
         return messages.sign(result, self._keys[cluster])
 
-    def left(self, queue: str) -> int:
+    def waiting_results(self, queue: str) -> int:
         """How much of it waits."""
         if queue == NOOP_QUEUE:
             return int(self._client.llen(queue))
@@ -150,11 +150,11 @@ def drain(url: str, log: Path, feeder: Feeder, queue: str, count: int) -> tuple[
     environment = child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
     with process(command, environment, log) as running:
         worker = psutil.Process(running.pid)
-        wait_for(lambda: feeder.left(queue) < count - warm, 60, "the worker to warm up", interval=0.005)
-        start, left, before = time.monotonic(), feeder.left(queue), cpu(worker)
-        wait_for(lambda: feeder.left(queue) == 0, 300, "nothing to wait", interval=0.02)
-        seconds, used = time.monotonic() - start, cpu(worker) - before
-    return left / seconds, 1000 * used / left
+        wait_for(lambda: feeder.waiting_results(queue) < count - warm, 60, "the worker to warm up", interval=0.005)
+        start, waiting, before = time.monotonic(), feeder.waiting_results(queue), cpu(worker)
+        wait_for(lambda: feeder.waiting_results(queue) == 0, 300, "nothing to wait", interval=0.02)
+        seconds, cpu_seconds = time.monotonic() - start, cpu(worker) - before
+    return waiting / seconds, 1000 * cpu_seconds / waiting
 
 
 @contextlib.contextmanager
@@ -184,7 +184,7 @@ def limited(running: psutil.Process, share: float) -> Iterator[None]:
 
 def _listeners(client: redis.Redis) -> int:
     """Results workers that look into mailboxes."""
-    return sum(one["name"] == "dsf-results-mail" for one in client.client_list())
+    return sum(connection["name"] == "dsf-results-mail" for connection in client.client_list())
 
 
 def together(
@@ -196,49 +196,49 @@ def together(
     server = psutil.Process(int(client.info("server")["process_id"]))
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(process(command, environment, log)) for _ in range(workers)]
-        processes = [psutil.Process(one.pid) for one in running]
-        for one in processes:
-            stack.enter_context(limited(one, share))
+        processes = [psutil.Process(worker.pid) for worker in running]
+        for worker_process in processes:
+            stack.enter_context(limited(worker_process, share))
         wait_for(lambda: _listeners(client) >= workers, 60, "the workers", interval=0.05)
-        for one in processes:
-            one.suspend()
+        for worker_process in processes:
+            worker_process.suspend()
         feeder.fill(keys.RESULTS_QUEUE, count)
         before, start = cpu(*processes, server), time.monotonic()
-        for one in processes:
-            one.resume()
+        for worker_process in processes:
+            worker_process.resume()
         wait_for(lambda: client.zcard(keys.OPEN_RUNS) == 0, 300, "all results in the books", interval=0.005)
-        seconds, used = time.monotonic() - start, cpu(*processes, server) - before
-    return count / seconds, 1000 * used / count
+        seconds, cpu_seconds = time.monotonic() - start, cpu(*processes, server) - before
+    return count / seconds, 1000 * cpu_seconds / count
 
 
 def measure_two(count: int, rounds: int) -> Measurement:
     """Two workers against one."""
     shares = (1.0, HALF) if os.geteuid() == 0 else (1.0,)
-    found: dict[float, dict[int, list[tuple[float, float]]]] = {share: {1: [], 2: []} for share in shares}
+    turns_by_share: dict[float, dict[int, list[tuple[float, float]]]] = {share: {1: [], 2: []} for share in shares}
     with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         client = server.client()
         register(client)
         feeder = Feeder(server.url, client)
         together(server.url, Path(folder) / "log", client, feeder, PAIRS, 1)
         for _ in range(rounds):
-            for share, turns in found.items():
+            for share, turns in turns_by_share.items():
                 for workers, figures in turns.items():
                     figures.append(together(server.url, Path(folder) / "log", client, feeder, count, workers, share))
     rows = []
-    for share, turns in found.items():
-        one, two = ([rate for rate, _ in figures] for figures in turns.values())
-        each = [f"{statistics.median(used for _, used in figures):.2f} ms" for figures in turns.values()]
+    for share, turns in turns_by_share.items():
+        rates_of_one, two = ([rate for rate, _ in figures] for figures in turns.values())
+        each = [f"{statistics.median(cpu_ms for _, cpu_ms in figures):.2f} ms" for figures in turns.values()]
         rows.append(
             Figure(
                 "ingest with two results workers" + (", each with half a core" if share == HALF else ""),
                 f"{spread(two, '/s', 0)}, {each[1]} of CPU each with Redis",
-                statistics.median(more / less for less, more in zip(one, two, strict=True)),
+                statistics.median(faster / less for less, faster in zip(rates_of_one, two, strict=True)),
                 "x",
-                f"one, {spread(one, '/s', 0)}, {each[0]}",
-                least=1.8 if share == shares[-1] else None,
+                f"one, {spread(rates_of_one, '/s', 0)}, {each[0]}",
+                lower_limit=1.8 if share == shares[-1] else None,
             )
         )
-    return rows, {"workers": found}
+    return rows, {"workers": turns_by_share}
 
 
 def measure(count: int, rounds: int) -> Measurement:
@@ -249,7 +249,7 @@ def measure(count: int, rounds: int) -> Measurement:
         register(client)
         feeder = Feeder(server.url, client)
         rates: dict[str, list[float]] = {NOOP_QUEUE: [], keys.RESULTS_QUEUE: []}
-        used: dict[str, list[float]] = {NOOP_QUEUE: [], keys.RESULTS_QUEUE: []}
+        cpu_by_queue: dict[str, list[float]] = {NOOP_QUEUE: [], keys.RESULTS_QUEUE: []}
         feeder.fill(keys.RESULTS_QUEUE, PAIRS)
         drain(server.url, log, feeder, keys.RESULTS_QUEUE, PAIRS)
         for _ in range(rounds):
@@ -257,7 +257,7 @@ def measure(count: int, rounds: int) -> Measurement:
                 feeder.fill(queue, count)
                 rate, each = drain(server.url, log, feeder, queue, count)
                 rates[queue].append(rate)
-                used[queue].append(each)
+                cpu_by_queue[queue].append(each)
         ok = sum(state.count("ok") for state in Pairs(client).states(Pairs(client).names()))
         expected = rounds * count + PAIRS
         if ok != expected:
@@ -265,16 +265,16 @@ def measure(count: int, rounds: int) -> Measurement:
     noop, results = rates[NOOP_QUEUE], rates[keys.RESULTS_QUEUE]
     # The ratios are of neighbours in time, so that what else the machine does meets both.
     ratios = [result / other for other, result in zip(noop, results, strict=True)]
-    each = {queue: f"{statistics.median(used[queue]):.2f} ms CPU each" for queue in used}
-    found = Figure(
+    each = {queue: f"{statistics.median(cpu_by_queue[queue]):.2f} ms CPU each" for queue in cpu_by_queue}
+    ratio_figure = Figure(
         "ingest of unchanged results on one core",
         f"{spread(results, '/s', 0)}, {each[keys.RESULTS_QUEUE]}",
         statistics.median(ratios),
         "x",
         f"no-op tasks on the same worker, {spread(noop, '/s', 0)}, {each[NOOP_QUEUE]}",
-        least=LIMIT,
+        lower_limit=LIMIT,
     )
-    return [found], {"per_second": rates, "cpu_ms": used, "ratios": ratios}
+    return [ratio_figure], {"per_second": rates, "cpu_ms": cpu_by_queue, "ratios": ratios}
 
 
 def main() -> int:

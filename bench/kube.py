@@ -91,12 +91,12 @@ def scorer(number: int, url: str) -> dict[str, Any]:
 
 def writes(plane: ControlPlane) -> Counter[str]:
     """Requests so far that write, by resource; those of a subresource count for it."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for labels, value in _REQUESTS.findall(plane.kubectl("get", "--raw", "/metrics")):
         label = dict(_LABEL.findall(labels))
         if label["verb"] in _WRITING:
-            found[label["resource"]] += int(float(value))
-    return found
+            counts[label["resource"]] += int(float(value))
+    return counts
 
 
 def time_to_score(world: World, rounds: int) -> list[float]:
@@ -129,15 +129,15 @@ def writes_per_cycle(world: World, seconds: int) -> dict[str, Any]:
     wait_for(lambda: cycles() >= len(pairs), 60, "the first cycle of each", interval=0.2)
     # The first cycles have statuses as a consequence: they are not measured.
     time.sleep(10)
-    before, done = writes(world.hub), cycles()
+    before, cycles_before = writes(world.hub), cycles()
     time.sleep(seconds)
-    after, ran = writes(world.hub), cycles() - done
-    made = after - before
-    leases = made.pop("leases", 0)
+    after, ran = writes(world.hub), cycles() - cycles_before
+    new_writes = after - before
+    leases = new_writes.pop("leases", 0)
     return {
         "cycles": ran,
-        "writes": dict(made),
-        "writes_per_cycle": round(sum(made.values()) / ran, 3),
+        "writes": dict(new_writes),
+        "writes_per_cycle": round(sum(new_writes.values()) / ran, 3),
         "lease_writes_per_second": round(leases / seconds, 2),
     }
 
@@ -238,10 +238,10 @@ def measure(rounds: int, seconds: int, clusters: int) -> dict[str, Any]:
                 for cluster in world.clusters.values():
                     wait_for(lambda cluster=cluster: cluster.is_ready and cluster.has_data, 60, cluster.name)
                 if rounds:
-                    taken = time_to_score(world, rounds)
-                    figures["apply_to_score_seconds"] = round(statistics.median(taken), 2)
-                    figures["apply_to_score_longest"] = round(max(taken), 2)
-                    figures["apply_to_score_rounds"] = [round(one, 2) for one in taken]
+                    delays = time_to_score(world, rounds)
+                    figures["apply_to_score_seconds"] = round(statistics.median(delays), 2)
+                    figures["apply_to_score_longest"] = round(max(delays), 2)
+                    figures["apply_to_score_rounds"] = [round(delay, 2) for delay in delays]
                 if seconds:
                     figures |= writes_per_cycle(world, seconds)
         if clusters:

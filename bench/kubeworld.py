@@ -87,6 +87,6 @@ class KubeWorld(World):
     def watch(self, seconds: float) -> FleetFigures:
         """See World."""
         before = writes(self._plane)
-        seen = super().watch(seconds)
+        fleet_figures = super().watch(seconds)
         self.writes = writes(self._plane) - before
-        return seen
+        return fleet_figures

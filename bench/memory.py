@@ -65,10 +65,10 @@ def apply(stack: Production, url: str) -> None:
         stack.scorer(f"scorer-{number}", spec)
 
 
-def has_cycles(stack: Production, wanted: int) -> bool:
+def has_cycles(stack: Production, expected_cycles: int) -> bool:
     """Whether so many good cycles have ended."""
     pairs = Pairs(stack.redis)
-    return sum(state.count("ok") for state in pairs.states(pairs.names())) >= wanted
+    return sum(state.count("ok") for state in pairs.states(pairs.names())) >= expected_cycles
 
 
 def resident(stack: Production) -> dict[str, float]:
@@ -86,23 +86,23 @@ def watch(cycles: int) -> tuple[list[dict[str, float]], float]:
         scraper = Scraper(stack)
         scraper.start()
         try:
-            seen, start = [], time.monotonic()
+            samples, start = [], time.monotonic()
             apply(stack, url)
-            for wanted in (FIRST_CYCLES, FIRST_CYCLES + cycles, FIRST_CYCLES + 2 * cycles):
-                reached = functools.partial(has_cycles, stack, wanted)
-                wait_for(reached, 240, f"{wanted} good cycles", interval=0.2)
-                seen.append(resident(stack))
+            for expected_cycles in (FIRST_CYCLES, FIRST_CYCLES + cycles, FIRST_CYCLES + 2 * cycles):
+                reached = functools.partial(has_cycles, stack, expected_cycles)
+                wait_for(reached, 240, f"{expected_cycles} good cycles", interval=0.2)
+                samples.append(resident(stack))
             rate = (FIRST_CYCLES + 2 * cycles) / (time.monotonic() - start)
         finally:
             scraper.stop()
-    return seen, rate
+    return samples, rate
 
 
 def measure(quick: bool) -> Measurement:
     """Return a row for each process."""
     cycles = QUICK_CYCLES if quick else CYCLES
-    seen, rate = watch(cycles)
-    before, first, second = seen
+    samples, rate = watch(cycles)
+    before, first, second = samples
     figures = [
         Figure(
             f"memory of {name.partition(' ')[0]} after {cycles:,} cycles, and {cycles:,} more",
@@ -110,7 +110,7 @@ def measure(quick: bool) -> Measurement:
             second[name] - before[name],
             "MB more",
             f"after its first {FIRST_CYCLES}, {before[name]:.1f} MB",
-            most=round(max(ALLOWANCE, SHARE * before[name]), 1),
+            upper_limit=round(max(ALLOWANCE, SHARE * before[name]), 1),
         )
         for name in PROCESSES
     ]

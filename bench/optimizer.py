@@ -86,19 +86,21 @@ def model(problem: PlanInput) -> Model:
     options, columns = [], []
     for number, cluster in enumerate(problem.clusters):
         tables = {table.score: table.items for table in cluster.scores}
-        for one in cluster.configurations:
+        for configuration in cluster.configurations:
             for row, workload in enumerate(problem.workloads):
-                item = f"{workload.app};{one.device}"
+                item = f"{workload.app};{configuration.device}"
                 value = sum(preference.weight * tables[preference.score][item] for preference in problem.preferences)
-                fitting = [one.supply.get(kind, 0) // amount for kind, amount in workload.request.items()]
-                limit = min(workload.replicas, workload.per_cluster or workload.replicas, *fitting)
+                replica_limits = [
+                    configuration.supply.get(kind, 0) // amount for kind, amount in workload.request.items()
+                ]
+                limit = min(workload.replicas, workload.per_cluster or workload.replicas, *replica_limits)
                 if value >= 0 and limit:
                     options.append((row, len(columns), value, limit))
-            columns.append((number, dict(one.supply)))
+            columns.append((number, dict(configuration.supply)))
     return Model(options, columns, problem)
 
 
-def by_pulp(built: Model, left: Callable[[], float], solver: str) -> float | None:
+def by_pulp(built: Model, remaining_seconds: Callable[[], float], solver: str) -> float | None:
     """Return the sum that PuLP gets from `solver`, a name of PuLP's; None if it has no plan in time."""
     import pulp
 
@@ -112,26 +114,26 @@ def by_pulp(built: Model, left: Callable[[], float], solver: str) -> float | Non
     )
     for expression, bound in constraints(built, count, switches, pulp.lpSum):
         program += expression <= bound
-    program.solve(pulp.getSolver(solver, msg=False, timeLimit=left()))
+    program.solve(pulp.getSolver(solver, msg=False, timeLimit=remaining_seconds()))
     has_plan = program.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     return float(pulp.value(program.objective) or 0) if has_plan else None
 
 
-def cpsat(built: Model, left: Callable[[], float]) -> float | None:
+def cpsat(built: Model, remaining_seconds: Callable[[], float]) -> float | None:
     """OR-Tools' CP-SAT on one thread, as the others."""
     from ortools.sat.python import cp_model
 
     program = cp_model.CpModel()
     switches = [program.new_bool_var(f"y_{number}") for number in range(len(built.columns))]
     count = [program.new_int_var(0, limit, f"x_{number}") for number, (*_, limit) in enumerate(built.options)]
-    for expression, most in constraints(built, count, switches, sum):
-        program.add(expression <= most)
+    for expression, upper_bound in constraints(built, count, switches, sum):
+        program.add(expression <= upper_bound)
     # The solver takes whole numbers; weights have up to four decimals.
     program.maximize(
-        sum(round(value * 10_000) * one for (_, _, value, _), one in zip(built.options, count, strict=True))
+        sum(round(value * 10_000) * variable for (_, _, value, _), variable in zip(built.options, count, strict=True))
     )
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = left()
+    solver.parameters.max_time_in_seconds = remaining_seconds()
     solver.parameters.num_workers = 1
     status = solver.solve(program)
     return solver.objective_value / 10_000 if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
@@ -142,12 +144,12 @@ def constraints(built: Model, count: list[Any], switches: list[Any], total: Call
     by_row: dict[int, list[Any]] = {}
     by_amount: dict[tuple[int, str], list[Any]] = {}
     by_cluster: dict[int, list[Any]] = {}
-    for (row, column, _, limit), one in zip(built.options, count, strict=True):
+    for (row, column, _, limit), variable in zip(built.options, count, strict=True):
         workload = built.problem.workloads[row]
-        by_row.setdefault(row, []).append(one)
+        by_row.setdefault(row, []).append(variable)
         for kind, amount in workload.request.items():
-            by_amount.setdefault((column, kind), []).append(amount * one)
-        yield one - limit * switches[column], 0
+            by_amount.setdefault((column, kind), []).append(amount * variable)
+        yield variable - limit * switches[column], 0
     for row, ones in by_row.items():
         yield total(ones), built.problem.workloads[row].replicas
     for (column, kind), ones in by_amount.items():
@@ -170,18 +172,18 @@ def other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
     """The same program by another solver."""
     started = time.perf_counter()
     built = model(problem)
-    found = OTHERS[name][1](built, lambda: max(1.0, seconds - (time.perf_counter() - started)))
-    return {"seconds": time.perf_counter() - started, "objective": found}
+    objective = OTHERS[name][1](built, lambda: max(1.0, seconds - (time.perf_counter() - started)))
+    return {"seconds": time.perf_counter() - started, "objective": objective}
 
 
-def one(size: str, solver: str, seconds: float) -> dict[str, Any]:
+def solve_one(size: str, solver: str, seconds: float) -> dict[str, Any]:
     """Solve in this process; memory is what it added to that of the instance."""
     problem = sized(size)
     before = megabytes(resource.RUSAGE_SELF)
     started = os.times()
     row = ours(problem, seconds) if solver == "dsf" else other(solver, problem, seconds)
-    ended = os.times()
-    row["cpu_seconds"] = sum(ended[:4]) - sum(started[:4])
+    times_after = os.times()
+    row["cpu_seconds"] = sum(times_after[:4]) - sum(started[:4])
     row["memory_mb"] = megabytes(resource.RUSAGE_SELF) - before + megabytes(resource.RUSAGE_CHILDREN)
     row["instance_mb"] = before
     return row
@@ -190,12 +192,12 @@ def one(size: str, solver: str, seconds: float) -> dict[str, Any]:
 def apart(size: str, solver: str, seconds: float) -> dict[str, Any] | None:
     """The same in a process of its own; None when it fails."""
     command = [sys.executable, __file__, "--one", solver, "--size", size, "--seconds", str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{size} {solver}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        print(f"{size} {solver}: {process.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
     # Solvers sometimes print on standard output.
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    result: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return result
 
 
@@ -205,24 +207,25 @@ def over_http(size: str, seconds: float) -> dict[str, Any] | None:
     from tests.support.controlplane import ControlPlaneMissingError
 
     try:
-        found = measure(size, seconds)
+        measured = measure(size, seconds)
     except ControlPlaneMissingError as error:
         print(f"{size} over HTTP: {error}", file=sys.stderr)
         return None
     print(
-        f"{size:>12}  /optimize: dry run {found['dry_run_seconds']:.3f} s (solver {found['solver_seconds']:.3f} s), "
-        f"{found['objects']} objects written in {found['apply_seconds']:.2f} s, unchanged "
-        f"{found['apply_again_seconds']:.3f} s",
+        f"{size:>12}  /optimize: dry run {measured['dry_run_seconds']:.3f} s "
+        f"(solver {measured['solver_seconds']:.3f} s), "
+        f"{measured['objects']} objects written in {measured['apply_seconds']:.2f} s, unchanged "
+        f"{measured['apply_again_seconds']:.3f} s",
         flush=True,
     )
-    return found
+    return measured
 
 
-def line(size: str, solver: str, found: dict[str, Any]) -> str:
+def line(size: str, solver: str, measured: dict[str, Any]) -> str:
     """Return a row of the table."""
-    objective = "none" if found["objective"] is None else f"{found['objective']:.7g}"
-    text = f"{size:>16} {solver:>6} {found['seconds']:7.2f} s  {found['cpu_seconds']:7.2f} s  {objective:>9}"
-    return f"{text}  {found['memory_mb']:6.0f} MB" + (f"  {found['gap']:6.2%}" if "gap" in found else "")
+    objective = "none" if measured["objective"] is None else f"{measured['objective']:.7g}"
+    text = f"{size:>16} {solver:>6} {measured['seconds']:7.2f} s  {measured['cpu_seconds']:7.2f} s  {objective:>9}"
+    return f"{text}  {measured['memory_mb']:6.0f} MB" + (f"  {measured['gap']:6.2%}" if "gap" in measured else "")
 
 
 def main() -> int:
@@ -235,33 +238,33 @@ def main() -> int:
     parser.add_argument("--one", choices=("dsf", *OTHERS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(one(arguments.size[0], arguments.one, arguments.seconds)))
+        print(json.dumps(solve_one(arguments.size[0], arguments.one, arguments.seconds)))
         return 0
     installed = [name for name, (package, _) in OTHERS.items() if importlib.util.find_spec(package)]
     print(f"{'instance':>16} {'solver':>6} {'time':>9}  {'CPU':>9}  {'objective':>9}  {'memory':>9}  from the bound")
     rows = []
-    failed = False
+    has_failed = False
     for size in arguments.size or SIZES:
         seconds = arguments.seconds or SIZES.get(size, 20)
         workloads, clusters, configurations = (int(number) for number in size.rpartition("-")[2].split("x"))
         few = workloads * clusters * configurations <= MOST_OPTIONS
-        found = {name: apart(size, name, seconds) for name in ("dsf", *(installed if few else ()))}
-        for name, row in found.items():
+        rows_by_solver = {name: apart(size, name, seconds) for name in ("dsf", *(installed if few else ()))}
+        for name, row in rows_by_solver.items():
             if row is not None:
                 print(line(size, name, row), flush=True)
-        if found["dsf"] is None:
-            failed = True
+        if rows_by_solver["dsf"] is None:
+            has_failed = True
             continue
-        rows.append({"size": size, "time_limit": seconds, **found})
+        rows.append({"size": size, "time_limit": seconds, **rows_by_solver})
     for size in arguments.http or ():
-        found = over_http(size, arguments.seconds or SIZES.get(size, 20))
-        if found is None:
-            failed = True
+        rows_by_solver = over_http(size, arguments.seconds or SIZES.get(size, 20))
+        if rows_by_solver is None:
+            has_failed = True
             continue
-        rows.append({"size": size, "http": found})
+        rows.append({"size": size, "http": rows_by_solver})
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
-    return int(failed)
+    return int(has_failed)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def measure(size: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
         _post(http, url, body)
         again = [_post(http, url, body)[0] for _ in range(rounds)]
     return {
-        "dry_run_seconds": statistics.median(taken for taken, _ in dry),
+        "dry_run_seconds": statistics.median(dry_seconds for dry_seconds, _ in dry),
         "solver_seconds": statistics.median(report["seconds"] for _, report in dry),
         "apply_seconds": applied,
         "objects": len(dry[0][1]["changes"]),
@@ -76,10 +76,10 @@ def measure(size: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
 def _post(http: requests.Session, url: str, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     started = time.perf_counter()
     answer = http.post(f"{url}/optimize", json=body, timeout=300)
-    taken = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     if answer.status_code != 200:
         raise RuntimeError(answer.text)
-    return taken, answer.json()
+    return seconds, answer.json()
 
 
 def _is_ready(http: requests.Session, url: str) -> bool:
@@ -103,8 +103,8 @@ def _write(session: Session, problem: PlanInput) -> dict[str, Any]:
         status = {"status": content["status"]} if "status" in content else None
         objects.append((resource.path(namespace), manifest, status))
 
-    everything = {"selectorType": "LabelSelector", "labelSelector": {}}
-    add(MANAGED_CLUSTER_SETS, "", "global", {"spec": {"clusterSelector": everything}})
+    select_all = {"selectorType": "LabelSelector", "labelSelector": {}}
+    add(MANAGED_CLUSTER_SETS, "", "global", {"spec": {"clusterSelector": select_all}})
     add(MANAGED_CLUSTER_SET_BINDINGS, _NAMESPACE, "global", {"spec": {"clusterSet": "global"}})
     for cluster in problem.clusters:
         session.create(_NAMESPACES.path(), {"metadata": {"name": cluster.name}})
@@ -114,15 +114,15 @@ def _write(session: Session, problem: PlanInput) -> dict[str, Any]:
         (table,) = cluster.scores
         items = [{"name": name, "value": value} for name, value in table.items.items()]
         add(ADDON_PLACEMENT_SCORES, cluster.name, _SCORE, {"status": {"scores": items}})
-        for one in cluster.configurations:
-            ((kind, amount),) = one.supply.items()
+        for configuration in cluster.configurations:
+            ((kind, amount),) = configuration.supply.items()
             labels = {
                 "resource-supply-kind": kind,
                 "resource-supply-amount": str(amount),
-                "resource-supply-device": one.device,
+                "resource-supply-device": configuration.device,
             }
             content = {"spec": {"disabled": False, "policy-templates": []}}
-            add(POLICIES, _NAMESPACE, f"{cluster.name}-{one.name}", content, **labels)
+            add(POLICIES, _NAMESPACE, f"{cluster.name}-{configuration.name}", content, **labels)
     for workload in problem.workloads:
         ((kind, amount),) = workload.request.items()
         labels = {"app": workload.app, "resource-request-kind": kind, "resource-request-amount": str(amount)}
@@ -136,7 +136,9 @@ def _write(session: Session, problem: PlanInput) -> dict[str, Any]:
         "clusters": [
             {
                 "name": cluster.name,
-                "availablePolicies": [{"name": f"{cluster.name}-{one.name}"} for one in cluster.configurations],
+                "availablePolicies": [
+                    {"name": f"{cluster.name}-{configuration.name}"} for configuration in cluster.configurations
+                ],
             }
             for cluster in problem.clusters
         ],

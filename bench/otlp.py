@@ -70,11 +70,11 @@ class Server(NamedTuple):
     process: psutil.Process
     channel: Any
 
-    def stored(self) -> tuple[int, int]:
+    def stored_counts(self) -> tuple[int, int]:
         """Series and samples."""
         self.channel.send(True)
-        found: tuple[int, int] = self.channel.recv()
-        return found
+        stored_counts: tuple[int, int] = self.channel.recv()
+        return stored_counts
 
 
 @contextmanager
@@ -95,8 +95,8 @@ def server() -> Iterator[Server]:
 
 def request(name: str, first: int, seconds: float) -> bytes:
     """Return a gauge with as many series as a request has, at one time, as a collector sends it."""
-    made = ExportMetricsServiceRequest()
-    resource = made.resource_metrics.add()
+    export_request = ExportMetricsServiceRequest()
+    resource = export_request.resource_metrics.add()
     for key, text in (("k8s.node.name", "node-1"), ("k8s.cluster.name", "bench"), ("service.name", "collector")):
         resource.resource.attributes.add(key=key).value.string_value = text
     metric = resource.scope_metrics.add().metrics.add(name=name)
@@ -104,7 +104,7 @@ def request(name: str, first: int, seconds: float) -> bytes:
         point = metric.gauge.data_points.add(as_double=index + 0.5, time_unix_nano=int(seconds * 1e9))
         for key, text in (("k8s.namespace.name", f"team-{index % 50}"), ("k8s.pod.name", f"pod-{index:06d}")):
             point.attributes.add(key=key).value.string_value = text
-    return made.SerializeToString()
+    return export_request.SerializeToString()
 
 
 def push(connection: http.client.HTTPConnection, body: bytes) -> int:
@@ -119,15 +119,15 @@ def push(connection: http.client.HTTPConnection, body: bytes) -> int:
 
 def speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[str, float]]]:
     """Samples a second by kind: each round of requests is pushed and, right after it, parsed only."""
-    found: dict[str, list[dict[str, float]]] = {}
+    rows_by_kind: dict[str, list[dict[str, float]]] = {}
     with server() as receiver:
         connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=60)
         for kind, rounds in bodies.items():
             for batch in rounds:
                 points = BATCH * len(batch)
-                before, used = time.perf_counter(), cpu(receiver.process)
+                before, cpu_before = time.perf_counter(), cpu(receiver.process)
                 rejected = sum(push(connection, body) for body in batch)
-                seconds, used = time.perf_counter() - before, cpu(receiver.process) - used
+                seconds, cpu_before = time.perf_counter() - before, cpu(receiver.process) - cpu_before
                 if rejected:
                     raise RuntimeError(f"{rejected} points were rejected")
                 before = time.process_time()
@@ -136,12 +136,12 @@ def speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[str, floa
                 parsing = time.process_time() - before
                 row = {
                     "per_second": points / seconds,
-                    "cpu_us": used / points * 1e6,
+                    "cpu_us": cpu_before / points * 1e6,
                     "parse_us": parsing / points * 1e6,
                 }
-                found.setdefault(kind, []).append(row)
+                rows_by_kind.setdefault(kind, []).append(row)
         connection.close()
-    return found
+    return rows_by_kind
 
 
 def fill() -> dict[str, float]:
@@ -157,7 +157,7 @@ def fill() -> dict[str, float]:
             for first in range(0, SERIES, BATCH):
                 rejected += push(connection, request("bench.wanted", first, at + turn))
         after = receiver.process.memory_info().rss
-        series, samples = receiver.stored()
+        series, samples = receiver.stored_counts()
         connection.close()
     return {
         "series": series,
@@ -177,21 +177,21 @@ def measure(quick: bool) -> Measurement:
         "wanted": [[request("bench.wanted", 0, start + next(times)) for _ in range(batches)] for _ in range(rounds)],
         "unwanted": [[request("bench.unwanted", 0, start)] * batches for _ in range(rounds)],
     }
-    found = speed(bodies)
+    rows_by_kind = speed(bodies)
     bound = fill()
     figures = []
-    for kind, least in (("wanted", 20_000), ("unwanted", 100_000)):
-        rates = [row["per_second"] for row in found[kind]]
-        parsing = [row["parse_us"] for row in found[kind]]
-        used = [row["cpu_us"] for row in found[kind]]
+    for kind, lower_limit in (("wanted", 20_000), ("unwanted", 100_000)):
+        rates = [row["per_second"] for row in rows_by_kind[kind]]
+        parsing = [row["parse_us"] for row in rows_by_kind[kind]]
+        cpu_times = [row["cpu_us"] for row in rows_by_kind[kind]]
         figures.append(
             Figure(
                 f"OTLP receiver, points a second, {kind}",
-                f"{spread(rates, '/s', 0)}; CPU {spread(used, 'us')} a point",
+                f"{spread(rates, '/s', 0)}; CPU {spread(cpu_times, 'us')} a point",
                 sorted(rates)[len(rates) // 2],
                 "/s",
                 f"parsing alone {spread(parsing, 'us')} a point",
-                least=least,
+                lower_limit=lower_limit,
             )
         )
     figures.append(
@@ -201,10 +201,10 @@ def measure(quick: bool) -> Measurement:
             bound["mb"],
             "MB",
             f"16 bytes a sample are {bound['samples'] * 16 / MEGABYTE:.0f} MB; then {bound['rejected']:.0f} rejected",
-            most=64,
+            upper_limit=64,
         )
     )
-    return figures, {"speed": found, "bound": bound, "pid": os.getpid()}
+    return figures, {"speed": rows_by_kind, "bound": bound, "pid": os.getpid()}
 
 
 if __name__ == "__main__":

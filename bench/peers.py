@@ -65,11 +65,11 @@ class Peer(socketserver.StreamRequestHandler):
                 name, _, value = header.partition(b":")
                 if name.lower() == b"content-length":
                     length = int(value)
-            left = length
-            while left:
-                left -= len(self.rfile.read1(left))
+            remaining_bytes = length
+            while remaining_bytes:
+                remaining_bytes -= len(self.rfile.read1(remaining_bytes))
             if path not in self.answers:
-                self.answers[path] = made(path)
+                self.answers[path] = response_of(path)
             body = self.answers[path]
             if self.seconds:
                 time.sleep(self.seconds)
@@ -77,7 +77,7 @@ class Peer(socketserver.StreamRequestHandler):
             self.connection.sendall(head.encode() + body)
 
 
-def made(path: str) -> bytes:
+def response_of(path: str) -> bytes:
     """The answer of a path. `/healthz` and whatever has no number are empty."""
     kind, _, number = path.strip("/").partition("/")
     return (matrix if kind == "get" else scores)(int(number)) if number else b"{}"

@@ -130,7 +130,7 @@ class PlayedAgent:
                 counts={"series": 100, "bytes_in": 221_000, "bytes_out": 221_000, "results": ITEMS},
             )
 
-    def _send(self, scorer: str, run: str, **said: Any) -> None:
+    def _send(self, scorer: str, run: str, **result_fields: Any) -> None:
         result = messages.Result.model_construct(
             cluster=self.name,
             scorer=scorer,
@@ -138,10 +138,10 @@ class PlayedAgent:
             at=time.time(),
             agent=f"agent-{self.name}",
             version="1.0.0",
-            **said,
+            **result_fields,
         )
         text = messages.sign(result, self._player.key(self.name))
-        self._put(SentResult(scorer, run, text, said["outcome"] == "ok"))
+        self._put(SentResult(scorer, run, text, result_fields["outcome"] == "ok"))
 
     def _put(self, result: SentResult) -> None:
         slot, is_replaced = self._choose(result)

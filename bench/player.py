@@ -107,11 +107,11 @@ class Player:
         """Play until the process is ended."""
         tell = look = flooded = time.monotonic()
         while True:
-            for chosen, _ in self._selector.select(_PACE if self._flooding else _LOOK):
-                if chosen.data is None:
+            for selector_key, _ in self._selector.select(_PACE if self._flooding else _LOOK):
+                if selector_key.data is None:
                     self._listen()
                 else:
-                    self._handle(*chosen.data)
+                    self._handle(*selector_key.data)
             now = time.monotonic()
             self._catch_up(now)
             if now >= look:
@@ -122,8 +122,8 @@ class Player:
                 flooded = now
             if now >= tell:
                 tell = now + 1.0
-                said = {"counts": dict(self.counts), "latencies": self.latencies}
-                print(json.dumps(said), flush=True)
+                summary = {"counts": dict(self.counts), "latencies": self.latencies}
+                print(json.dumps(summary), flush=True)
                 self.latencies = []
 
     # --- connections that come and go ------------------------------------------------------------------------------
@@ -253,19 +253,19 @@ class Player:
         connection.answers()
         if self.counts["flood"] == 0:
             seconds = _PACE
-        most = min(int(seconds * self._rate), self._rate)
+        due = min(int(seconds * self._rate), self._rate)
         item = b'{"headers":' + b"x" * 1000
         slots, flag = keys.mail_slots(self._flood), keys.mail_flag(self._flood)
-        for start in range(0, most, 20):
+        for start in range(0, due, 20):
             part = b"".join(
                 command("SET", slots[number % len(slots)], item) + command("SET", flag, "1")
-                for number in range(start, min(start + 20, most))
+                for number in range(start, min(start + 20, due))
             )
             connection.socket.setblocking(True)
             connection.send(part)
             connection.socket.setblocking(False)
             connection.answers()
-        self.counts["flood"] += most
+        self.counts["flood"] += due
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What it costs to look at a large fleet: the hub's `/metrics`, its JSON API, and commands.
+"""Cost of reading a large fleet: the hub's `/metrics`, its JSON API, and commands.
 
     python -m bench.readmodel [--quick] [--strict] [--json FILE]
 
@@ -57,53 +57,53 @@ def measure(quick: bool) -> Measurement:
             _wait(url)
             raw = _answers(exporter, url)
             highest = highest_memory(exporter.pid)
-        shown = {words: min(cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
+        seconds_by_command = {words: min(cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
     pairs = clusters * SCORERS
     slowest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][0])
     longest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][1])
     seconds, size, packed = raw["/metrics"]
-    dearest = max(shown, key=lambda words: shown[words])
+    dearest = max(seconds_by_command, key=lambda words: seconds_by_command[words])
     figures = [
         Figure(
             f"a scrape with every series, just below the limit, CPU ({full[1] / 1e6:.2f} MB)",
             f"{full[0]:.2f} s",
             full[0],
             "s",
-            most=SCRAPE_SECONDS,
+            upper_limit=SCRAPE_SECONDS,
         ),
-        Figure(f"a scrape of {pairs:,} x {ITEMS}, CPU", f"{seconds:.2f} s", seconds, "s", most=SCRAPE_SECONDS),
+        Figure(f"a scrape of {pairs:,} x {ITEMS}, CPU", f"{seconds:.2f} s", seconds, "s", upper_limit=SCRAPE_SECONDS),
         Figure(
             f"a scrape of {pairs:,} x {ITEMS}, size",
             f"{size / 1e6:.2f} MB, {packed / 1e6:.2f} MB packed",
             size,
             "B",
-            most=SCRAPE_BYTES,
+            upper_limit=SCRAPE_BYTES,
         ),
-        Figure("highest memory of that exporter", f"{highest / 2**20:.0f} MiB", highest, "B", most=MEMORY),
+        Figure("highest memory of that exporter", f"{highest / 2**20:.0f} MiB", highest, "B", upper_limit=MEMORY),
         Figure(
             "dearest answer of the JSON API, CPU",
             f"{raw[slowest][0] * 1000:.0f} ms, {slowest}",
             raw[slowest][0],
             "s",
-            most=ANSWER_SECONDS,
+            upper_limit=ANSWER_SECONDS,
         ),
         Figure(
             "longest answer of the JSON API",
             f"{raw[longest][1] / 1000:.0f} KB, {longest}",
             raw[longest][1],
             "B",
-            most=ANSWER_BYTES,
+            upper_limit=ANSWER_BYTES,
         ),
         Figure(
             "dearest command that looks, CPU of the process",
-            f"{shown[dearest]:.2f} s, dsf {dearest}",
-            shown[dearest],
+            f"{seconds_by_command[dearest]:.2f} s, dsf {dearest}",
+            seconds_by_command[dearest],
             "s",
-            most=COMMAND_SECONDS,
+            upper_limit=COMMAND_SECONDS,
         ),
         Figure("Redis per pair, with 50 past cycles", f"{memory / pairs:,.0f} B", memory / pairs, "B"),
     ]
-    return figures, {"answers": raw, "commands": shown, "memory": highest}
+    return figures, {"answers": raw, "commands": seconds_by_command, "memory": highest}
 
 
 def _wait(url: str) -> None:
@@ -122,20 +122,20 @@ def _answers(
 ) -> dict[str, tuple[float, int, int]]:
     """CPU-seconds, bytes, and bytes on the wire of each answer."""
     watched = psutil.Process(exporter.pid)
-    found: dict[str, tuple[float, int, int]] = {}
+    rows_by_path: dict[str, tuple[float, int, int]] = {}
     for path in ("/metrics", *(f"/api/v1/{path}" for path in paths)):
         rounds: list[tuple[float, int, int]] = []
         for _ in range(ROUNDS):
             before = cpu(watched)
             answer: Any = requests.get(url + path, headers={"Accept-Encoding": "gzip"}, stream=True, timeout=60)
             packed = answer.raw.read()
-            used = cpu(watched) - before
+            cpu_seconds = cpu(watched) - before
             answer.raise_for_status()
 
             is_packed = answer.headers.get("Content-Encoding") == "gzip"
-            rounds.append((used, len(gzip.decompress(packed)) if is_packed else len(packed), len(packed)))
-        found[path] = min(rounds)
-    return found
+            rounds.append((cpu_seconds, len(gzip.decompress(packed)) if is_packed else len(packed), len(packed)))
+        rows_by_path[path] = min(rounds)
+    return rows_by_path
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ class RealAgents(Agents):
     def counts(self) -> Counter[str]:
         """Ticks and results until now."""
         states = Pairs(self._world.client).states(self._world.pairs)
-        ended = sum(state.count(outcome) for state in states for outcome in OUTCOMES)
-        return Counter(results=ended, ticks=sum(state.scheduled for state in states))
+        results = sum(state.count(outcome) for state in states for outcome in OUTCOMES)
+        return Counter(results=results, ticks=sum(state.scheduled for state in states))
 
     def stop(self) -> None:
         """End them."""

@@ -44,20 +44,20 @@ class Connection:
         if not received:
             raise ConnectionResetError("Redis has closed a connection")
         self._got += received
-        found: list[object] = []
+        responses: list[object] = []
         place = 0
-        while (one := _parsed(self._got, place)) is not None:
-            place, value = one
+        while (parsed := _parsed(self._got, place)) is not None:
+            place, value = parsed
             if isinstance(value, Refusal) and value.startswith(b"LOADING"):
                 # Redis has just begun, and reads what it knew.
                 raise ConnectionResetError("Redis is starting")
-            found.append(value)
+            responses.append(value)
         self._got = self._got[place:]
-        if found and not self._is_let_in:
-            if found.pop(0) != b"OK":
+        if responses and not self._is_let_in:
+            if responses.pop(0) != b"OK":
                 raise SystemExit("Redis refuses the password")
             self._is_let_in = True
-        return found
+        return responses
 
 
 def _parsed(data: bytes, place: int) -> tuple[int, object] | None:
@@ -77,9 +77,9 @@ def _parsed(data: bytes, place: int) -> tuple[int, object] | None:
         return None if len(data) < place + number + 2 else (place + number + 2, data[place : place + number])
     values = []
     for _ in range(number):
-        one = _parsed(data, place)
-        if one is None:
+        parsed = _parsed(data, place)
+        if parsed is None:
             return None
-        place, value = one
+        place, value = parsed
         values.append(value)
     return place, values

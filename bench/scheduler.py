@@ -63,11 +63,11 @@ def quantile(stats: dict[str, str], share: float) -> float:
     """A quantile of the lag in seconds, interpolated within its bucket as Prometheus does."""
     counts = [int(stats.get("lag:" + bound, 0)) for bound in keys.LAG_BOUNDS]
     uppers = [float(bound) for bound in keys.LAG_BOUNDS]
-    wanted = share * (sum(counts) + int(stats.get("lag:+Inf", 0)))
+    rank = share * (sum(counts) + int(stats.get("lag:+Inf", 0)))
     below = 0.0
     for count, upper, lower in zip(counts, uppers, (0.0, *uppers), strict=False):
-        if count and below + count >= wanted:
-            return lower + (upper - lower) * (wanted - below) / count
+        if count and below + count >= rank:
+            return lower + (upper - lower) * (rank - below) / count
         below += count
     return float("inf")
 
@@ -106,11 +106,13 @@ def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
             settle(client, queues)
             beat, redis_server = psutil.Process(running.pid), psutil.Process(server.pid)
             client.delete(keys.BEAT_STATS)
-            start, used = time.monotonic(), [cpu(beat), cpu(redis_server)]
+            start, cpu_before = time.monotonic(), [cpu(beat), cpu(redis_server)]
             drained(client, queues, seconds)
             stats: dict[str, str] = client.hgetall(keys.BEAT_STATS)  # type: ignore[assignment]
             took = time.monotonic() - start
-            shares = [(cpu(one) - before) / took for one, before in zip((beat, redis_server), used, strict=True)]
+            shares = [
+                (cpu(process) - before) / took for process, before in zip((beat, redis_server), cpu_before, strict=True)
+            ]
             memory = beat.memory_info().rss
     ticks = int(stats.get("ticks", 0))
     return {
@@ -134,18 +136,18 @@ def figures(row: dict[str, Any]) -> list[Figure]:
     name = f"scheduler, {row['entries']:,} entries of {row['interval_s']} s"
     cost = f"{row['beat_cpu']:.0%} of a core, Redis {row['redis_cpu']:.0%}"
     lag = f"p50 {row['lag_p50_ms']:.0f} ms, p99 {row['lag_p99_ms']:.0f} ms; {cost}"
-    late = Figure(f"{name}: lag", lag, row["lag_p99_ms"], "ms", most=LIMITS.get(row["entries"]))
+    late = Figure(f"{name}: lag", lag, row["lag_p99_ms"], "ms", upper_limit=LIMITS.get(row["entries"]))
     # Slots are whole seconds, and a measurement begins and ends within one.
-    least = 0.99 - 1 / row["seconds"]
-    sent = Figure(
+    minimum_share = 0.99 - 1 / row["seconds"]
+    ticks_figure = Figure(
         f"{name}: ticks sent",
         f"{row['ticks_per_s']:.0f}/s, {row['skipped']} skipped",
         (row["ticks_per_s"] - row["skipped"]) / row["due_per_s"],
         "x",
         f"ticks that are due, {row['due_per_s']:.0f}/s",
-        least=round(least, 2),
+        lower_limit=round(minimum_share, 2),
     )
-    return [late, sent]
+    return [late, ticks_figure]
 
 
 def measure(entries: list[int], seconds: float, interval: int) -> Measurement:

@@ -1,4 +1,4 @@
-"""What the library costs per scoring request, beside a bare FastAPI endpoint that does the same.
+"""Cost of the library per scoring request, beside a bare FastAPI endpoint that does the same.
 
     python bench/scorer_overhead.py [--rounds 5] [--seconds 1.0] [--json FILE]
 
@@ -39,8 +39,8 @@ def library() -> Any:
 
     @app.score
     def mean(series: list[Series]) -> Iterable[Score]:
-        for one in series:
-            yield one.score(one.values.mean())
+        for item in series:
+            yield item.score(item.values.mean())
 
     return app
 
@@ -62,8 +62,8 @@ def bare() -> Any:
     def scoring(request: Request) -> dict[str, list[dict[str, Any]]]:
         return {
             "results": [
-                {"metric": one.metric, "score": sum(value for _, value in one.values) / len(one.values)}
-                for one in request.data
+                {"metric": item.metric, "score": sum(value for _, value in item.values) / len(item.values)}
+                for item in request.data
             ]
         }
 
@@ -123,22 +123,22 @@ class Client:
 
     def times(self, request: bytes, seconds: float) -> list[float]:
         """Seconds of each request, for so many seconds."""
-        found: list[float] = []
+        durations: list[float] = []
         end = time.perf_counter() + seconds
-        while (before := time.perf_counter()) < end or len(found) < 3:
+        while (before := time.perf_counter()) < end or len(durations) < 3:
             self.ask(request)
-            found.append(time.perf_counter() - before)
-        return found
+            durations.append(time.perf_counter() - before)
+        return durations
 
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
 
 
-def same(one: bytes, other: bytes) -> bool:
+def same(response_a: bytes, response_b: bytes) -> bool:
     """Whether two answers hold the same scores, sums in another order aside."""
     first, second = (
-        [(r["metric"], round(r["score"], 9)) for r in json.loads(text)["results"]] for text in (one, other)
+        [(r["metric"], round(r["score"], 9)) for r in json.loads(text)["results"]] for text in (response_a, response_b)
     )
     return first == second
 
@@ -152,7 +152,7 @@ def measure(clients: dict[str, Client], size: tuple[int, int], rounds: int, seco
     for _ in range(rounds):
         for name, client in clients.items():
             times[name] += client.times(request, seconds)
-    medians = {name: statistics.median(found) * 1000 for name, found in times.items()}
+    medians = {name: statistics.median(durations) * 1000 for name, durations in times.items()}
     return {
         "series": size[0],
         "samples": size[1],

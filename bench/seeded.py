@@ -62,7 +62,7 @@ def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
         )
         for number, name in enumerate(names)
     }
-    client.hset(keys.CLUSTER_NOTICES, mapping={name: one.model_dump_json() for name, one in notices.items()})
+    client.hset(keys.CLUSTER_NOTICES, mapping={name: notice.model_dump_json() for name, notice in notices.items()})
     client.hset(
         keys.SCORERS,
         mapping={

@@ -2,8 +2,8 @@
 
     python -m bench.severalsources [--quick] [--strict] [--json FILE]
 
-Both in turns in one process. The sources are one server in a process of its own that is not counted. It takes 50 ms for
-each answer, as a Prometheus that evaluates a query: sources asked one after another would take four times that.
+Both in turns in one process. The sources are one server in a process of its own that is not counted. The server takes
+50 ms for each response, as a Prometheus that evaluates a query: sequential queries would take four times as long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 
 from bench.common import Figure, Measurement, options, report, spread
-from bench.peers import POINTS, Peer, made, server, summary
+from bench.peers import POINTS, Peer, response_of, server, summary
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary, SourceSummary
 from dsf.cycle.stages import Cycle, Stages
@@ -30,7 +30,7 @@ CPU_LIMIT, TIME_LIMIT = 5.0, 1.5
 def scorers(url: str) -> dict[int, ScorerSummary]:
     """By their number of sources."""
     alone = summary("one", url, SERIES, 0)
-    others = tuple(
+    additional_sources = tuple(
         SourceSummary(
             name=f"s{number}",
             type=alone.source_type,
@@ -41,7 +41,7 @@ def scorers(url: str) -> dict[int, ScorerSummary]:
         )
         for number in range(1, SOURCES)
     )
-    return {1: alone, SOURCES: alone.model_copy(update={"source_name": "s0", "sources": others})}
+    return {1: alone, SOURCES: alone.model_copy(update={"source_name": "s0", "sources": additional_sources})}
 
 
 def measure(quick: bool) -> Measurement:
@@ -53,31 +53,31 @@ def measure(quick: bool) -> Measurement:
         settings = Settings()
         stages = Stages(settings, FileSecrets(None, Release(settings)))
 
-        def fetch(one: ScorerSummary) -> None:
-            payload = stages.fetch(Cycle(one.name, "run", one, float("inf")))
-            assert payload.series == SERIES * len(one.each_source)
+        def fetch(scorer_summary: ScorerSummary) -> None:
+            payload = stages.fetch(Cycle(scorer_summary.name, "run", scorer_summary, float("inf")))
+            assert payload.series == SERIES * len(scorer_summary.each_source)
 
-        told = scorers(url)
-        for one in told.values():
-            fetch(one)
+        summaries = scorers(url)
+        for scorer_summary in summaries.values():
+            fetch(scorer_summary)
         for _ in range(rounds):
-            for number, one in told.items():
-                started, used = time.monotonic(), time.process_time()
+            for number, scorer_summary in summaries.items():
+                started, cpu_before = time.monotonic(), time.process_time()
                 for _ in range(calls):
-                    fetch(one)
-                cpu[number].append(1000 * (time.process_time() - used) / calls)
+                    fetch(scorer_summary)
+                cpu[number].append(1000 * (time.process_time() - cpu_before) / calls)
                 took[number].append(1000 * (time.monotonic() - started) / calls)
     what = f"{SOURCES} sources of {SERIES} x {POINTS} samples"
     figures = [
         Figure(
             f"{name} of a fetch from {what}",
-            spread(found[SOURCES], "ms"),
-            statistics.median(several / alone for several, alone in zip(found[SOURCES], found[1], strict=True)),
+            spread(values[SOURCES], "ms"),
+            statistics.median(several / alone for several, alone in zip(values[SOURCES], values[1], strict=True)),
             "x",
-            f"one of them, {spread(found[1], 'ms')}",
-            most=most,
+            f"one of them, {spread(values[1], 'ms')}",
+            upper_limit=limit,
         )
-        for name, found, most in (("CPU", cpu, CPU_LIMIT), ("time", took, TIME_LIMIT))
+        for name, values, limit in (("CPU", cpu, CPU_LIMIT), ("time", took, TIME_LIMIT))
     ]
     return figures, {"cpu_ms": cpu, "time_ms": took}
 
@@ -97,7 +97,7 @@ def serve() -> None:
             """Measurements end in the middle of an exchange."""
 
     path = f"/get/{SERIES}"
-    _Slow.answers = {path: made(path)}
+    _Slow.answers = {path: response_of(path)}
     with Server(("127.0.0.1", 0), _Slow) as listening:
         print(listening.server_address[1], flush=True)
         listening.serve_forever()

@@ -11,13 +11,13 @@ Every 20 to 40 seconds, by chance from a seed, one of these, each once before an
 Meanwhile half of the cycles of 3 scorers fail. The fleet has 10 scorers for each cluster, so that is a larger share
 than 3 of 50. No result is to be lost: as many cycles end as `lost` as ticks reached no agent, which is possible in the
 moment in which Redis ends. No cycle of the other scorers is to end as `error`, and their scores are never older than 2
-intervals and the time for which a fault held them up. That time is the fault's own, without what the product needs to
-be at work again.
+intervals and the time for which a fault held them up. Only the fault's own duration counts, without the time that the
+product needs to recover.
 
-Memory is flat when the first and the last tenth of the time after the warm-up differ by 5 % at most. What Redis holds
-is judged when there was time for all histories to hold nothing from before the soak: 25 minutes, and as much again.
-A process that was killed begins anew, so this sees what piles up in Redis, and what a process takes that reads it: a
-leak that needs hours in one process is for a run without kills.
+Memory is flat when the first and the last tenth of the time after the warm-up differ by 5 % at most. The memory of
+Redis is judged only after all histories have been overwritten since the start of the soak: 25 minutes, and as much
+again. A process that was killed begins anew, so this sees what piles up in Redis, and what a process takes that reads
+it: a leak that needs hours in one process is for a run without kills.
 """
 
 from __future__ import annotations
@@ -100,17 +100,17 @@ class Soak:
         self._world.player.tell("bad")
         scraper.join(130)
 
-    def _gap(self, left: float) -> float:
+    def _gap(self, remaining_seconds: float) -> float:
         """Seconds until the next fault; shorter where each kind would not have its turn."""
         shortest, longest = _BETWEEN
-        missing = len(self._kinds) - len({fault.kind for fault in self._faults})
+        missing_kinds = len(self._kinds) - len({fault.kind for fault in self._faults})
         gap = self._random.uniform(shortest, longest)
-        return max(shortest, min(gap, (left - _LAST) / missing)) if missing > 0 else gap
+        return max(shortest, min(gap, (remaining_seconds - _LAST) / missing_kinds)) if missing_kinds > 0 else gap
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.5))
+        while (remaining_seconds := end - time.monotonic()) > 0:
+            time.sleep(min(remaining_seconds, 0.5))
             self._deaths += [f"{what} at {time.time() - self._began:.0f} s" for what in self._world.processes.revive()]
 
     # --- faults ----------------------------------------------------------------------------------------------------
@@ -126,16 +126,16 @@ class Soak:
         again = self._world.processes.kill(name)
         self._wait(self._random.uniform(*_AWAY))
         again()
-        fault.ended = time.time()
+        fault.ended_at = time.time()
 
     def _restart_redis(self) -> None:
         fault = self._begin("redis")
         self._world.stop_redis()
         self._wait(self._random.uniform(*_AWAY))
         self._world.start_redis()
-        fault.ended = time.time()
+        fault.ended_at = time.time()
 
-    def _hide_store(self, left: float) -> None:
+    def _hide_store(self, remaining_seconds: float) -> None:
         fault = self._begin("store", holds_up=False)
         folder = self._world.out / "clusters"
         objects = folder.readlink()
@@ -143,34 +143,34 @@ class Soak:
         # step: what was not there for a moment would be made anew by who writes.
         _link(folder, Path(folder.name))
         try:
-            self._wait(min(self._random.uniform(*_STORE_AWAY), left))
+            self._wait(min(self._random.uniform(*_STORE_AWAY), remaining_seconds))
         finally:
             _link(folder, objects)
-            fault.ended = time.time()
+            fault.ended_at = time.time()
 
-    def _quieten(self, left: float) -> None:
+    def _quieten(self, remaining_seconds: float) -> None:
         """The next fault does not wait for the end of this one."""
         now = time.time()
-        still = {cluster for fault in self._faults if fault.ended > now for cluster in fault.clusters}
-        others = [cluster for cluster in self._world.clusters if cluster not in still]
-        chosen = self._random.sample(others, max(1, round(_QUIET_SHARE * len(others))))
-        seconds = min(self._random.uniform(*_QUIET), left)
-        fault = self._begin("clusters", *chosen)
-        self._world.player.tell("quiet", f"{seconds:.1f}", *chosen)
-        fault.ended = fault.began + seconds
+        still = {cluster for fault in self._faults if fault.ended_at > now for cluster in fault.clusters}
+        other_clusters = [cluster for cluster in self._world.clusters if cluster not in still]
+        quiet_clusters = self._random.sample(other_clusters, max(1, round(_QUIET_SHARE * len(other_clusters))))
+        seconds = min(self._random.uniform(*_QUIET), remaining_seconds)
+        fault = self._begin("clusters", *quiet_clusters)
+        self._world.player.tell("quiet", f"{seconds:.1f}", *quiet_clusters)
+        fault.ended_at = fault.began + seconds
 
     # --- what is judged --------------------------------------------------------------------------------------------
 
     def figures(self, name: str, books: Books) -> tuple[list[Figure], dict[str, Any]]:
         """Rows and details, after the last run has ended."""
         self._judge.survey()
-        seen = self._judge.seen
-        ended = self._outcomes() - self._first
+        judged = self._judge.seen
+        outcome_counts = self._outcomes() - self._first
         # A tick is delivered at most once: what Redis had not passed on when it ended has no result.
-        sent = int(self._world.client.hget(keys.BEAT_STATS, "ticks") or 0)
-        unreached = sent - self._world.player.counts["ticks"]
+        ticks_sent = int(self._world.client.hget(keys.BEAT_STATS, "ticks") or 0)
+        unreached = ticks_sent - self._world.player.counts["ticks"]
         lost = sum(state.count("lost") for state in Pairs(self._world.client).states(self._world.pairs)) - unreached
-        text = ", ".join(f"{outcome} {ended[outcome]}" for outcome in OUTCOMES if ended[outcome])
+        text = ", ".join(f"{outcome} {outcome_counts[outcome]}" for outcome in OUTCOMES if outcome_counts[outcome])
         twice, differ = self._twice(), self._differing()
         rejected = dict(self._world.client.hgetall(keys.REJECTED))
         faults = counted(fault.kind for fault in self._faults)
@@ -178,22 +178,22 @@ class Soak:
         figures = [
             Figure(
                 f"{name}: oldest score of a good scorer",
-                f"{seen.oldest:.0f} s ({seen.where}); older than {FRESH:g} intervals in {seen.old} of {seen.looks} "
-                f"looks, Redis away in {seen.away}",
-                seen.oldest_own / INTERVAL,
+                f"{judged.oldest:.0f} s ({judged.where}); older than {FRESH:g} intervals in "
+                f"{judged.old} of {judged.looks} looks, Redis away in {judged.away}",
+                judged.oldest_own / INTERVAL,
                 "intervals",
                 "without what faults held up",
-                most=FRESH,
+                upper_limit=FRESH,
             ),
             *self._memory(name),
             Figure(
                 f"{name}: results that were lost, and cycles of good scorers that failed",
                 f"{text}; {unreached} ticks of all scorers reached no agent; "
                 + ("; ".join(self._judge.losses[:10]) or "none lost"),
-                abs(lost) + ended["error"],
+                abs(lost) + outcome_counts["error"],
                 "cycles",
                 f"faults: {faults}",
-                most=0,
+                upper_limit=0,
             ),
             Figure(
                 f"{name}: books, pair by pair",
@@ -201,33 +201,33 @@ class Soak:
                 f"{books.scheduled} scheduled of {books.ticks} by beat; refused results: {rejected or 'none'}",
                 books.wrong + twice + abs(books.scheduled - books.ticks),
                 "cycles wrong",
-                most=0,
+                upper_limit=0,
             ),
             Figure(
                 f"{name}: objects that are not as their scores",
                 f"{differ} of {min(_READ, len(self._good))}",
                 differ,
                 "objects",
-                most=0,
+                upper_limit=0,
             ),
             Figure(
                 f"{name}: processes that ended by themselves",
                 "; ".join(self._deaths) or "none",
                 len(self._deaths),
                 "processes",
-                most=0,
+                upper_limit=0,
             ),
         ]
         details = {
-            "faults": [(fault.kind, fault.began - self._began, fault.ended - fault.began) for fault in self._faults],
+            "faults": [(fault.kind, fault.began - self._began, fault.ended_at - fault.began) for fault in self._faults],
             "losses": self._judge.losses,
             "unreached": unreached,
-            "outcomes": dict(ended),
-            "oldest": seen.oldest,
-            "old": seen.old,
-            "looks": seen.looks,
-            "waiting": max(seen.waiting, default=0),
-            "memory": {process: sizes[:: max(1, len(sizes) // 200)] for process, sizes in seen.memory.items()},
+            "outcomes": dict(outcome_counts),
+            "oldest": judged.oldest,
+            "old": judged.old,
+            "looks": judged.looks,
+            "waiting": max(judged.waiting, default=0),
+            "memory": {process: sizes[:: max(1, len(sizes) // 200)] for process, sizes in judged.memory.items()},
             "deaths": self._deaths,
             "player": dict(self._world.player.counts),
         }
@@ -236,10 +236,10 @@ class Soak:
     def _memory(self, name: str) -> list[Figure]:
         turned_over = float(HISTORY_LENGTH * INTERVAL) + INTERVAL
         warm_up = min(turned_over, self._seconds / 2)
-        used = "used by Redis"
-        found = {process: self._judge.trend(process, warm_up) for process in self._judge.seen.memory}
-        trends = {process: trend for process, trend in found.items() if trend is not None}
-        rss = {process: trend for process, trend in trends.items() if process not in (used, "redis")}
+        used_label = "used by Redis"
+        trend_by_process = {process: self._judge.trend(process, warm_up) for process in self._judge.seen.memory}
+        trends = {process: trend for process, trend in trend_by_process.items() if trend is not None}
+        rss = {process: trend for process, trend in trends.items() if process not in (used_label, "redis")}
         text = ", ".join(f"{process} {trend:+.1f} %" for process, trend in rss.items())
         figures = [
             Figure(
@@ -248,19 +248,19 @@ class Soak:
                 max(map(abs, rss.values()), default=float("nan")),
                 "percent",
                 "first and last tenth",
-                most=_FLAT,
+                upper_limit=_FLAT,
             )
         ]
-        if used in trends:
+        if used_label in trends:
             is_long = self._seconds >= 2 * turned_over
             figures.append(
                 Figure(
                     f"{name}: change of what Redis uses",
-                    f"{trends[used]:+.1f} %, resident {trends.get('redis', float('nan')):+.1f} %"
+                    f"{trends[used_label]:+.1f} %, resident {trends.get('redis', float('nan')):+.1f} %"
                     + ("" if is_long else "; too short to judge"),
-                    abs(trends[used]),
+                    abs(trends[used_label]),
                     "percent",
-                    most=_FLAT if is_long else None,
+                    upper_limit=_FLAT if is_long else None,
                 )
             )
         return figures
@@ -276,27 +276,29 @@ class Soak:
         """Runs of this soak that a history has more than once."""
         twice = 0
         for runs in Pairs(self._world.client).past_runs(self._world.pairs):
-            own = [run for run in runs if run_time(run) > self._began]
-            twice += len(own) - len(set(own))
+            own_runs = [run for run in runs if run_time(run) > self._began]
+            twice += len(own_runs) - len(set(own_runs))
         return twice
 
     def _differing(self) -> int:
         """Objects of some good scorers that do not say what their score says, when there was time to write them."""
-        left = self._random.sample(self._good, min(_READ, len(self._good)))
+        unwritten_pairs = self._random.sample(self._good, min(_READ, len(self._good)))
         deadline = time.monotonic() + _WRITTEN_WITHIN
-        while left and time.monotonic() < deadline:
-            left = [pair for pair in left if not self._is_written(*pair)]
+        while unwritten_pairs and time.monotonic() < deadline:
+            unwritten_pairs = [pair for pair in unwritten_pairs if not self._is_written(*pair)]
             time.sleep(0.5)
-        return len(left)
+        return len(unwritten_pairs)
 
     def _is_written(self, cluster: str, scorer: str) -> bool:
         score = Pairs(self._world.client).state(cluster, scorer).score
         file = self._world.out / "clusters" / cluster / "addonplacementscores" / f"{scorer}.yaml"
         try:
-            said = yaml.safe_load(file.read_text(encoding="utf-8"))["status"]["scores"]
+            written_scores = yaml.safe_load(file.read_text(encoding="utf-8"))["status"]["scores"]
         except FileNotFoundError:
-            said = []
-        return score is not None and sorted(score.items) == sorted((one["name"], one["value"]) for one in said)
+            written_scores = []
+        return score is not None and sorted(score.items) == sorted(
+            (score_item["name"], score_item["value"]) for score_item in written_scores
+        )
 
 
 def _link(link: Path, target: Path) -> None:

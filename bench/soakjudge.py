@@ -46,17 +46,17 @@ class Fault:
     began: float
     holds_up: bool
     clusters: frozenset[str] = frozenset()
-    ended: float = float("inf")
+    ended_at: float = float("inf")
 
     def held_up(self, cluster: str, since: float, until: float) -> float:
         """Seconds between the two in which it held this cluster up."""
         if not self.holds_up or (self.clusters and cluster not in self.clusters):
             return 0.0
-        return max(0.0, min(self.ended, until) - max(self.began, since))
+        return max(0.0, min(self.ended_at, until) - max(self.began, since))
 
     def distance(self, at: float) -> float:
         """Seconds from the fault to this moment; negative before it."""
-        return at - self.began if at < self.began else max(0.0, at - self.ended)
+        return at - self.began if at < self.began else max(0.0, at - self.ended_at)
 
 
 @dataclass
@@ -166,11 +166,11 @@ class Judge:
                 self._tell(sum(size for size, _ in resident.values()))
 
     def _look(self) -> None:
-        some = self._random.sample(self._good, min(_SOME, len(self._good)))
+        sampled_pairs = self._random.sample(self._good, min(_SOME, len(self._good)))
         with self._client.pipeline(transaction=False) as pipe:
-            for pair in some:
+            for pair in sampled_pairs:
                 pipe.hget(keys.pair_key(*pair), "score_run")
-            self._age(dict(zip(some, pipe.execute(), strict=True)))
+            self._age(dict(zip(sampled_pairs, pipe.execute(), strict=True)))
 
     def _age(self, runs: dict[Pair, str | None]) -> None:
         """Take in how old the scores of these pairs are."""
@@ -199,7 +199,7 @@ class Judge:
         """Which fault this moment belongs to."""
         if not self._faults:
             return "before the first fault"
-        fault = min(self._faults, key=lambda one: abs(one.distance(at)))
+        fault = min(self._faults, key=lambda candidate: abs(candidate.distance(at)))
         distance = fault.distance(at)
         if distance == 0:
             return f"{at - fault.began:.1f} s into {fault.kind}"

@@ -93,8 +93,8 @@ def apart(*values: object) -> dict[str, Any]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", "bench.stages", "--stages", *map(str, values)]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found: dict[str, Any] = json.loads(output)
-    return found
+    measured: dict[str, Any] = json.loads(output)
+    return measured
 
 
 def figure(row: dict[str, Any]) -> Figure:
@@ -106,7 +106,7 @@ def figure(row: dict[str, Any]) -> Figure:
         statistics.median(row["ratios"]),
         "x",
         f"moving the same bytes, {spread(row['move_ms'], 'ms')}",
-        most=LIMITS[series] if results == FEW else None,
+        upper_limit=LIMITS[series] if results == FEW else None,
     )
 
 

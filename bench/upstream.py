@@ -45,7 +45,7 @@ class Size:
     scorers: int
     series: int
     results: int
-    least: float
+    lower_limit: float
 
     @property
     def names(self) -> list[str]:
@@ -65,7 +65,7 @@ class Upstream:
         self._log = log
         self._ended = 0
 
-    def ended(self) -> int:
+    def finished_cycles(self) -> int:
         """Cycles so far. Raises RuntimeError when one failed, or the agent has ended."""
         if self._running.poll() is not None:
             raise RuntimeError(f"upstream's agent has ended: {self._log.read().decode()}")
@@ -78,9 +78,9 @@ class Upstream:
 
     def next(self) -> tuple[int, float]:
         """Cycles and seconds of CPU so far, at the end of a cycle: a part of one counts for nothing."""
-        before = self.ended()
-        wait_for(lambda: self.ended() > before, 60, "a cycle of upstream's agent")
-        return self.ended(), cpu(self.process)
+        before = self.finished_cycles()
+        wait_for(lambda: self.finished_cycles() > before, 60, "a cycle of upstream's agent")
+        return self.finished_cycles(), cpu(self.process)
 
     def turn(self) -> float:
         """Milliseconds of CPU a cycle, while it runs."""
@@ -99,21 +99,21 @@ def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
         cluster = plane.cluster()
         summaries = []
         for name in size.names:
-            made = summary(name, url, size.series, size.results)
-            more = {"scoring_interval": 1, "score_dimension_format": "${pod}"}
-            summaries.append(made.model_copy(update=more).model_dump(mode="json", by_alias=True))
+            new_summary = summary(name, url, size.series, size.results)
+            scorer_fields = {"scoring_interval": 1, "score_dimension_format": "${pod}"}
+            summaries.append(new_summary.model_copy(update=scorer_fields).model_dump(mode="json", by_alias=True))
         (Path(folder) / "summaries").write_text(json.dumps(summaries))
         plane.kubectl("create", "namespace", NAMESPACE)
         plane.kubectl("create", "configmap", CONFIG, "-n", NAMESPACE, f"--from-file={folder}/summaries")
         command = [str(binary), "agent", f"--kubeconfig={plane.kubeconfig}", f"--hub-kubeconfig={plane.kubeconfig}"]
         command += [f"--cluster-name={cluster}", f"--addon-namespace={NAMESPACE}", f"--component-namespace={NAMESPACE}"]
         log = Path(folder) / "log"
-        with process(command, {"PATH": "/usr/bin:/bin"}, log) as running, log.open("rb") as said:
-            found = Upstream(running, said)
+        with process(command, {"PATH": "/usr/bin:/bin"}, log) as running, log.open("rb") as log_stream:
+            upstream_agent = Upstream(running, log_stream)
             try:
-                found.next()
-                found.process.send_signal(signal.SIGSTOP)
-                yield found
+                upstream_agent.next()
+                upstream_agent.process.send_signal(signal.SIGSTOP)
+                yield upstream_agent
             finally:
                 # A process that stands still does not hear that it is to end.
                 running.send_signal(signal.SIGCONT)
@@ -138,12 +138,12 @@ def measure(binary: Path, quick: bool) -> Measurement:
         ):
             ours(running, size), other.turn()
             turns = [(ours(running, size), other.turn()) for _ in range(2 if quick else 8)]
-            here, there = (one.memory_info().rss / MEGABYTE for one in (running.agent, other.process))
+            here, there = (process.memory_info().rss / MEGABYTE for process in (running.agent, other.process))
         mine, theirs = zip(*turns, strict=True)
         name = f"CPU of a whole cycle, {size.series:,} x {POINTS} samples and {size.results:,} results"
         ratio = statistics.median(go / python for python, go in turns)
         against = f"upstream's agent, {spread(theirs, 'ms')}; memory {there:.0f} MiB, here {here:.0f}"
-        figures.append(Figure(name, spread(mine, "ms"), ratio, "x cheaper", against, least=size.least))
+        figures.append(Figure(name, spread(mine, "ms"), ratio, "x cheaper", against, lower_limit=size.lower_limit))
         details.append({"series": size.series, "results": size.results, "ms": mine, "upstream_ms": theirs})
     return figures, details
 

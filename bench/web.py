@@ -1,4 +1,4 @@
-"""What it costs to look at a large fleet in the page: each kind of page, and 200 open pages that poll what they show.
+"""Cost of viewing a large fleet on the page: each kind of page, and 200 open pages that poll their content.
 
     python -m bench.web [--quick] [--strict] [--json FILE]
 
@@ -56,32 +56,32 @@ def measure(quick: bool) -> Measurement:
             _wait(url)
             first = _asked(page, url, "/")[1]
             views = {path: _view(page, url, path) for path in PATHS}
-            following = _polled(page, url, client, QUICK_WATCHED if quick else WATCHED)
+            polling = _polled(page, url, client, QUICK_WATCHED if quick else WATCHED)
             highest = highest_memory(page.pid)
     pairs = clusters * SCORERS
     dearest = max(views, key=lambda path: views[path][0])
     slowest = max(views, key=lambda path: views[path][1])
     largest = max(views, key=lambda path: views[path][2])
-    used, news = following
+    cpu_share, news = polling
     figures = [
-        Figure(f"first page of {pairs:,} after the start", f"{first:.2f} s", first, "s", most=FIRST_VIEW),
+        Figure(f"first page of {pairs:,} after the start", f"{first:.2f} s", first, "s", upper_limit=FIRST_VIEW),
         _figure("dearest page, CPU", views[dearest][0], dearest, VIEW_CPU),
         _figure("slowest page", views[slowest][1], slowest, FIRST_VIEW),
-        Figure("largest page, elements", f"{views[largest][2]:,}, {largest}", views[largest][2], "", most=NODES),
-        Figure("highest memory", f"{highest / 1e6:.0f} MB", highest, "B", most=MEMORY),
+        Figure("largest page, elements", f"{views[largest][2]:,}, {largest}", views[largest][2], "", upper_limit=NODES),
+        Figure("highest memory", f"{highest / 1e6:.0f} MB", highest, "B", upper_limit=MEMORY),
         Figure(
             f"{OPEN} open pages, {CHANGES} changes a second",
-            f"{100 * used:.1f} % of a core, {news:,} answers with something new",
-            used,
+            f"{100 * cpu_share:.1f} % of a core, {news:,} answers with something new",
+            cpu_share,
             "cores",
-            most=POLL_CPU,
+            upper_limit=POLL_CPU,
         ),
     ]
-    return figures, {"views": views, "first": first, "polled": following, "memory": highest}
+    return figures, {"views": views, "first": first, "polled": polling, "memory": highest}
 
 
-def _figure(name: str, seconds: float, path: str, most: float) -> Figure:
-    return Figure(name, f"{seconds * 1000:.0f} ms, {path}", seconds, "s", most=most)
+def _figure(name: str, seconds: float, path: str, limit: float) -> Figure:
+    return Figure(name, f"{seconds * 1000:.0f} ms, {path}", seconds, "s", upper_limit=limit)
 
 
 def _wait(url: str) -> None:
@@ -127,8 +127,8 @@ def _polled(page: subprocess.Popen[bytes], url: str, client: redis.Redis, second
         tags[number] = answer.headers["ETag"]
         return bool(answer.status_code == 200)
 
-    watched, ended = psutil.Process(page.pid), threading.Event()
-    worker = threading.Thread(target=_change, args=(client, ended))
+    watched, changes_ended = psutil.Process(page.pid), threading.Event()
+    worker = threading.Thread(target=_change, args=(client, changes_ended))
     worker.start()
     try:
         with ThreadPoolExecutor(8) as pool:
@@ -140,14 +140,14 @@ def _polled(page: subprocess.Popen[bytes], url: str, client: redis.Redis, second
                 time.sleep(max(0.0, began + passed + EVERY - time.monotonic()))
             return (cpu(watched) - before) / (time.monotonic() - began), news
     finally:
-        ended.set()
+        changes_ended.set()
         worker.join()
 
 
-def _change(client: redis.Redis, ended: threading.Event) -> None:
+def _change(client: redis.Redis, changes_ended: threading.Event) -> None:
     """Pairs get newer scores, as results workers would write them."""
     number = 0
-    while not ended.wait(1.0):
+    while not changes_ended.wait(1.0):
         now = time.time()
         with client.pipeline(transaction=False) as pipe:
             for _ in range(CHANGES):

@@ -5,7 +5,7 @@
 3,500 clusters with 10 scorers every 30 s send 1,167 results a second. Here `--clusters` clusters send as many, each of
 its 10 scorers that much more often; the objects are fewer, and renewals are left out with them, but each result and
 each write costs the same. `--changing` percent of the results have other values than the one before. Every result has
-10 items. They are made before; while it is measured they are only put into mailboxes.
+10 items. Results are signed beforehand; during the measurement they are only put into mailboxes.
 
 Seen are the results taken in per second, the writes, how many objects were waiting for theirs, and the CPU of each
 process. On a machine with two cores it is the machine that is measured.
@@ -90,7 +90,7 @@ class SendingClusters:
 
     def results(self, count: int, changing: float) -> list[tuple[str, bytes]]:
         """(cluster, result) of all pairs in turn; their runs are opened as beat does."""
-        made: list[tuple[str, bytes]] = []
+        signed_results: list[tuple[str, bytes]] = []
         opened: dict[str, float] = {}
         scheduled: Counter[str] = Counter()
         for number in range(count):
@@ -101,13 +101,13 @@ class SendingClusters:
             result = self._result(*pair)
             opened[keys.run_member(*pair, result.run)] = time.time() + 3600
             scheduled[keys.pair_key(*pair)] += 1
-            made.append((pair[0], messages.sign(result, self._keys[pair[0]])))
+            signed_results.append((pair[0], messages.sign(result, self._keys[pair[0]])))
         with self._client.pipeline() as pipe:
             pipe.zadd(keys.OPEN_RUNS, opened)
             for name, number in scheduled.items():
                 pipe.hincrby(name, "n:scheduled", number)
             pipe.execute()
-        return made
+        return signed_results
 
     def _result(self, cluster: str, scorer: str) -> messages.Result:
         self._at += 0.001
@@ -126,8 +126,8 @@ class SendingClusters:
 
 def stats(client: redis.Redis) -> Counter[str]:
     """The writers' counters."""
-    found = {str(name): str(text) for name, text in client.hgetall(keys.WRITE_STATS).items()}
-    return Counter({name: int(text) for name, text in found.items() if text.isdecimal()})
+    stats_fields = {str(name): str(text) for name, text in client.hgetall(keys.WRITE_STATS).items()}
+    return Counter({name: int(text) for name, text in stats_fields.items() if text.isdecimal()})
 
 
 def waiting(client: redis.Redis) -> int:
@@ -182,23 +182,28 @@ def serve() -> int:
     return 0
 
 
-def feed(client: redis.Redis, fleet: SendingClusters, made: list[tuple[str, bytes]], rate: float) -> tuple[int, int]:
+def feed(
+    client: redis.Redis, fleet: SendingClusters, signed_results: list[tuple[str, bytes]], rate: float
+) -> tuple[int, int]:
     """Let the results arrive at this pace; the largest number of results and of objects that waited."""
-    most = objects = sent = 0
+    peak_results = objects = sent_count = 0
     turns: Counter[str] = Counter()
     began = time.monotonic()
-    while sent < len(made):
-        due = min(int((time.monotonic() - began) * rate), len(made))
+    while sent_count < len(signed_results):
+        due = min(int((time.monotonic() - began) * rate), len(signed_results))
         with client.pipeline(transaction=False) as pipe:
-            for cluster, text in made[sent:due]:
+            for cluster, text in signed_results[sent_count:due]:
                 pipe.set(keys.mail_slot(cluster, turns[cluster] % keys.MAIL_SLOTS), text)
                 pipe.set(keys.mail_flag(cluster), turns[cluster] % keys.MAIL_SLOTS)
                 turns[cluster] += 1
             pipe.execute()
-        sent = due
-        most, objects = max(most, results_waiting(client, fleet.clusters)), max(objects, waiting(client))
+        sent_count = due
+        peak_results, objects = (
+            max(peak_results, results_waiting(client, fleet.clusters)),
+            max(objects, waiting(client)),
+        )
         time.sleep(_PACE)
-    return most, objects
+    return peak_results, objects
 
 
 def measure(clusters: int, rate: int, seconds: int, workers: int, changing: float) -> Measurement:
@@ -235,21 +240,23 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
             feed(client, fleet, first, 1000.0)
             wait_for(lambda: stats(client)["written"] >= len(fleet.pairs), 600, "every object once", interval=0.5)
             fleet.changes = 0
-            made = fleet.results(rate * seconds, changing)
+            signed_results = fleet.results(rate * seconds, changing)
             processes = {
                 "results workers": started,
                 "score writer": [psutil.Process(writer.pid)],
                 "redis": [psutil.Process(server.pid)],
             }
             processes |= {name: [psutil.Process(pid)] for name, pid in plane.pids.items()}
-            before = {name: cpu(*found) for name, found in processes.items()}
+            before = {name: cpu(*watched) for name, watched in processes.items()}
             counted, began = stats(client), time.monotonic()
-            results, objects = feed(client, fleet, made, rate)
+            results, objects = feed(client, fleet, signed_results, rate)
             wait_for(lambda: results_waiting(client, fleet.clusters) == 0, 600, "empty mailboxes")
             took = time.monotonic() - began
             wait_for(lambda: waiting(client) == 0, 600, "all objects written")
             settled = time.monotonic() - began
-            used = {name: round((cpu(*found) - before[name]) / settled, 3) for name, found in processes.items()}
+            cores_by_name = {
+                name: round((cpu(*watched) - before[name]) / settled, 3) for name, watched in processes.items()
+            }
         counted = stats(client) - counted
         rejected = client.hgetall(keys.REJECTED)
     details: dict[str, Any] = {
@@ -261,16 +268,16 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
         "most_results_waiting": results,
         "most_objects_waiting": objects,
         "writer": dict(counted),
-        "cores": used,
+        "cores": cores_by_name,
     }
     reached = rate * seconds / took
     text = f"{counted['written']} writes, {counted['coalesced']} coalesced; at most {objects} objects waited"
-    cores = ", ".join(f"{name} {share:.2f}" for name, share in used.items())
+    cores = ", ".join(f"{name} {share:.2f}" for name, share in cores_by_name.items())
     figures = [
         Figure(
             f"results taken in at {rate}/s, {100 * changing:g} % changing", f"{reached:.0f}/s; {text}", reached, "/s"
         ),
-        Figure("cores used", cores, sum(used.values()), "cores"),
+        Figure("cores used", cores, sum(cores_by_name.values()), "cores"),
     ]
     return figures, details
 

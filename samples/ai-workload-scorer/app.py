@@ -64,13 +64,15 @@ class Config(BaseModel):
     @property
     def keys(self) -> list[Key]:
         """All that is scored, in the order of the file."""
-        return [(one.name, device) for one in self.applications for device in one.device_candidates]
+        return [
+            (application.name, device) for application in self.applications for device in application.device_candidates
+        ]
 
     def application(self, pod: str) -> Application | None:
         """The first application of which a pattern fits the name of the pod."""
-        for one in self.applications:
-            if any(fnmatchcase(pod, pattern) for pattern in one.pod_alias):
-                return one
+        for application in self.applications:
+            if any(fnmatchcase(pod, pattern) for pattern in application.pod_alias):
+                return application
         return None
 
     def device(self, profile: str) -> str:
@@ -78,7 +80,7 @@ class Config(BaseModel):
 
         The memory in the name of one and the same profile differs: `3g.47gb` is `3g.48gb` for another driver.
         """
-        devices = [device for one in self.applications for device in one.device_candidates]
+        devices = [device for application in self.applications for device in application.device_candidates]
         if not profile or profile in devices:
             return profile or WHOLE
         slices = profile.partition(".")[0]
@@ -148,50 +150,50 @@ app = ScorerApp(power, performance, title="ai-workload-scorer")
 @power.score
 def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
     """The headroom of every application on every device of its, and what was not counted."""
-    times = np.unique(np.concatenate([np.empty(0), *(one.finite().times for one in series)]))
+    times = np.unique(np.concatenate([np.empty(0), *(item.finite().times for item in series)]))
     # Series of one range query share their times: a time that is missing from one was missed by its scrape.
     patience = HORIZON_LENGTH * float(np.median(np.diff(times))) if times.size > 1 else 0.0
     nodes: dict[str, Watts] = {}
-    own: dict[Key, dict[str, Watts]] = defaultdict(dict)
-    for one in series:
-        node, pod = one.labels.get("Hostname", ""), one.labels.get("exported_pod", "")
+    power_by_node: dict[Key, dict[str, Watts]] = defaultdict(dict)
+    for item in series:
+        node, pod = item.labels.get("Hostname", ""), item.labels.get("exported_pod", "")
         if not node or not pod:
-            yield one.skip("no_exported_pod" if node else "no_hostname")
+            yield item.skip("no_exported_pod" if node else "no_hostname")
             continue
-        known = one.finite()
-        if known.is_empty:
+        samples = item.finite()
+        if samples.is_empty:
             continue
-        watts = drawn(known, times, patience)
+        watts = drawn(samples, times, patience)
         if np.isnan(watts[-1:]).any():
             # The workload draws nothing any more; what it drew says what another one will.
-            yield one.skip("ended")
+            yield item.skip("ended")
         else:
             nodes[node] = added(nodes.get(node), watts)
         application = config.application(pod)
         if application is not None:
-            key = application.name, config.device(one.labels.get("GPU_I_PROFILE", ""))
-            own[key][node] = added(own[key].get(node), watts)
+            key = application.name, config.device(item.labels.get("GPU_I_PROFILE", ""))
+            power_by_node[key][node] = added(power_by_node[key].get(node), watts)
     base = sum(expected(times, watts) for watts in nodes.values())
     for key in config.keys:
-        highest = highest_mean(list(own.get(key, {}).values()))
+        highest = highest_mean(list(power_by_node.get(key, {}).values()))
         yield Score(
             OFFSET if highest is None else headroom(highest + base),
             {"app": key[0], "device": key[1]},
         )
 
 
-def drawn(known: Series, times: Watts, patience: float) -> Watts:
+def drawn(samples: Series, times: Watts, patience: float) -> Watts:
     """Return the watts of a series, which is not empty and has no NaN, at all these times; NaN while it did not run.
 
     A workload runs from its first sample on, across gaps of at most `patience` seconds, whose watts are on a straight
     line; after the last sample it goes on for the same time.
     """
-    order = np.argsort(known.times, kind="stable")
-    seen = known.times[order]
-    watts = np.interp(times, seen, known.values[order], left=np.nan)
-    following = np.append(seen, times[-1])[np.searchsorted(seen, times)]
-    last = seen[np.maximum(np.searchsorted(seen, times, side="right") - 1, 0)]
-    watts[following - last > patience] = np.nan
+    order = np.argsort(samples.times, kind="stable")
+    sample_times = samples.times[order]
+    watts = np.interp(times, sample_times, samples.values[order], left=np.nan)
+    next_times = np.append(sample_times, times[-1])[np.searchsorted(sample_times, times)]
+    last = sample_times[np.maximum(np.searchsorted(sample_times, times, side="right") - 1, 0)]
+    watts[next_times - last > patience] = np.nan
     return watts
 
 
@@ -205,9 +207,9 @@ def added(sum_so_far: Watts | None, watts: Watts) -> Watts:
 
 def expected(times: Watts, watts: Watts) -> float:
     """Mean watts of a node in the steps to come."""
-    known = Series({}, times, watts).finite()
-    found = forecast(known, horizon=HORIZON_LENGTH, least=MIN_LENGTH)
-    return float(known.values.mean() if isinstance(found, Skipped) else found.values.mean())
+    samples = Series({}, times, watts).finite()
+    prediction = forecast(samples, horizon=HORIZON_LENGTH, least=MIN_LENGTH)
+    return float(samples.values.mean() if isinstance(prediction, Skipped) else prediction.values.mean())
 
 
 def highest_mean(nodes: list[Watts]) -> float | None:
@@ -233,17 +235,17 @@ def speed(series: list[Series]) -> Iterator[Score | Skipped]:
     nothing to do is not slow.
     """
     measured: dict[Key, float] = {}
-    if any(one.full_tokens_per_second for one in config.applications):
-        for one in series:
-            pod = one.labels.get("pod", "")
+    if any(application.full_tokens_per_second for application in config.applications):
+        for item in series:
+            pod = item.labels.get("pod", "")
             if not pod:
-                yield one.skip("no_pod")
+                yield item.skip("no_pod")
                 continue
             application = config.application(pod)
-            rates = one.finite().values
+            rates = item.finite().values
             if application is None or not application.full_tokens_per_second or not rates.size:
                 continue
-            key = application.name, config.device(one.labels.get("GPU_I_PROFILE", ""))
+            key = application.name, config.device(item.labels.get("GPU_I_PROFILE", ""))
             reached = min(100.0, 100 * float(rates.max()) / application.full_tokens_per_second)
             measured[key] = max(reached, measured.get(key, 0.0))
     for row in config.static_score.performance:

@@ -37,17 +37,20 @@ def fetch(request: Request[CsvOptions]) -> Iterator[Series]:
         request.check()
     is_range = request.start < request.end
     for labels, samples in series.items():
-        known = sorted(sample for sample in samples if sample[0] <= request.end)
-        yield Series(dict(labels), [one for one in known if one[0] >= request.start] if is_range else known[-1:])
+        past_samples = sorted(sample for sample in samples if sample[0] <= request.end)
+        yield Series(
+            dict(labels),
+            [sample for sample in past_samples if sample[0] >= request.start] if is_range else past_samples[-1:],
+        )
 
 
 def _rows(body: bytes, options: CsvOptions) -> Iterator[tuple[int, dict[str, str]]]:
     """Each line with its number. A message never quotes the answer: a server may repeat in it what it was sent."""
     try:
         rows = csv.DictReader(io.StringIO(body.decode("utf-8-sig")), delimiter=options.delimiter)
-        missing = {options.time_column, options.value_column} - set(rows.fieldnames or ())
-        if missing:
-            raise SourceError(f"the first line has no column {' and no column '.join(sorted(missing))}")
+        missing_columns = {options.time_column, options.value_column} - set(rows.fieldnames or ())
+        if missing_columns:
+            raise SourceError(f"the first line has no column {' and no column '.join(sorted(missing_columns))}")
         for row in rows:
             if None in row or None in row.values():
                 raise SourceError(f"line {rows.line_num}: it has not as many fields as the first line")

@@ -97,8 +97,8 @@ def read_template() -> Template:
         template = Template(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ScorerError(f"cannot read the prompt {file}: {error}") from None
-    known = {"labels", "context", "samples"}
-    if not template.is_valid() or not {"samples"} <= set(template.get_identifiers()) <= known:
+    fields = {"labels", "context", "samples"}
+    if not template.is_valid() or not {"samples"} <= set(template.get_identifiers()) <= fields:
         raise ScorerError(
             f"the prompt {file} must have $samples and may have $labels and $context, and no other $name; "
             "a dollar sign is $$"
@@ -191,13 +191,13 @@ def authorization() -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def prompt(known: Series) -> str:
+def prompt(samples: Series) -> str:
     """Return the question to the model about a series without NaN."""
-    times, values = known.times[-MAX_SAMPLES:].tolist(), known.values[-MAX_SAMPLES:].tolist()
+    times, values = samples.times[-MAX_SAMPLES:].tolist(), samples.values[-MAX_SAMPLES:].tolist()
     lines = (f"{time:.0f}, {value:.6g}" for time, value in zip(times, values, strict=True))
     return PROMPT.substitute(
         # As JSON: a label with a line break stays within its line.
-        labels=json.dumps(known.labels, ensure_ascii=False),
+        labels=json.dumps(samples.labels, ensure_ascii=False),
         context=CONTEXT,
         samples="\n".join(lines),
     )
@@ -296,12 +296,12 @@ def next_value(text: str) -> float | None:
     return float(number.removeprefix("\\boxed{").removesuffix("}"))
 
 
-def is_near(value: float, known: Series) -> bool:
+def is_near(value: float, samples: Series) -> bool:
     """Whether a value is in the range of the samples in the prompt, or beyond it by its width or their size at most.
 
     A model that lost its way says any number: a time, a label's, one of the prompt.
     """
-    shown = known.values[-MAX_SAMPLES:]
-    low, high = float(shown.min()), float(shown.max())
+    recent_values = samples.values[-MAX_SAMPLES:]
+    low, high = float(recent_values.min()), float(recent_values.max())
     width = max(high - low, abs(low), abs(high))
     return low - width <= value <= high + width

@@ -23,17 +23,17 @@ OLDER_NAMES: Final = {"cpu": "cpuAvailable", "mem": "memAvailable"}
 
 def maxima(environment: Mapping[str, str]) -> dict[str, float]:
     """The limits in force. Raises ValueError naming the variable that is not a positive number."""
-    found: dict[str, float] = {}
+    maxima_by_kind: dict[str, float] = {}
     for kind, (variable, default) in MAXIMA.items():
         text = environment.get(variable, "").strip()
         try:
-            found[kind] = float(text) if text else float(default)
+            maxima_by_kind[kind] = float(text) if text else float(default)
         except ValueError:
-            found[kind] = math.nan
-        if not 0 < found[kind] < math.inf:
+            maxima_by_kind[kind] = math.nan
+        if not 0 < maxima_by_kind[kind] < math.inf:
             msg = f"{variable}: {text!r} is not a number above 0"
             raise ValueError(msg)
-    return found
+    return maxima_by_kind
 
 
 def normalised(value: float, maximum: float, minimum: float = 0.0) -> int:
@@ -63,10 +63,10 @@ def usage(series: list[Series]) -> Iterable[Score]:
     for kind, resource in RESOURCES.items():
         nodes: list[float] = []
         clusters: list[float] = []
-        for one in series:
-            known = one.finite()
-            if one.labels.get("resource") == resource and not known.is_empty:
-                (nodes if one.labels.get("node") else clusters).append(float(known.values[-1]))
+        for item in series:
+            samples = item.finite()
+            if item.labels.get("resource") == resource and not samples.is_empty:
+                (nodes if item.labels.get("node") else clusters).append(float(samples.values[-1]))
         if not nodes and not clusters:
             continue
         available = {

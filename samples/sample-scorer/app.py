@@ -41,7 +41,7 @@ def mean(series: list[Series]) -> Iterable[Score]:
     The mean of values of which one is NaN (a ratio 0/0, say) is NaN, and the library leaves such a result out: a score
     must be a number.
     """
-    for one in series:
+    for item in series:
         # Values of 1e308 have no mean that is a number either.
         with np.errstate(over="ignore"):
-            yield one.score(0.0 if one.is_empty else one.values.mean(), meta=META)
+            yield item.score(0.0 if item.is_empty else item.values.mean(), meta=META)

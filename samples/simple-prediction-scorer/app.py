@@ -51,21 +51,23 @@ def predict(series: list[Series]) -> Iterable[Score | Skipped]:
     If several results have one name the framework takes the last one, so a namespace is as close to the threshold as
     the closest of its pods.
     """
-    newest = max((float(one.times.max()) for one in series if not one.is_empty), default=0.0)
-    given = [prediction(one, newest) for one in series]
-    yield from (one for one in given if isinstance(one, Skipped))
-    yield from sorted((one for one in given if isinstance(one, Score)), key=lambda score: score.value)
+    newest = max((float(item.times.max()) for item in series if not item.is_empty), default=0.0)
+    predictions = [prediction(item, newest) for item in series]
+    yield from (predicted for predicted in predictions if isinstance(predicted, Skipped))
+    yield from sorted(
+        (predicted for predicted in predictions if isinstance(predicted, Score)), key=lambda score: score.value
+    )
 
 
-def prediction(one: Series, newest: float) -> Score | Skipped:
+def prediction(series: Series, newest: float) -> Score | Skipped:
     """The score of one series; `newest` is the time of the newest sample of all series."""
-    found = forecast(one, horizon=HORIZON_LENGTH, lags=LAGS, least=MIN_LENGTH)
-    if isinstance(found, Skipped):
-        return found
-    if newest - float(one.finite().times.max()) > HORIZON_LENGTH * found.step:
+    prediction_result = forecast(series, horizon=HORIZON_LENGTH, lags=LAGS, least=MIN_LENGTH)
+    if isinstance(prediction_result, Skipped):
+        return prediction_result
+    if newest - float(series.finite().times.max()) > HORIZON_LENGTH * prediction_result.step:
         # Its pod is gone: what would be forecast has passed already.
-        return one.skip("ended")
-    return one.score(likelihood(float(found.values.max())), meta=meta(one.labels))
+        return series.skip("ended")
+    return series.score(likelihood(float(prediction_result.values.max())), meta=meta(series.labels))
 
 
 def likelihood(highest: float) -> float:
@@ -79,8 +81,8 @@ def likelihood(highest: float) -> float:
 
 def meta(labels: dict[str, str]) -> str:
     """Return the parameters of the score as base64 of JSON: the text shall pass as a label and as part of a name."""
-    known = "_".join(labels.get(name, "unknown") for name in ("node", "namespace", "pod"))
+    label = "_".join(labels.get(name, "unknown") for name in ("node", "namespace", "pod"))
     text = json.dumps(
-        {"predictor_label": known, "alpha": ALPHA, "threshold": THRESHOLD}, separators=(",", ":"), ensure_ascii=False
+        {"predictor_label": label, "alpha": ALPHA, "threshold": THRESHOLD}, separators=(",", ":"), ensure_ascii=False
     )
     return base64.b64encode(text.encode()).decode("ascii")

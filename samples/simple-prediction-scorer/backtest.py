@@ -29,9 +29,10 @@ Errors = tuple[float, float, float, float]
 
 def read(file: Path) -> list[Series]:
     """The series in the answer of a range query."""
-    found = json.loads(file.read_bytes())["data"]["result"]
+    matrix = json.loads(file.read_bytes())["data"]["result"]
     return [
-        Series(one["metric"], *np.array([[float(at), float(value)] for at, value in one["values"]]).T) for one in found
+        Series(item["metric"], *np.array([[float(at), float(value)] for at, value in item["values"]]).T)
+        for item in matrix
     ]
 
 
@@ -43,11 +44,11 @@ def errors(series: Series) -> Iterator[Errors]:
         return
     for now in range(LEAST, len(series) - HORIZON + 1):
         past = slice(max(0, now - MOST), now)
-        found = forecast(Series({}, times[past], values[past]), horizon=HORIZON, least=LEAST)
-        if isinstance(found, Skipped):
+        prediction = forecast(Series({}, times[past], values[past]), horizon=HORIZON, least=LEAST)
+        if isinstance(prediction, Skipped):
             continue
         came = values[now : now + HORIZON]
-        guesses = found.values, np.full(HORIZON, values[now - 1])
+        guesses = prediction.values, np.full(HORIZON, values[now - 1])
         ours, same = (
             (float(np.abs(guess - came).mean()) / spread, abs(float(guess.max() - came.max())) / spread)
             for guess in guesses
@@ -59,12 +60,12 @@ def main() -> None:
     """Print a table."""
     files = [Path(name) for name in sys.argv[1:]] or [Path(__file__).parent / "recorded.json"]
     by_kind: dict[str, list[Errors]] = defaultdict(list)
-    for series in (one for file in files for one in read(file)):
+    for series in (recorded for file in files for recorded in read(file)):
         by_kind[series.labels.get("kind", "all")] += errors(series)
     print("                           error of all 10 values        error of the highest")
     print("series        forecasts   scorer   stays  ratio        scorer   stays  ratio")
-    everything = [row for rows in by_kind.values() for row in rows]
-    for kind, rows in [*sorted(by_kind.items()), *([("together", everything)] if len(by_kind) > 1 else [])]:
+    all_rows = [row for rows in by_kind.values() for row in rows]
+    for kind, rows in [*sorted(by_kind.items()), *([("together", all_rows)] if len(by_kind) > 1 else [])]:
         ours, highest, same, same_highest = (100 * np.mean(rows, axis=0)).tolist()
         print(
             f"{kind:<14}{len(rows):>9}  {ours:>6.1f}%  {same:>5.1f}%  {ours / same:>5.2f}       "

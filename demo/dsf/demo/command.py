@@ -29,19 +29,19 @@ def add(app: typer.Typer) -> None:
     app.command(rich_help_panel="Run a process")(demo)
 
 
-def _names(given: str) -> list[str]:
-    return [name for part in given.split(",") if (name := part.strip())]
+def _names(comma_separated: str) -> list[str]:
+    return [name for part in comma_separated.split(",") if (name := part.strip())]
 
 
-def _checked_names(given: str) -> str:
+def _checked_names(comma_separated: str) -> str:
     """The names in --with. Raises typer.BadParameter for an unknown name."""
     from dsf.demo.extras import EXTRAS
 
-    for name in _names(given):
+    for name in _names(comma_separated):
         if name not in EXTRAS:
-            known = ", ".join(f"{known} ({extra.help})" for known, extra in EXTRAS.items())
-            raise typer.BadParameter(f"{name!r} is not one of {known}")
-    return given
+            choices = ", ".join(f"{extra_name} ({extra.help})" for extra_name, extra in EXTRAS.items())
+            raise typer.BadParameter(f"{name!r} is not one of {choices}")
+    return comma_separated
 
 
 def demo(
@@ -117,20 +117,20 @@ def _once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started: flo
     from dsf.cli.output import console
     from dsf.demo.screen import render_table
 
-    missing: dict[str, str] = {"all": "no data yet"}
-    while missing and time.time() < started + ONCE_TIMEOUT:
+    missing_scores: dict[str, str] = {"all": "no data yet"}
+    while missing_scores and time.time() < started + ONCE_TIMEOUT:
         fleet.tick()
         try:
-            missing = report.missing(started)
+            missing_scores = report.missing_scores(started)
         except redis.RedisError as error:
-            missing = {"Redis": str(error)}
+            missing_scores = {"Redis": str(error)}
         time.sleep(TICK)
     console().print(render_table(report.lines()))
-    if not missing:
+    if not missing_scores:
         say(f"every cluster has every score, {time.time() - started:.0f} s after the start")
         return
     say(f"not every pair has a score after {ONCE_TIMEOUT:g} s:")
-    for name, why in [*missing.items(), *supervisor.troubles().items()]:
+    for name, why in [*missing_scores.items(), *supervisor.troubles().items()]:
         say(f"  {name} {why}")
     for problem in report.problems():
         say(f"  {problem}")

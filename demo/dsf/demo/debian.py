@@ -110,8 +110,8 @@ def _unpacked(program: DebianProgram, cache: Path) -> Path:
     if folder is not None:
         return folder
     # The folder is of a process that was killed: this process has the lock.
-    for left in cache.glob(".unpacking-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in cache.glob(".unpacking-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     print(
         f"dsf: {program.name} is not on PATH; unpacking Debian's package {program.package} into {cache}",
         file=sys.stderr,
@@ -155,15 +155,15 @@ def unpack(package: str, root: Path, apt: Path) -> str:
         )
         for name in ("lists/partial", "cache/archives/partial"):
             (apt / name).mkdir(parents=True, exist_ok=True)
-        own = (
+        apt_options = (
             f"Dir::State::lists={apt}/lists/",
             f"Dir::Cache={apt}/cache/",
             # Translations and software-centre data are most of an update and unused here.
             "Acquire::Languages=none",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
         )
-        _apt("update", options=own)
-        _download(package, root, own)
+        _apt("update", options=apt_options)
+        _download(package, root, apt_options)
     version = ""
     for archive in root.glob("*.deb"):
         if archive.name.startswith(f"{package}_"):
@@ -194,15 +194,15 @@ def _is_installed(name: str) -> bool:
 
 def _apt(*arguments: str, options: tuple[str, ...], folder: Path | None = None) -> str:
     # apt's sandbox user cannot write into the folder; apt would warn at every download.
-    given = [word for option in ("APT::Sandbox::User=", *options) for word in ("-o", option)]
-    return _run("apt-get", "-q", *given, *arguments, folder=folder)
+    option_words = [word for option in ("APT::Sandbox::User=", *options) for word in ("-o", option)]
+    return _run("apt-get", "-q", *option_words, *arguments, folder=folder)
 
 
 def _run(*command: str, folder: Path | None = None) -> str:
     """The output of a command. Raises ToolError with the command's own last message when it fails."""
     what = " ".join(command)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=folder,
             capture_output=True,
@@ -213,7 +213,7 @@ def _run(*command: str, folder: Path | None = None) -> str:
         )
     except subprocess.TimeoutExpired:
         raise ToolError(f"`{what}` did not end within {_TIMEOUT} s") from None
-    if done.returncode != 0:
-        reasons = re.findall(r"^(?:E: |Err:|dpkg).*", done.stderr + done.stdout, re.MULTILINE)
+    if process.returncode != 0:
+        reasons = re.findall(r"^(?:E: |Err:|dpkg).*", process.stderr + process.stdout, re.MULTILINE)
         raise ToolError(f"`{what}` failed: {reasons[-1].removeprefix('E: ') if reasons else 'no reason given'}")
-    return done.stdout
+    return process.stdout

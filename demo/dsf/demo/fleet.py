@@ -39,7 +39,7 @@ class Fleet:
         self.manifests = folder
         self.out_dir = folder / "_out"
         self.services = [ScorerService(name, ports.choose(port, name)) for name, port in _SERVICES.items()]
-        self._extras = extras.chosen(with_extras, folder)
+        self._extras = extras.selected_extras(with_extras, folder)
         self.services += [
             ScorerService(extra.sample, ports.choose(extra.port, extra.sample), extra.environment)
             for extra in self._extras

@@ -79,7 +79,7 @@ def as_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) ->
 
     out = console()
     out.print("\n".join(footer))
-    shown: dict[tuple[str, str], str] = {}
+    printed_texts: dict[tuple[str, str], str] = {}
     refresh = 0.0
     while True:
         tick()
@@ -92,8 +92,8 @@ def as_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) ->
                 lines = []
             for line in lines:
                 text = _sentence(line)
-                if shown.get((line.cluster, line.scorer)) != text:
-                    shown[line.cluster, line.scorer] = text
+                if printed_texts.get((line.cluster, line.scorer)) != text:
+                    printed_texts[line.cluster, line.scorer] = text
                     out.print(clean(text))
             out.file.flush()
         time.sleep(TICK)

@@ -1,7 +1,7 @@
 """The manifests of the demo: copied once, then edited by the user.
 
-The source is `demo/manifests` in the repository, which `docker compose up` uses as it is. There each scoring service
-has a host name; here it has a port of this machine.
+The source is `demo/manifests` in the repository, which `docker compose up` uses as it is. In that case each scoring
+service has a host name; here it has a port of this machine.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class DemoReport:
             for score in self._fleet.scores().scores
         ]
 
-    def missing(self, since: float) -> dict[str, str]:
+    def missing_scores(self, since: float) -> dict[str, str]:
         """Pair -> why it has no score with items measured after `since` (unix seconds)."""
         lines = {keys.pair(line.cluster, line.scorer): line for line in self.lines()}
         reasons = {}

@@ -72,25 +72,25 @@ class Screen:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Rich's protocol: the lines from top to bottom."""
         # The cursor needs the last line.
-        left = console.size.height - 1
+        remaining_height = console.size.height - 1
 
         def wrapped(text: str, style: str) -> _Lines:
             return console.render_lines(Text(clean(text), style=style, overflow="fold"), options, pad=False)
 
         wrong = [line for text in (*self.troubles, *causes(self.lines)) for line in wrapped(flat(text), "red")]
         places = [wrapped(text, "dim") for text in self.footer]
-        least = len(places[0]) + 1 if places else 0
+        minimum_height = len(places[0]) + 1 if places else 0
         # At least the header, some pairs, and the number of hidden ones.
-        shown = self._table(console, options, max(left - least - len(wrong), 5))
-        left -= len(shown)
-        shown += _fitting(wrong, left - least)
-        left = console.size.height - 1 - len(shown) - 1
+        visible_lines = self._table(console, options, max(remaining_height - minimum_height - len(wrong), 5))
+        remaining_height -= len(visible_lines)
+        visible_lines += _fitting(wrong, remaining_height - minimum_height)
+        remaining_height = console.size.height - 1 - len(visible_lines) - 1
         below: _Lines = []
         for place in places:
-            if len(below) + len(place) > left:
+            if len(below) + len(place) > remaining_height:
                 break
             below += place
-        for line in [*shown, *([[Segment("")], *below] if below else [])]:
+        for line in [*visible_lines, *([[Segment("")], *below] if below else [])]:
             yield from line
             yield Segment.line()
 
@@ -98,15 +98,17 @@ class Screen:
         if not self.lines:
             return console.render_lines(Text("waiting for the hub"), options, pad=False)
         lines = list(self.lines)
-        more = len(lines) + 1 - height
-        if more > 0:
+        overflow = len(lines) + 1 - height
+        if overflow > 0:
             # Failing ones first; otherwise keep the order.
             lines = sorted(lines, key=lambda line: not line.failure)[: height - 2]
-        made = console.render_lines(render_table(lines), options, pad=False)
-        if more > 0:
+        rendered_lines = console.render_lines(render_table(lines), options, pad=False)
+        if overflow > 0:
             hidden = len(self.lines) - len(lines)
-            made += console.render_lines(Text(f"and {hidden} more; `dsf scores` shows all", style="dim"), options)
-        return made
+            rendered_lines += console.render_lines(
+                Text(f"and {hidden} more; `dsf scores` shows all", style="dim"), options
+            )
+        return rendered_lines
 
 
 def _fitting(lines: _Lines, height: int) -> _Lines:

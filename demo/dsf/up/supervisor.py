@@ -40,7 +40,7 @@ class Program:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] | None = None
-    #: Whether it serves now; must not block for long. None: as soon as it runs.
+    #: Whether it serves now; must not block for long. Without a function the program is ready as soon as it runs.
     ready: Callable[[], bool] | None = None
     #: Ended after all others: they need it to shut down.
     last: bool = False

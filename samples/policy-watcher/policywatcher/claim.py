@@ -37,7 +37,7 @@ class State:
     #: Seconds of uninterrupted compliance before the claim may say so.
     stable: float
     #: Result of the newest look; None before the first.
-    seen: Compliance | None = None
+    compliance: Compliance | None = None
     #: When (on the caller's monotonic clock) the look ended that saw the present compliance first.
     since: float | None = None
     #: The present compliance has lasted for the stable time.
@@ -48,32 +48,32 @@ class State:
     #: `compliant`, because it could not be written, is wrong.
     interrupted: bool = False
 
-    def observe(self, look: Look, asked: float, answered: float) -> State:
+    def observe(self, look: Look, requested_at: float, answered: float) -> State:
         """The state after a look, with the seconds of a clock that never goes back before and after it.
 
         The result of a look was true at some moment between the two. Therefore compliance has lasted at least from the
         end of the first look to the beginning of the last one, and only that counts: an API server that takes its time
         does not shorten the stable time. A policy that was not there before, or was another one, has yet to last.
         """
-        seen = look.compliance
-        if seen is not Compliance.COMPLIANT:
-            return State(self.stable, seen, policies=look.policies, interrupted=True)
-        is_new = self.seen is not None and not look.policies <= self.policies
+        compliance = look.compliance
+        if compliance is not Compliance.COMPLIANT:
+            return State(self.stable, compliance, policies=look.policies, interrupted=True)
+        is_new = self.compliance is not None and not look.policies <= self.policies
         since = answered if self.since is None or is_new else self.since
-        settled = max(0.0, asked - since) >= self.stable
+        settled = max(0.0, requested_at - since) >= self.stable
         interrupted = (self.interrupted or is_new) and not settled
-        return State(self.stable, seen, since, settled, look.policies, interrupted)
+        return State(self.stable, compliance, since, settled, look.policies, interrupted)
 
     def missed(self) -> State:
         """The state after a failed poll: the meantime is unknown, so the stable time starts again."""
         return replace(self, since=None, settled=False)
 
-    def wanted(self, claim: str | None) -> Compliance | None:
+    def next_claim(self, claim: str | None) -> Compliance | None:
         """The value to write when the claim says `claim` (None: there is no claim); None when it is right as it is."""
-        if self.seen is None:
+        if self.compliance is None:
             return None
-        value = self.seen
-        if self.seen is Compliance.COMPLIANT and not self.settled:
+        value = self.compliance
+        if self.compliance is Compliance.COMPLIANT and not self.settled:
             if self._may_stay(claim):
                 return None
             # Policies exist, and their compliance is not certain yet.

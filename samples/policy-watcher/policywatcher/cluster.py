@@ -58,7 +58,7 @@ class Cluster:
 
     def compliance(self) -> Look:
         """Return the common compliance of all policies of the namespace. Raises ClusterError."""
-        seen: set[tuple[str, int]] = set()
+        evaluated: set[tuple[str, int]] = set()
         query: dict[str, Any] = {}
         while True:
             page = self._ask(
@@ -76,16 +76,16 @@ class Cluster:
                     return Look(Compliance.NONCOMPLIANT)
                 # The generation counts changes of spec: of a new one the status may still be about the old one.
                 metadata = policy.get("metadata") or {}
-                seen.add((str(metadata.get("uid")), int(metadata.get("generation") or 0)))
+                evaluated.add((str(metadata.get("uid")), int(metadata.get("generation") or 0)))
             token = (page.get("metadata") or {}).get("continue")
             if not token:
-                return Look(Compliance.COMPLIANT if seen else Compliance.EMPTY, frozenset(seen))
+                return Look(Compliance.COMPLIANT if evaluated else Compliance.EMPTY, frozenset(evaluated))
             query = {"_continue": token}
 
     def claim(self) -> str | None:
         """The claim's value; None when there is no claim, empty when it has no value. Raises ClusterError."""
         try:
-            found = self._ask(
+            claim = self._ask(
                 f"read ClusterClaim {self._claim}",
                 self._api.get_cluster_custom_object,
                 *_CLAIMS,
@@ -94,7 +94,7 @@ class Cluster:
             )
         except _NoSuchObjectError:
             return None
-        return str((found.get("spec") or {}).get("value") or "")
+        return str((claim.get("spec") or {}).get("value") or "")
 
     def set_claim(self, value: Compliance) -> None:
         """Write the claim; it is created when there is none. Raises ClusterError."""

@@ -28,22 +28,22 @@ class Options:
     def read(cls, environment: Mapping[str, str]) -> Options:
         """Raises OptionError."""
         return cls(
-            poll_interval=_seconds(environment, "POLL_INTERVAL_SEC", 30, least=0.1),
-            stable_duration=_seconds(environment, "STABLE_DURATION_SEC", 120, least=0),
+            poll_interval=_seconds(environment, "POLL_INTERVAL_SEC", 30, minimum=0.1),
+            stable_duration=_seconds(environment, "STABLE_DURATION_SEC", 120, minimum=0),
             claim=_name(environment, "TARGET_CLAIM_NAME", "policy-watcher-claim"),
             namespace=_name(environment, "WATCH_NAMESPACE", "default"),
         )
 
 
-def _seconds(environment: Mapping[str, str], variable: str, default: float, *, least: float) -> float:
+def _seconds(environment: Mapping[str, str], variable: str, default: float, *, minimum: float) -> float:
     text = environment.get(variable, "").strip()
     try:
         value = float(text) if text else default
     except ValueError:
         value = math.nan
     # A day: what is longer is a mistake in the unit.
-    if not least <= value <= 86_400:
-        raise OptionError(f"{variable}={text!r}; allowed is a number of seconds from {least:g} to 86400")
+    if not minimum <= value <= 86_400:
+        raise OptionError(f"{variable}={text!r}; allowed is a number of seconds from {minimum:g} to 86400")
     return value
 
 

@@ -54,18 +54,18 @@ class Watcher:
             self._problem = ""
 
     def _round(self) -> None:
-        before, asked = self.state, self._clock()
+        before, requested_at = self.state, self._clock()
         try:
             look = self._cluster.compliance()
         except ClusterError:
             self.state = before.missed()
             raise
         # Kept before the claim is asked for: that policies are not complied with counts even if that fails.
-        self.state = before.observe(look, asked, self._clock())
-        if look.compliance != before.seen:
+        self.state = before.observe(look, requested_at, self._clock())
+        if look.compliance != before.compliance:
             log.info("policies are %s", look.compliance)
         claim = self._cluster.claim()
-        value = self.state.wanted(claim)
+        value = self.state.next_claim(claim)
         if value is not None:
             self._cluster.set_claim(value)
             log.info("claim set from=%s to=%s", claim, value)

@@ -25,15 +25,15 @@ def test_benches_use_the_heap_settings_of_the_images() -> None:
 
 
 def test_figure_knows_whether_its_limit_is_met() -> None:
-    assert Figure("f", "", 1.2, "x", most=1.3).is_met is True
-    assert Figure("f", "", 1.31, "x", most=1.3).is_met is False
-    assert Figure("f", "", 0.4, "x", least=0.5).is_met is False
+    assert Figure("f", "", 1.2, "x", upper_limit=1.3).is_met is True
+    assert Figure("f", "", 1.31, "x", upper_limit=1.3).is_met is False
+    assert Figure("f", "", 0.4, "x", lower_limit=0.5).is_met is False
     assert Figure("f", "", 0.4, "x").is_met is None
-    assert Figure("f", "", 1, "x", most=1.3, least=0.5).goal == "<= 1.3 x, >= 0.5 x"
+    assert Figure("f", "", 1, "x", upper_limit=1.3, lower_limit=0.5).goal == "<= 1.3 x, >= 0.5 x"
 
 
 def test_missed_limit_is_an_error_only_in_strict_mode() -> None:
-    missed = [Figure("f", "", 2, "x", most=1), Figure("g", "", 2, "x")]
+    missed = [Figure("f", "", 2, "x", upper_limit=1), Figure("g", "", 2, "x")]
     assert exit_code(missed, strict=False) == 0
     assert exit_code(missed, strict=True) == 1
     assert exit_code(missed[1:], strict=True) == 0
@@ -50,8 +50,8 @@ def test_table_shows_each_figure_beside_its_limit() -> None:
         out.print(
             table(
                 [
-                    Figure("CPU of a cycle", "7.10 ms", 1.37, "x", "no-op chain, 5.20 ms", most=1.4),
-                    Figure("lag", "p99 300 ms", 300, "ms", most=250),
+                    Figure("CPU of a cycle", "7.10 ms", 1.37, "x", "no-op chain, 5.20 ms", upper_limit=1.4),
+                    Figure("lag", "p99 300 ms", 300, "ms", upper_limit=250),
                 ]
             )
         )
@@ -65,7 +65,7 @@ def test_table_shows_each_figure_beside_its_limit() -> None:
 def test_arguments() -> None:
     arguments = runner.parse(["--quick", "--only", "stages", "--only", "memory", "--json", "f.json"])
     assert (arguments.quick, arguments.strict, arguments.json) == (True, False, Path("f.json"))
-    assert [bench.name for bench in runner.chosen(arguments.only)] == ["stages", "memory"]
+    assert [bench.name for bench in runner.selected_benches(arguments.only)] == ["stages", "memory"]
     with pytest.raises(SystemExit) as raised:
         runner.parse(["--only", "nonsense"])
     assert raised.value.code == 2
@@ -73,7 +73,7 @@ def test_arguments() -> None:
 
 def test_all_benches_exist_and_those_on_request_are_left_out() -> None:
     assert all(importlib.util.find_spec(f"bench.{bench.name}") for bench in runner.BENCHES)
-    names = {bench.name for bench in runner.chosen(None)}
+    names = {bench.name for bench in runner.selected_benches(None)}
     assert names == {bench.name for bench in runner.BENCHES if not bench.on_request}
 
 
@@ -91,7 +91,15 @@ def run(program: str, seconds: float = 30.0) -> runner.Report:
 
 
 def test_figures_of_a_bench_appear_in_the_report() -> None:
-    figure = {"name": "f", "measured": "2 ms", "value": 2, "unit": "x", "most": 1, "against": "", "least": None}
+    figure = {
+        "name": "f",
+        "measured": "2 ms",
+        "value": 2,
+        "unit": "x",
+        "upper_limit": 1,
+        "against": "",
+        "lower_limit": None,
+    }
     report = run(f"import sys; open(sys.argv[1], 'w').write({json.dumps({'figures': [figure], 'details': 7})!r})")
     assert report.problems == {}
     [(_, measured_figure)] = report.figures

@@ -25,24 +25,24 @@ def after(*looks: tuple[float, Compliance]) -> State:
 @pytest.mark.parametrize("compliance", [EMPTY, BAD])
 @pytest.mark.parametrize("claim", [None, "", "compliant", "something else"])
 def test_empty_and_noncompliant_are_published_immediately(compliance: Compliance, claim: str | None) -> None:
-    assert after((0, compliance)).wanted(claim) == compliance
-    assert after((0, GOOD), (500, GOOD), (501, compliance)).wanted(claim) == compliance
+    assert after((0, compliance)).next_claim(claim) == compliance
+    assert after((0, GOOD), (500, GOOD), (501, compliance)).next_claim(claim) == compliance
 
 
 @pytest.mark.parametrize("claim", ["empty", "noncompliant"])
 def test_compliant_is_said_only_after_the_stable_time(claim: str) -> None:
-    assert after((0, GOOD), (119.9, GOOD)).wanted(claim) is None
-    assert after((0, GOOD), (120, GOOD)).wanted(claim) == GOOD
+    assert after((0, GOOD), (119.9, GOOD)).next_claim(claim) is None
+    assert after((0, GOOD), (120, GOOD)).next_claim(claim) == GOOD
 
 
 def test_single_observation_is_enough_without_a_stable_time() -> None:
-    assert State(0).observe(look(GOOD), 7, 8).wanted("empty") == GOOD
+    assert State(0).observe(look(GOOD), 7, 8).next_claim("empty") == GOOD
 
 
 def test_interruption_restarts_the_waiting_time() -> None:
     state = after((0, GOOD), (100, GOOD), (110, BAD), (115, GOOD), (234, GOOD))
-    assert state.wanted("noncompliant") is None
-    assert state.observe(look(GOOD), 235, 235).wanted("noncompliant") == GOOD
+    assert state.next_claim("noncompliant") is None
+    assert state.observe(look(GOOD), 235, 235).next_claim("noncompliant") == GOOD
 
 
 @pytest.mark.parametrize("swapped", [("new", 1), ("uid", 2)])
@@ -50,61 +50,61 @@ def test_swapped_policy_restarts_the_stable_time(swapped: tuple[str, int]) -> No
     """The waiting time restarts for another policy, or for another spec of the same policy."""
     before = after((0, GOOD), (119, GOOD))
     state = before.observe(look(GOOD, swapped), 120, 120)
-    assert state.wanted("empty") is None
-    assert state.observe(look(GOOD, swapped), 239, 239).wanted("empty") is None
-    assert state.observe(look(GOOD, swapped), 240, 240).wanted("empty") == GOOD
+    assert state.next_claim("empty") is None
+    assert state.observe(look(GOOD, swapped), 239, 239).next_claim("empty") is None
+    assert state.observe(look(GOOD, swapped), 240, 240).next_claim("empty") == GOOD
     # A claim that was correct for the old policy is not for the new one.
-    assert after((0, GOOD), (130, GOOD)).observe(look(GOOD, swapped), 140, 140).wanted("compliant") == BAD
+    assert after((0, GOOD), (130, GOOD)).observe(look(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
 
 
 def test_removed_policy_keeps_the_time_of_the_others() -> None:
     state = State(STABLE).observe(look(GOOD, ("a", 1), ("b", 1)), 0, 0).observe(look(GOOD, ("a", 1)), 120, 120)
-    assert state.wanted("empty") == GOOD
+    assert state.next_claim("empty") == GOOD
 
 
 def test_failed_observations_restart_the_stable_time() -> None:
     state = after((0, GOOD), (60, GOOD)).missed().observe(look(GOOD), 120, 120)
-    assert state.wanted("empty") is None
-    assert state.observe(look(GOOD), 240, 240).wanted("empty") == GOOD
+    assert state.next_claim("empty") is None
+    assert state.observe(look(GOOD), 240, 240).next_claim("empty") == GOOD
     # An outage must not move workloads away.
-    assert after((0, GOOD), (120, GOOD)).missed().observe(look(GOOD), 500, 500).wanted("compliant") is None
+    assert after((0, GOOD), (120, GOOD)).missed().observe(look(GOOD), 500, 500).next_claim("compliant") is None
 
 
 def test_slow_api_server_does_not_shorten_the_stable_time() -> None:
     state = State(STABLE).observe(look(GOOD), 0, 50).observe(look(GOOD), 169, 200)
-    assert state.wanted("empty") is None
-    assert state.observe(look(GOOD), 170, 300).wanted("empty") == GOOD
+    assert state.next_claim("empty") is None
+    assert state.observe(look(GOOD), 170, 300).next_claim("empty") == GOOD
 
 
 def test_correct_claim_is_not_rewritten() -> None:
-    assert after((0, EMPTY)).wanted("empty") is None
-    assert after((0, BAD)).wanted("noncompliant") is None
-    assert after((0, GOOD), (120, GOOD)).wanted("compliant") is None
+    assert after((0, EMPTY)).next_claim("empty") is None
+    assert after((0, BAD)).next_claim("noncompliant") is None
+    assert after((0, GOOD), (120, GOOD)).next_claim("compliant") is None
 
 
 def test_restart_while_compliant_keeps_the_claim() -> None:
-    assert after((1000, GOOD)).wanted("compliant") is None
+    assert after((1000, GOOD)).next_claim("compliant") is None
 
 
 def test_failed_withdrawal_of_a_claim_is_repeated() -> None:
     # Policies were violated and complied with again while the claim could not be written.
-    assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD)).wanted("compliant") == BAD
-    assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD), (260, GOOD)).wanted("compliant") is None
+    assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD)).next_claim("compliant") == BAD
+    assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD), (260, GOOD)).next_claim("compliant") is None
 
 
 def test_after_an_interruption_is_over_a_claim_is_trusted_again() -> None:
     state = after((0, BAD), (10, GOOD), (130, GOOD))
     assert not state.interrupted
-    assert state.wanted(None) == GOOD
+    assert state.next_claim(None) == GOOD
 
 
 @pytest.mark.parametrize("claim", [None, "", "something else"])
 def test_missing_or_unknown_claim_is_noncompliant_while_uncertain(claim: str | None) -> None:
-    assert after((0, GOOD)).wanted(claim) == BAD
+    assert after((0, GOOD)).next_claim(claim) == BAD
 
 
 def test_claim_is_undecided_before_the_first_observation() -> None:
-    assert State(STABLE).wanted(None) is None
+    assert State(STABLE).next_claim(None) is None
 
 
 #: One thing that happens: seconds later, a look finds this (None: it fails), somebody sets the claim (None: nobody
@@ -138,7 +138,7 @@ def test_claim_follows_the_rule_for_any_history(steps: list[Step], claim: str | 
             continue
         since_certain.append(compliance)
         state = state.observe(look(compliance), now, now)
-        value = state.wanted(claim)
+        value = state.next_claim(claim)
         lasting = lasted(looks)
         if compliance is not GOOD:
             assert value == (None if claim == compliance else compliance)

@@ -12,7 +12,7 @@ from dsf.api.promql import split_queries
 from dsf.api.scorer import DynamicScorer
 from dsf.cli.main import app
 from dsf.demo import manifests
-from dsf.demo.extras import EXTRAS, Extra, chosen
+from dsf.demo.extras import EXTRAS, Extra, selected_extras
 from dsf.demo.services import PROMETHEUS_NAME, ScorerService
 
 PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
@@ -50,22 +50,22 @@ def test_extra_scorer_queries_the_prometheus_of_each_cluster(name: str) -> None:
 def test_an_extra_joins_manifests_of_an_earlier_run_and_is_then_the_users(tmp_path: Path) -> None:
     folder, extra = tmp_path / "demo", EXTRAS["prediction"]
     manifests.prepare(folder, PORTS)
-    assert chosen([], folder) == []
+    assert selected_extras([], folder) == []
     manifests.prepare(folder, {**PORTS, extra.sample: 8002}, [extra.manifest])
     file = folder / extra.manifest.name
     file.write_text(file.read_text() + "# mine\n")
 
     # From now on it runs without being asked for: its manifest would speak of a service that is not there.
-    assert chosen([], folder) == [extra]
+    assert selected_extras([], folder) == [extra]
     assert manifests.prepare(folder, {**PORTS, extra.sample: 8003}, [extra.manifest]) != []
     assert file.read_text().endswith("# mine\n")
     assert "http://127.0.0.1:8003/config" in file.read_text()
 
 
 def test_names() -> None:
-    assert chosen(list(EXTRAS), Path("/nowhere")) == list(EXTRAS.values())
+    assert selected_extras(list(EXTRAS), Path("/nowhere")) == list(EXTRAS.values())
     with pytest.raises(KeyError):
-        chosen(["colour"], Path("/nowhere"))
+        selected_extras(["colour"], Path("/nowhere"))
 
 
 def test_mistyped_extra_is_refused_before_the_start() -> None:
