@@ -22,6 +22,8 @@ from dsf.store.entries import ScheduleOverride
 from dsf.text import shown_url
 
 INTERVAL: Final = "interval (s)"
+# Fields of a /config that are URLs or parts of one.
+_URL_FIELDS: Final = ("host", "path")
 
 
 #: Reads a DynamicScorer by name and namespace; None if it is unreadable. Without a namespace, the first of this name.
@@ -57,6 +59,22 @@ def parsed(manifest: Any) -> DynamicScorer | None:
         return understood(manifest, DynamicScorer) if isinstance(manifest, dict) else None
     except ValidationError:
         return None
+
+
+def shown_config(config: RemoteConfig) -> Any:
+    """A /config as JSON for the page, without the queries of its URLs."""
+    return _shown(config.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shown(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: shown_url(text) if key in _URL_FIELDS and isinstance(text, str) else _shown(text)
+        for key, text in value.items()
+    }
 
 
 def settings_of(

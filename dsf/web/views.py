@@ -20,7 +20,7 @@ from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
 from dsf.web.actions import outcome
 from dsf.web.clustergroups import Chosen, chosen, divided
-from dsf.web.objects import settings_of
+from dsf.web.objects import settings_of, shown_config
 from dsf.web.pagedata import PAGE_ROWS, Rows, TableRow
 from dsf.web.pages import PageView, Query, Sources
 from dsf.web.search import find
@@ -141,7 +141,7 @@ def _config(scorer: DynamicScorer | None, read: datetime | None = None) -> dict[
     if scorer is None or synced is None:
         return {}
     condition = next((condition for condition in scorer.status.conditions if condition.type == "ConfigSynced"), None)
-    text = json.dumps(synced.model_dump(mode="json", by_alias=True, exclude_none=True), indent=2)
+    text = json.dumps(shown_config(synced), indent=2)
     return {"text": text, "since": scorer.status.last_synced_config_time, "read": read, "condition": condition}
 
 
