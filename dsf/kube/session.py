@@ -7,6 +7,8 @@ writers. urllib3's own retries are off: each caller decides what to retry.
 from __future__ import annotations
 
 import contextlib
+import datetime
+import email.utils
 import json
 import re
 import time
@@ -25,6 +27,8 @@ from dsf.text import shown_url
 
 #: Seconds: connect, read. The API server answers or refuses within its own 60 s; a write must not wait that long.
 _TIMEOUT = (5.0, 30.0)
+# The header Date has whole seconds.
+_PRECISION = datetime.timedelta(seconds=3)
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 _JSON_PATCH = "application/json-patch+json"
@@ -119,6 +123,24 @@ class Session:
         for api in (self._client, self._watch_client):
             self._certificates.use_in(api)
         self.host: str = configuration.host
+        self._clock_offset: datetime.timedelta | None = None
+
+    def now(self) -> datetime.datetime:
+        """Return the time of the API server by its newest response; that of this machine if it cannot be asked.
+
+        OCM judges the validity of scores on the machines of the hub, whose clocks are those of the API server.
+        """
+        if self._clock_offset is None:
+            with contextlib.suppress(BackendError):
+                self.get("/version")
+        return datetime.datetime.now(datetime.UTC) + (self._clock_offset or datetime.timedelta())
+
+    def _measure_clock(self, response: urllib3.BaseHTTPResponse) -> None:
+        with contextlib.suppress(TypeError, ValueError):
+            date = email.utils.parsedate_to_datetime(response.headers.get("Date", ""))
+            offset = date - datetime.datetime.now(datetime.UTC)
+            # A difference within the second of the header and the time of an answer is no wrong clock.
+            self._clock_offset = offset if abs(offset) > _PRECISION else datetime.timedelta()
 
     def bearer_token(self) -> str:
         """Return the token that this process shows to the API server now; empty without one."""
@@ -327,6 +349,7 @@ class Session:
             )
         except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
             raise UnreachableError(f"{method} {path}: cannot reach {shown_url(self.host)}: {_cause(error)}") from None
+        self._measure_clock(response)
         return response
 
 

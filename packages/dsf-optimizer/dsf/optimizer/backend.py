@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
 from dsf.errors import ObjectNotFoundError
@@ -21,6 +22,10 @@ class ManifestClient:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def now(self) -> datetime:
+        """Return the time on the hub."""
+        return self._session.now()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
         """Return an object, or None."""

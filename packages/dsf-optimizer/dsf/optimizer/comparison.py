@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
@@ -11,8 +10,9 @@ from dsf.optimizer.plans import ClusterPlan, MoveKind, PlanBlock, PlanColumn, Pl
 from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationView, PlanReport, PlanView
 
 
-def compare(now: PlanView, plan: Plan, report: PlanReport) -> PlanComparison:
-    """The changes of `plan`, whose report this is: changed workloads and clusters first, then by name."""
+def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanComparison:
+    """The changes of `plan`, whose report this is, at a unix time: changed workloads and clusters first, then by
+    name."""
     clusters = sorted({configuration.cluster for configuration in (*now.configurations, *plan.configurations)})
     before, after = _columns(now, plan.requests), _columns(plan.placed, plan.requests)
     changes = []
@@ -24,7 +24,7 @@ def compare(now: PlanView, plan: Plan, report: PlanReport) -> PlanComparison:
     moves = _moves(now, plan)
     return PlanComparison(
         namespace=report.namespace,
-        at=time.time(),
+        at=at,
         plan_id=report.plan_id,
         applied=report.applied,
         status=report.status.value,

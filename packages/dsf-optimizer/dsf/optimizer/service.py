@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import dsf.log
@@ -68,10 +68,11 @@ class OptimizerService:
         owner: str = "",
         way: Way = "api",
         time_limit: float = 30.0,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         """`time_limit`: default seconds of a search, and the limit for requests. Without `access`, all callers have all
-        rights; without `hub`, nothing is recorded and the page shows no plans. `owner` is the author of what no caller
+        rights; without `hub`, nothing is recorded and the page shows no plans; without `now`, times are those of the
+        hub's API server. `owner` is the author of what no caller
         asked for, `way` applies to what no assistant did.
         """
         self._backend = backend
@@ -82,7 +83,7 @@ class OptimizerService:
         self._owner = owner
         self._way: Way = way
         self._time_limit = time_limit
-        self._now = now
+        self._now = now or backend.now
         self._scores = Scores(backend)
         self._writer = PlanWriter(backend)
         # A lock for writing: two plans written at once would be mixed.
@@ -246,7 +247,7 @@ class OptimizerService:
             return
         with self._showing:
             if self._changes[report.namespace] == changed:
-                self._hub.show(compare(previous, plan, report))
+                self._hub.show(compare(previous, plan, report, self._now().timestamp()))
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[ObjectChange], list[str]]:
         """An applicable plan, the one in force, the changes to write, and obstacles."""

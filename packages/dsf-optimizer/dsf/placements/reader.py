@@ -8,7 +8,6 @@ import functools
 import json
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -126,7 +125,7 @@ class PlacementReader:
             clusters={cluster["metadata"]["name"]: cluster for cluster in self._objects(MANAGED_CLUSTERS)},
             sets=self._sets(namespace),
             scores=self._scores(placement),
-            now=datetime.now(UTC),
+            now=self._session.now(),
         )
 
     def _sets(self, namespace: str) -> dict[str, Manifest]:

@@ -26,7 +26,7 @@ def compare(now: PlanView, plan: Plan) -> PlanComparison:
         applied=True,
         seconds=0,
     )
-    return comparison.compare(now, plan, report)
+    return comparison.compare(now, plan, report, 0.0)
 
 
 def both() -> tuple[Plan, Plan]:

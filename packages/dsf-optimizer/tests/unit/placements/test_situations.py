@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +16,7 @@ from dsf.placements.pages import _asked
 from dsf.placements.reader import PlacementReader
 from dsf.placements.situations import from_hub
 
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
 # Item names may contain slashes, object names may not.
 _SCORE = {"resourceName": "r", "scoreName": "ns/pod"}
 _PRIORITIZER = {"scoreCoordinate": {"type": "AddOn", "addOn": _SCORE}, "weight": 1}
@@ -41,7 +44,7 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(reader, "objects", objects)
     monkeypatch.setattr(reader, "request_with_retry", lambda *about: placements[about[-1].rpartition("/")[2]])
-    situations, problems = from_hub(PlacementReader(cast("Session", None)), {"r"}, [])
+    situations, problems = from_hub(PlacementReader(cast("Session", SimpleNamespace(now=lambda: NOW))), {"r"}, [])
     assert problems == []
     assert [situation.placement["metadata"]["name"] for situation in situations] == ["p", "q", "r"]
     assert sorted(map(str, listed_resources)) == sorted(map(str, set(listed_resources)))
