@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from dsf import keys
 from tests.integration.cli.conftest import Dsf, dsf
 from tests.integration.exporter.fleet import good_fleet
 from tests.integration.exporter.server import ApiProcess
@@ -24,6 +26,9 @@ def redis_url() -> Iterator[str]:
     with RedisServer() as server:
         client = server.client()
         good_fleet(client)
+        # Due for long: beat cannot take it either.
+        pairs = client.zrange(keys.DUE, 0, -1)
+        client.zadd(keys.DUE, {pairs[0]: time.time() - 100})
         client.config_set("save", "3600 1")
         shutil.rmtree(server.dir)
         client.bgsave()
@@ -57,3 +62,10 @@ def test_exporter_works_while_redis_cannot_save(redis_url: str, tmp_path: Path) 
             assert "dynamic_scoring_up 1.0" in page.text
             assert 'dynamic_scoring_cycles_total{ds_cluster="worker01"' in page.text
         assert exporter.get("/readyz").status_code == 200
+
+
+def test_status_names_the_cause_and_does_not_blame_beat(dsf: Dsf, redis_url: str) -> None:
+    status = dsf("status")
+    assert status.exit_code == 1
+    assert "Redis takes no writes (MISCONF" in " ".join(status.stdout.split())
+    assert "beat" not in status.stdout + status.stderr

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,3 +233,75 @@ def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str
             assert (answer.status_code, "# HELP" in answer.text) == (200, True)
     finally:
         child.kill()
+
+
+class SilentRelay:
+    """Passes connections on to a port. What was idle for `seconds` is forgotten without a word, in both directions.
+
+    Use as a context manager.
+    """
+
+    def __init__(self, target: int, seconds: float) -> None:
+        self._target = target
+        self._seconds = seconds
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self.port: int = self._listener.getsockname()[1]
+        #: Messages that were lost.
+        self.lost = 0
+
+    def __enter__(self) -> SilentRelay:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for connection in (self._listener, *self._open):
+            connection.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._open += [near, far]
+                used_at = [time.monotonic()]
+                for source, sink in ((near, far), (far, near)):
+                    self._threads.append(threading.Thread(target=self._pass_on, args=(source, sink, used_at)))
+                    self._threads[-1].start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, used_at: list[float]) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if time.monotonic() - used_at[0] > self._seconds:
+                    self.lost += 1
+                    continue
+                used_at[0] = time.monotonic()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def test_flower_recovers_behind_a_relay_that_forgets_idle_connections(server: RedisServer, tmp_path: Path) -> None:
+    port = free_port()
+    with SilentRelay(server.port, 15.0) as relay:
+        url = f"redis://127.0.0.1:{relay.port}/0"
+        environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": url, "FLOWER_UNAUTHENTICATED_API": "true"}
+        child = Child(commands.flower("127.0.0.1", port), tmp_path / "log", environment)
+        try:
+            client = server.client()
+            Registry(client).put_cluster(ClusterRecord(name="c1"))
+            flower = Flower(child, port, client)
+            wait_for(flower.is_ready, 60, "Flower to answer")
+            _comes_after_all(flower, "20")
+            for round_number in range(2):
+                # Nothing of this test passes through the relay for longer than it remembers.
+                time.sleep(17)
+                _comes_after_all(flower, f"2{round_number + 1}")
+            assert requests.get(f"{flower.url}/broker", timeout=60).ok
+        finally:
+            child.kill()
