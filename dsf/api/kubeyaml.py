@@ -163,26 +163,26 @@ def _check_depth(data: bytes) -> None:
             depth -= 1
 
 
-def _check_tree(root: yaml.Node, most: int) -> None:
-    """Refuse documents of more than `most` nodes with expanded aliases, and duplicate keys, as the API server does."""
+def _check_tree(root: yaml.Node, max_nodes: int) -> None:
+    """Refuse duplicate keys, and more than `max_nodes` nodes with expanded aliases, as the API server does."""
     nodes = 0
     pending: list[tuple[yaml.Node, Location]] = [(root, ())]
     while pending:
         node, location = pending.pop()
         nodes += 1
         # Aliases can expand a short text without bound.
-        if nodes > most or len(location) > MAX_DEPTH:
+        if nodes > max_nodes or len(location) > MAX_DEPTH:
             raise YamlError(root.start_mark.line, "is too large once its aliases are followed")
         if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
+            key_names: set[str] = set()
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
                     # The message leaves out the key: it is not counted here, and aliases can expand it without bound.
                     raise YamlError(key.start_mark.line, "has a key that is neither text nor a number", location)
                 name = str(key.value)
-                if name in seen:
+                if name in key_names:
                     raise YamlError(key.start_mark.line, "is there twice", (*location, name))
-                seen.add(name)
+                key_names.add(name)
                 pending.append((value, (*location, name)))
         elif isinstance(node, yaml.SequenceNode):
             pending.extend((value, (*location, index)) for index, value in enumerate(node.value))

@@ -109,14 +109,14 @@ def _read(
         return [result for item in _items(root) for result in _read(item, source, first_line, is_item=True)]
     if kind not in KINDS or (kind == CLUSTER_KIND and _group(version) != _group(CLUSTER_API_VERSION)):
         return [problem(("kind",), f"{kind!r} of apiVersion {version!r} is not read here; ignored", "note")]
-    wanted, model = KINDS[kind]
-    if version != wanted:
-        return [problem(("apiVersion",), f"{version!r} is not {wanted}")]
+    expected_version, model = KINDS[kind]
+    if version != expected_version:
+        return [problem(("apiVersion",), f"{version!r} is not {expected_version}")]
     try:
         return [ParsedDocument(source, line, model.from_manifest(document))]
     except ValidationError as error:
         problems = [problem(mistake.location, mistake.text) for mistake in explain(error, model, document)]
-        return sorted(problems, key=lambda found: found.line)
+        return sorted(problems, key=lambda problem: problem.line)
 
 
 def _items(root: yaml.Node) -> list[yaml.Node]:

@@ -67,8 +67,8 @@ class ApiModel(BaseModel):
         if not isinstance(data, dict) or None not in data.values():
             return data
         # Keep an unknown field, so that it is reported even without a value.
-        known = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
-        return {key: value for key, value in data.items() if value is not None or key not in known}
+        field_names = {name for key, field in cls.model_fields.items() for name in (key, field.alias)}
+        return {key: value for key, value in data.items() if value is not None or key not in field_names}
 
     def to_manifest(self) -> dict[str, Any]:
         """The object as plain data with the field names of its manifest; unset optional fields are omitted."""

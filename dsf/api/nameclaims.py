@@ -96,11 +96,11 @@ class NameClaims:
         scores: _Stored = {}
         former: dict[str, int] = {}
         for namespace, text in texts.items():
-            stored = json.loads(text) if text else {}
+            document = json.loads(text) if text else {}
             try:
-                _parse(namespace, stored.get("scorers", {}), scorers)
-                _parse(namespace, stored.get("scores", {}), scores)
-                former |= {f"{namespace}/{name}": int(until) for name, until in stored.get("former", {}).items()}
+                _parse(namespace, document.get("scorers", {}), scorers)
+                _parse(namespace, document.get("scores", {}), scores)
+                former |= {f"{namespace}/{name}": int(until) for name, until in document.get("former", {}).items()}
             except (AttributeError, TypeError) as error:
                 raise ValueError(f"namespace {namespace}: {error}") from None
         return cls(_queues(scorers), _queues(scores), former)
@@ -108,7 +108,7 @@ class NameClaims:
     def dump(self, namespace: str) -> str:
         """Return the claims of one namespace as JSON; lists instead of objects because thousands must fit."""
         prefix = f"{namespace}/"
-        stored = {
+        document = {
             "scorers": _dumped(self.scorers, prefix),
             "scores": _dumped(self.scores, prefix),
             "former": {
@@ -117,13 +117,15 @@ class NameClaims:
                 if owner.startswith(prefix)
             },
         }
-        return json.dumps(stored, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
     @property
     def next_end(self) -> float:
         """Unix time at which the first name of a deleted scorer becomes free; infinite without any."""
-        gone = (queue[0] for queues in (self.scorers, self.scores) for queue in queues.values() if queue[0].gone)
-        return min((float(claim.expires) for claim in gone), default=float("inf"))
+        ending_claims = (
+            queue[0] for queues in (self.scorers, self.scores) for queue in queues.values() if queue[0].gone
+        )
+        return min((float(claim.expires) for claim in ending_claims), default=float("inf"))
 
 
 def former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wish], now: int) -> dict[str, int]:
@@ -157,7 +159,7 @@ def settle(
     `home` is the hub's own namespace; `former` are the owners that rename no other scorer (`former_owners`).
     """
     wished = {wish.owner: wish for wish in wishes}
-    wanted = {wish.owner: wish.name for wish in wished.values()}
+    name_by_owner = {wish.owner: wish.name for wish in wished.values()}
     holders: dict[str, NameClaim] = {}
     waiting: dict[str, list[NameClaim]] = {}
     for name, queue in before.items():
@@ -170,22 +172,22 @@ def settle(
         waiting[name] = [
             claim._replace(config=wished[claim.owner].config)
             for claim in queue[1:]
-            if wanted.get(claim.owner) == name and (holder is None or claim.owner != holder.owner)
+            if name_by_owner.get(claim.owner) == name and (holder is None or claim.owner != holder.owner)
         ]
     claims = [*holders.items(), *((name, claim) for name, queue in waiting.items() for claim in queue)]
     registered = {claim.owner for _, claim in claims}
-    used: Counter[str] = Counter()
+    bytes_by_namespace: Counter[str] = Counter()
     for name, claim in claims:
-        used[_namespace(claim.owner)] += _size(name, claim.owner + claim.renamed_from)
+        bytes_by_namespace[_namespace(claim.owner)] += _size(name, claim.owner + claim.renamed_from)
     for owner in former.keys() - registered:
-        used[_namespace(owner)] += _size("", owner)
+        bytes_by_namespace[_namespace(owner)] += _size("", owner)
     for wish in sorted(wished.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
         if not wish.name or wish.owner in registered:
             continue
         size = _size(wish.name, wish.owner)
-        if used[_namespace(wish.owner)] + size > ROOM_OF_NAMESPACE:
+        if bytes_by_namespace[_namespace(wish.owner)] + size > ROOM_OF_NAMESPACE:
             continue
-        used[_namespace(wish.owner)] += size
+        bytes_by_namespace[_namespace(wish.owner)] += size
         waiting.setdefault(wish.name, []).append(NameClaim(wish.owner, now, config=wish.config))
 
     def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
@@ -228,8 +230,8 @@ def _still_held(
             return claim._replace(gone=0)
         return claim._replace(gone=0, config=wish.config) if wish.name == name else None
     # A time that is still to come must not keep it longer.
-    gone = min(claim.gone or now, now)
-    return claim._replace(gone=gone) if now < gone + KEPT else None
+    gone_at = min(claim.gone or now, now)
+    return claim._replace(gone=gone_at) if now < gone_at + KEPT else None
 
 
 def _renamed(holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int) -> NameClaim | None:
@@ -268,28 +270,28 @@ def _text(at: int) -> str:
 _Stored = dict[str, list[tuple[bool, NameClaim]]]
 
 
-def _parse(namespace: str, stored: Mapping[str, Any], claims: _Stored) -> None:
-    for name, queue in stored.items():
-        for owner, holds, since, gone, config, renamed_from in queue:
+def _parse(namespace: str, queues: Mapping[str, Any], claims: _Stored) -> None:
+    for name, queue in queues.items():
+        for owner, holds, since, gone_at, config, renamed_from in queue:
             before = f"{namespace}/{renamed_from}" if renamed_from else ""
-            claim = NameClaim(f"{namespace}/{owner}", int(since), int(gone), str(config), before)
+            claim = NameClaim(f"{namespace}/{owner}", int(since), int(gone_at), str(config), before)
             claims.setdefault(name, []).append((bool(holds), claim))
 
 
-def _queues(stored: _Stored) -> dict[str, tuple[NameClaim, ...]]:
+def _queues(claims_by_name: _Stored) -> dict[str, tuple[NameClaim, ...]]:
     # A hub that ended between two writes leaves a name without a holder, or with two.
     return {
         name: tuple(claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].since, item[1].owner)))
-        for name, claims in stored.items()
+        for name, claims in claims_by_name.items()
     }
 
 
 def _dumped(queues: Queues, prefix: str) -> dict[str, list[list[str | int]]]:
-    stored: dict[str, list[list[str | int]]] = {}
+    claim_lists: dict[str, list[list[str | int]]] = {}
     for name, queue in sorted(queues.items()):
         for position, claim in enumerate(queue):
             if claim.owner.startswith(prefix):
                 owner, before = claim.owner.removeprefix(prefix), claim.renamed_from.removeprefix(prefix)
                 item: list[str | int] = [owner, int(position == 0), claim.since, claim.gone, claim.config, before]
-                stored.setdefault(name, []).append(item)
-    return stored
+                claim_lists.setdefault(name, []).append(item)
+    return claim_lists

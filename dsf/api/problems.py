@@ -99,27 +99,27 @@ def _present(location: Location, kind: str, document: Any) -> tuple[Location, An
 
 
 def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
-    shown = reprlib.repr(without_secrets_of_urls(value) if isinstance(value, str) else value)
+    quoted_value = reprlib.repr(without_secrets_of_urls(value) if isinstance(value, str) else value)
     choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
     words = {
         "missing": "is required",
-        "enum": f"{shown} is not one of {choices}",
-        "literal_error": f"{shown} is not {'one of ' if ', ' in choices else ''}{choices}",
-        "string_type": f"{shown} is not text",
+        "enum": f"{quoted_value} is not one of {choices}",
+        "literal_error": f"{quoted_value} is not {'one of ' if ', ' in choices else ''}{choices}",
+        "string_type": f"{quoted_value} is not text",
         "string_too_short": "must not be empty",
         "string_too_long": f"is longer than {context.get('max_length')} characters",
         "too_short": "must not be empty",
         "too_long": f"has more than {context.get('max_length')} items",
-        "string_pattern_mismatch": f"{shown} does not match {context.get('pattern')}",
-        "int_type": f"{shown} is not a whole number",
-        "bool_type": f"{shown} is not true or false",
-        "bool_parsing": f"{shown} is not true or false",
-        "greater_than_equal": f"{shown} is less than {context.get('ge')}",
-        "less_than_equal": f"{shown} is more than {context.get('le')}",
-        "model_type": f"{shown} is not a mapping of fields",
-        "dict_type": f"{shown} is not a mapping of fields",
-        "list_type": f"{shown} is not a list",
-        "timezone_aware": f"{shown} has no time zone",
+        "string_pattern_mismatch": f"{quoted_value} does not match {context.get('pattern')}",
+        "int_type": f"{quoted_value} is not a whole number",
+        "bool_type": f"{quoted_value} is not true or false",
+        "bool_parsing": f"{quoted_value} is not true or false",
+        "greater_than_equal": f"{quoted_value} is less than {context.get('ge')}",
+        "less_than_equal": f"{quoted_value} is more than {context.get('le')}",
+        "model_type": f"{quoted_value} is not a mapping of fields",
+        "dict_type": f"{quoted_value} is not a mapping of fields",
+        "list_type": f"{quoted_value} is not a list",
+        "timezone_aware": f"{quoted_value} has no time zone",
         "value_error": str(context.get("error")),
     }
     return words.get(kind, fallback)

@@ -123,11 +123,12 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         raise RemoteConfigError(f"the /config answer is not JSON ({error}); it starts with {head(body)}") from None
     if not isinstance(document, dict):
         raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {head(body)}")
-    known = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
-    if document.keys().isdisjoint(known):
+    field_names = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
+    if document.keys().isdisjoint(field_names):
         # An example is `{"detail": "Not Found"}`, which would otherwise be a valid configuration without values.
         raise RemoteConfigError(
-            f"the /config answer is no configuration: it has none of {', '.join(known)}; it starts with {head(body)}"
+            f"the /config answer is no configuration: it has none of {', '.join(field_names)}; "
+            f"it starts with {head(body)}"
         )
     try:
         config = RemoteConfig.model_validate(document, by_alias=True, by_name=False)

@@ -111,7 +111,9 @@ def resolve(
     return ResolvedScorer(
         summary=summary,
         paused_until=_paused_until(scorer),
-        authentications=tuple(used for used in (*(used for _, used in sources), scoring.authentication) if used),
+        authentications=tuple(
+            used for used in (*(authentication for _, authentication in sources), scoring.authentication) if used
+        ),
     )
 
 
@@ -221,15 +223,16 @@ def resolve_everywhere(
 
     now: dict[str, tuple[ClusterFacts, _Own]] = {}
     for cluster in clusters:
-        facts, own = before.get(cluster.name, (None, None))
-        now[cluster.name] = cluster, own if facts == cluster else variant(cluster)
+        facts, result = before.get(cluster.name, (None, None))
+        now[cluster.name] = cluster, result if facts == cluster else variant(cluster)
     memory[scorer.key] = inputs, now
-    found = {name: own for name, (_, own) in now.items()}
-    usable = (own for own in found.values() if isinstance(own, ResolvedScorer))
-    refused = (own for own in found.values() if isinstance(own, ResolutionError))
-    resolved = _checked(next(usable, None) or next(refused, None) or common)
+    results = {name: result for name, (_, result) in now.items()}
+    usable = (result for result in results.values() if isinstance(result, ResolvedScorer))
+    errors = (result for result in results.values() if isinstance(result, ResolutionError))
+    resolved = _checked(next(usable, None) or next(errors, None) or common)
     return Everywhere(
-        resolved, {name: own.summary if isinstance(own, ResolvedScorer) else own for name, own in found.items()}
+        resolved,
+        {name: result.summary if isinstance(result, ResolvedScorer) else result for name, result in results.items()},
     )
 
 

@@ -89,38 +89,38 @@ def build_items(
     cluster: str,
     score_name: str,
     *,
-    more: Sequence[str] = (),
+    further_formats: Sequence[str] = (),
 ) -> ScoreItems:
-    """Return the items of `results`: named by the dimension format `fmt`, then by each of `more`.
+    """Return the items of `results`: named by the dimension format `fmt`, then by each of `further_formats`.
 
     If two results have the same name by one format, the later one counts; names of an earlier format take precedence. A
     result without a name by any format is refused (empty_dimension). Raises ScoreObjectTooLargeError when the items
     exceed one object.
     """
-    refused: Counter[str] = Counter()
+    refusal_counts: Counter[str] = Counter()
     finite: list[tuple[Mapping[str, str], float]] = []
     for result in results:
         if math.isfinite(result[1]):
             finite.append(result)
         else:
-            refused[RefusalReason.NAN if math.isnan(result[1]) else RefusalReason.INFINITE] += 1
+            refusal_counts[RefusalReason.NAN if math.isnan(result[1]) else RefusalReason.INFINITE] += 1
     latest: dict[str, float] = {}
     accepted = 0
     duplicate = ""
-    named: set[int] = set()
-    for one_format in (fmt, *more):
+    named_results: set[int] = set()
+    for one_format in (fmt, *further_formats):
         dimension = DimensionFormat(one_format, cluster, score_name)
-        own: dict[str, float] = {}
+        score_by_name: dict[str, float] = {}
         for number, (labels, score) in enumerate(finite):
             if name := dimension.render(labels):
                 accepted += 1
-                named.add(number)
-                duplicate = duplicate or (name if name in own else "")
-                own[name] = score
-        for name, score in own.items():
+                named_results.add(number)
+                duplicate = duplicate or (name if name in score_by_name else "")
+                score_by_name[name] = score
+        for name, score in score_by_name.items():
             latest.setdefault(name, score)
-    if len(named) < len(finite):
-        refused[RefusalReason.EMPTY_DIMENSION] += len(finite) - len(named)
+    if len(named_results) < len(finite):
+        refusal_counts[RefusalReason.EMPTY_DIMENSION] += len(finite) - len(named_results)
     _check_size(latest)
     values = [(name, to_score_value(score)) for name, score in latest.items()]
     return ScoreItems(
@@ -128,7 +128,7 @@ def build_items(
         clamped=sum(clamped for _, (_, clamped) in values),
         duplicates=accepted - len(latest),
         duplicate=duplicate,
-        refused=refused,
+        refused=refusal_counts,
     )
 
 
@@ -156,7 +156,7 @@ class DimensionFormat:
 
     def _filled(self, labels: Mapping[str, str]) -> str:
         values = {**labels, **self._known}
-        return _PLACEHOLDER.sub(lambda found: values.get(found[1], ""), self._format)
+        return _PLACEHOLDER.sub(lambda match: values.get(match[1], ""), self._format)
 
 
 def object_bytes(names: Collection[str]) -> int:

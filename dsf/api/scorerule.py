@@ -218,8 +218,8 @@ def items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> RuledItem
     Raises ScoreObjectTooLargeError if they exceed one AddOnPlacementScore.
     """
     merged = rule.aggregated(results)
-    first, *more = rule.dimension_formats
-    return RuledItems(build_items(merged, first, cluster, rule.score_name, more=more), merged)
+    first, *further_formats = rule.dimension_formats
+    return RuledItems(build_items(merged, first, cluster, rule.score_name, further_formats=further_formats), merged)
 
 
 def owners_of_items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> dict[str, Result]:
@@ -298,7 +298,7 @@ def hold_back(
     and when the last one is out of date. `at` as in `waiting_for`.
     """
     values: dict[str, int] = {}
-    held: dict[str, Waiting] = {}
+    waiting_values: dict[str, Waiting] = {}
     for name, value in measured.items():
         values[name] = value
         if name not in published:
@@ -307,8 +307,8 @@ def hold_back(
             published[name], value, waiting.get(name), at, min_change=min_change, for_seconds=for_seconds
         )
         if wait is not None:
-            values[name], held[name] = published[name], wait
-    return values, held
+            values[name], waiting_values[name] = published[name], wait
+    return values, waiting_values
 
 
 def due(waiting: Waiting, *, min_change: int, for_seconds: float) -> float | None:

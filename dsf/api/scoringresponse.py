@@ -68,7 +68,7 @@ def parse_response(body: bytes) -> ScoringResponse:
 
 def _parsed(body: bytes) -> ScoringResponse:
     results: list[ScoringResult] = []
-    refused: Counter[str] = Counter()
+    refusal_counts: Counter[str] = Counter()
     characters = 0
     for index, element in enumerate(_elements(body)):
         if type(element) is not dict:
@@ -76,14 +76,14 @@ def _parsed(body: bytes) -> ScoringResponse:
         score = element.get("score")
         # The check is not isinstance: a bool is an int in Python, and integers are parsed as float below.
         if type(score) is not float:
-            refused[_score_reason(element)] += 1
+            refusal_counts[_score_reason(element)] += 1
             continue
         if not math.isfinite(score):
-            refused[RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE] += 1
+            refusal_counts[RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE] += 1
             continue
         labels = _labels(element.get("metric"))
         if labels is None:
-            refused[RefusalReason.BAD_LABELS] += 1
+            refusal_counts[RefusalReason.BAD_LABELS] += 1
             continue
         characters += sum(map(len, labels.values()))
         if characters > MAX_LABEL_CHARACTERS:
@@ -93,7 +93,7 @@ def _parsed(body: bytes) -> ScoringResponse:
                 "too_many_results",
             )
         results.append(ScoringResult(labels, score))
-    return ScoringResponse(results, refused)
+    return ScoringResponse(results, refusal_counts)
 
 
 def _elements(body: bytes) -> list[Any]:
@@ -173,14 +173,14 @@ class Remark(NamedTuple):
 
 
 def remark_of(
-    refused: Mapping[str, int], results: int, *, example: str = "", series: int | None = None, note: str = ""
+    refusal_counts: Mapping[str, int], results: int, *, example: str = "", series: int | None = None, note: str = ""
 ) -> Remark | None:
     """Return the remark on an answer with so many `results`, refused ones included; None if all of them count.
 
-    `refused` are numbers by RefusalReason, `example` is the name of an item that several results have, `series` the
-    number of series that the scoring API was sent, `note` that of an expression's response.
+    `refusal_counts` are numbers by RefusalReason, `example` is the name of an item that several results have, `series`
+    the number of series in the scoring request, `note` that of an expression's response.
     """
-    counts = Counter({reason: number for reason, number in refused.items() if number > 0})
+    counts = Counter({reason: number for reason, number in refusal_counts.items() if number > 0})
     replaced = counts.pop(RefusalReason.DUPLICATE_DIMENSION, 0)
     texts = []
     if counts:
@@ -193,15 +193,16 @@ def remark_of(
             f"{replaced} {what} {results} results replaced by a later one with the same name or labels{shared}"
         )
     if texts:
-        most = counts.most_common(1)[0][0] if counts else RefusalReason.DUPLICATE_DIMENSION
-        reason = next((member for member in RefusalReason if member == most), RefusalReason.OTHER)
+        most_frequent = counts.most_common(1)[0][0] if counts else RefusalReason.DUPLICATE_DIMENSION
+        reason = next((member for member in RefusalReason if member == most_frequent), RefusalReason.OTHER)
         return Remark(reason, f"{'; '.join(texts)}; what to do: {plain_text(reason.advice)}")
     if results:
         return None
-    sent = "" if series is None else f"; it was sent {series} series"
+    input_text = "" if series is None else f"; it was sent {series} series"
     empty = EmptyReason.NO_RESULTS
     return Remark(
-        empty, f"{note or f'the scoring API answered without results{sent}'}; what to do: {plain_text(empty.advice)}"
+        empty,
+        f"{note or f'the scoring API answered without results{input_text}'}; what to do: {plain_text(empty.advice)}",
     )
 
 

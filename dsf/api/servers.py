@@ -173,10 +173,10 @@ def _check_token_host(context: Context, stage: Stage, endpoint: str) -> None:
     field = f"spec.{stage.name}.host"
     spec_host = context.fill.host(stage.spec.host, field)
     try:
-        named = {origin(url) for url in (spec_host, context.scorer.spec.config_url) if url}
+        declared_servers = {origin(url) for url in (spec_host, context.scorer.spec.config_url) if url}
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"{field}: {error}") from None
-    if origin(endpoint) not in named:
+    if origin(endpoint) not in declared_servers:
         raise ResolutionError(
             ResolveReason.TokenHostMismatch,
             f"spec.{stage.name}.auth: /config would send the token to {base_url(endpoint)}, which is neither "

@@ -41,14 +41,14 @@ def source_fields(context: Context) -> list[tuple[SourceSummary, ScoringAuthenti
 
     Raises ResolutionError.
     """
-    everything = declared_sources(context.scorer.spec, context.synced)
-    if len(everything) > MAX_SOURCES:
+    all_settings = declared_sources(context.scorer.spec, context.synced)
+    if len(all_settings) > MAX_SOURCES:
         raise ResolutionError(
             ResolveReason.InvalidSources,
-            f"spec.sources and sources in /config have {len(everything)} names together, more than the {MAX_SOURCES} "
-            f"that a scorer may have: {', '.join(settings.name for settings in everything)}",
+            f"spec.sources and sources in /config have {len(all_settings)} names together, more than the {MAX_SOURCES} "
+            f"that a scorer may have: {', '.join(settings.name for settings in all_settings)}",
         )
-    return [_source(context, settings) for settings in everything]
+    return [_source(context, settings) for settings in all_settings]
 
 
 def declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[DeclaredSource]:
@@ -76,8 +76,10 @@ def first_positive(*values: int) -> int:
 
 def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, ScoringAuthentication | None]:
     spec, synced, params = settings.spec, settings.synced, settings.spec.params
-    written = in_force(settings.field, "params.query", synced.params.query, (params.query if params else "") or "")
-    query = context.fill.query(*written)
+    query_setting = in_force(
+        settings.field, "params.query", synced.params.query, (params.query if params else "") or ""
+    )
+    query = context.fill.query(*query_setting)
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(
@@ -129,11 +131,11 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
         # The agent's own cluster and account.
         return summary, None
     path = INSTANT_PATH if kind is SourceType.Prometheus and is_instant else _DEFAULT_PATHS.get(kind, "")
-    asked = server(context, Stage(settings.field, spec, synced, path))
+    source_server = server(context, Stage(settings.field, spec, synced, path))
     update = {
-        "endpoint": asked.endpoint,
-        "endpoint_auth_name": asked.auth_name,
-        "endpoint_auth_key": asked.auth_key,
-        "access": asked.access,
+        "endpoint": source_server.endpoint,
+        "endpoint_auth_name": source_server.auth_name,
+        "endpoint_auth_key": source_server.auth_key,
+        "access": source_server.access,
     }
-    return summary.model_copy(update=update), asked.authentication
+    return summary.model_copy(update=update), source_server.authentication

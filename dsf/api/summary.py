@@ -124,8 +124,8 @@ class ScorerSummary(BaseModel):
         """For each source, in order, the scorer with only this source."""
         if not self.sources:
             return (self,)
-        others = (source.as_first for source in self.sources)
-        return tuple(self.model_copy(update={"sources": None, **update}) for update in ({}, *others))
+        further_sources = (source.as_first for source in self.sources)
+        return tuple(self.model_copy(update={"sources": None, **update}) for update in ({}, *further_sources))
 
     @property
     def rule(self) -> ScoreRule:

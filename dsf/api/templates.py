@@ -91,7 +91,7 @@ class Renderer:
         return self._fill(text, field, _plain)
 
     def _fill(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
-        return template.sub(lambda found: self._value(found, field, escape), text) if "${" in text else text
+        return template.sub(lambda match: self._value(match, field, escape), text) if "${" in text else text
 
     def _value(self, match: re.Match[str], field: str, escape: _Escape) -> str:
         if match["literal"]:

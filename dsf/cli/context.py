@@ -52,9 +52,9 @@ class CliContext:
         inside = self.manifests is not None and folder.is_relative_to(self.manifests)
         return inside or str(folder) == self.started_in
 
-    def is_called(self, wanted: str) -> bool:
+    def is_called(self, name_or_folder: str) -> bool:
         """Whether `--context` selects this one: by its name, or by a folder that it covers."""
-        return wanted == self.name or self.covers(Path(wanted).resolve())
+        return name_or_folder == self.name or self.covers(Path(name_or_folder).resolve())
 
     def __str__(self) -> str:
         return f"{self.name} ({self.manifests or self.started_in})"
@@ -72,25 +72,25 @@ def running() -> list[CliContext]:
     return sorted((demo for demo in read if demo is not None), key=str)
 
 
-def choose(wanted: str | None = None) -> CliContext | None:
-    """The running demo that `wanted` selects: by name, folder of manifests or start folder.
+def choose(name_or_folder: str | None = None) -> CliContext | None:
+    """Return the running demo that `name_or_folder` selects: by name, folder of manifests or start folder.
 
-    Without `wanted`, the only running demo, or the one to which the current folder belongs; None if none runs. Raises
+    Without it, the only running demo, or the one to which the current folder belongs; None if none runs. Raises
     ContextError, which lists the running demos, if the selection is ambiguous.
     """
     demos = running()
-    listed = ", ".join(str(demo) for demo in demos) or "none"
-    if wanted is not None:
-        fitting = [demo for demo in demos if demo.is_called(wanted)]
-        if not fitting:
-            raise ContextError(f"no demo {wanted!r} runs; running: {listed}")
+    demo_names = ", ".join(str(demo) for demo in demos) or "none"
+    if name_or_folder is not None:
+        matching_demos = [demo for demo in demos if demo.is_called(name_or_folder)]
+        if not matching_demos:
+            raise ContextError(f"no demo {name_or_folder!r} runs; running: {demo_names}")
     elif len(demos) <= 1:
-        fitting = demos
+        matching_demos = demos
     else:
-        fitting = [demo for demo in demos if demo.covers(Path.cwd())]
-    if len(fitting) > 1 or (demos and not fitting):
-        raise ContextError(f"{len(demos)} demos run: {listed}; select one with --context NAME or FOLDER")
-    return fitting[0] if fitting else None
+        matching_demos = [demo for demo in demos if demo.covers(Path.cwd())]
+    if len(matching_demos) > 1 or (demos and not matching_demos):
+        raise ContextError(f"{len(demos)} demos run: {demo_names}; select one with --context NAME or FOLDER")
+    return matching_demos[0] if matching_demos else None
 
 
 @contextmanager

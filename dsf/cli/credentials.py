@@ -106,8 +106,8 @@ def _ask(
 
     with session() as opened:
         names = sorted(Registry(opened.redis).clusters()) if clusters is None else clusters
-        asked = Actions(opened.redis, opened.settings, actor(name)).ask_credentials(action, names, note=note)
-        before = {cluster: request.key_id for cluster, request in asked.items()}
+        requests = Actions(opened.redis, opened.settings, actor(name)).ask_credentials(action, names, note=note)
+        before = {cluster: request.key_id for cluster, request in requests.items()}
         late = _wait(opened.redis, before, wait) if wait else []
         _show(opened.redis, set(names), output)
     if late:
@@ -143,8 +143,8 @@ def _render(credential_list: CredentialList) -> Renderable:
     rows: list[list[Cell]] = []
     for view in credential_list.clusters:
         previous = ", ".join(str(number) for number in view.previous_ids)
-        used = "-" if view.used_id is None else str(view.used_id)
-        asked = f"{view.requested} by {view.requested_by or 'unknown'}" if view.requested else ""
+        used_id = "-" if view.used_id is None else str(view.used_id)
+        request_text = f"{view.requested} by {view.requested_by or 'unknown'}" if view.requested else ""
         state = (view.state, _STYLES.get(view.state, ""))
-        rows.append([view.cluster, str(view.current_id), previous or "-", used, state, asked])
+        rows.append([view.cluster, str(view.current_id), previous or "-", used_id, state, request_text])
     return table(("CLUSTER", "NUMBER", "ALSO VALID", "LAST USED", "STATE", "ASKED FOR"), rows)

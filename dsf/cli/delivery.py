@@ -39,9 +39,10 @@ class ClusterDelivery:
     def summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
         """Return the summary of a scorer. Raises UnknownScorerError, with a hint."""
         if scorer not in self.summaries:
-            known = ", ".join(sorted(self.summaries)) or "none"
+            delivered_names = ", ".join(sorted(self.summaries)) or "none"
             raise UnknownScorerError(
-                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({self.where} has: {known}); {hint}"
+                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({self.where} has: {delivered_names}); "
+                f"{hint}"
             )
         return self.summaries[scorer]
 

@@ -183,9 +183,9 @@ def run(
 
     `save` is a file for the scoring request, which is written before the scoring API is asked. Raises OSError.
     """
-    seen = _Seen()
+    recorder = _Seen()
     find_results = _StoredResults(settings, cluster)
-    stages = Stages(settings, delivery.secrets, delivery.memory, seen, find_results)
+    stages = Stages(settings, delivery.secrets, delivery.memory, recorder, find_results)
     cycle = Cycle(summary.name, "", summary, math.inf, cluster=cluster)
     report = ExplainReport(
         cluster=cluster,
@@ -205,17 +205,17 @@ def run(
     except CycleError as error:
         values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
     else:
-        values = _judged(cluster, seen, cycle, payload)
-    if seen.exchanges["score"]:
+        values = _judged(cluster, recorder, cycle, payload)
+    if recorder.exchanges["score"]:
         values["request"] = RequestView(
             url=shown_url(summary.scoring_endpoint),
             here=alias_of(summary.scoring_endpoint),
-            sent=seen.sent.get(("score", None), []),
+            sent=recorder.sent.get(("score", None), []),
             bytes=len(request),
             series=payload.series,
-            head=seen.head([request]),
+            head=recorder.head([request]),
         )
-        values["response"] = seen.response(seen.exchanges["score"][0])
+        values["response"] = recorder.response(recorder.exchanges["score"][0])
     for score in summary.scores or ():
         results = find_results.found.get(score.scorer, "not read")
         view = InputView(name=score.name, scorer=score.scorer, default=score.default)
@@ -223,9 +223,9 @@ def run(
         report.inputs.append(view.model_copy(update=update))
     # Sources are queried in parallel; the requests of each stay in order.
     order = [source.source_name for source in summary.each_source]
-    questions = sorted(seen.exchanges["fetch"], key=lambda question: order.index(question.source))
+    questions = sorted(recorder.exchanges["fetch"], key=lambda question: order.index(question.source))
     return report.model_copy(
-        update=values | {"trace": trace, "queries": [seen.query(question) for question in questions]}
+        update=values | {"trace": trace, "queries": [recorder.query(question) for question in questions]}
     )
 
 
@@ -306,8 +306,8 @@ class _Seen(Observer):
     def head(self, pieces: Sequence[bytes | memoryview]) -> str:
         """The first bytes, as text."""
         # Mask before cutting: half a token at the end would stay otherwise.
-        shown = self.masked(b"".join(pieces))
-        return shown[:HEAD_BYTES].decode(errors="replace") + ("..." if len(shown) > HEAD_BYTES else "")
+        masked_text = self.masked(b"".join(pieces))
+        return masked_text[:HEAD_BYTES].decode(errors="replace") + ("..." if len(masked_text) > HEAD_BYTES else "")
 
     def masked(self, data: bytes) -> bytes:
         """The data without the secrets."""
@@ -322,65 +322,67 @@ def _fates(cluster: str, summary: ScorerSummary, body: bytes, hidden: Callable[[
     """The outcome of each result, in the order of the answer. `hidden` removes secrets from a text that is shown."""
     elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
     if summary.aggregate_with and summary.score_destination != "None":
-        refused = (_fate(cluster, summary, element, "x", hidden) for element in elements)
-        yield from (fate for fate in refused if fate.fate == "refused")
+        candidate_fates = (_fate(cluster, summary, element, "x", hidden) for element in elements)
+        yield from (fate for fate in candidate_fates if fate.fate == "refused")
         good = summary.rule.aggregated(parse_response(body).results)
         elements = [{"metric": labels, "score": score} for labels, score in good]
     formats = summary.rule.dimension_formats
-    given: set[str] = set()
-    named: set[int] = set()
+    previous_names: set[str] = set()
+    named_results: set[int] = set()
     for number, fmt in enumerate(formats):
         fates = [_fate(cluster, summary, element, fmt, hidden) for element in elements]
         # A later result replaces one with the same item name; an earlier format wins over a later one.
         last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
         for index, fate in enumerate(fates):
-            shown = fate.model_copy(update={"name": hidden(fate.name), "note": hidden(fate.note)})
-            if fate.fate == "item" and (last[fate.name] != index or fate.name in given):
-                which = "an earlier format" if fate.name in given else "a later result"
+            masked_fate = fate.model_copy(update={"name": hidden(fate.name), "note": hidden(fate.note)})
+            if fate.fate == "item" and (last[fate.name] != index or fate.name in previous_names):
+                which = "an earlier format" if fate.name in previous_names else "a later result"
                 note = f"{which} has the same item name"
-                yield shown.model_copy(update={"fate": "replaced", "value": None, "note": note})
-            elif fate.fate == "item" or (number == len(formats) - 1 and index not in named):
-                yield shown
-        named |= {index for index, fate in enumerate(fates) if fate.fate == "item"}
-        given |= last.keys()
+                yield masked_fate.model_copy(update={"fate": "replaced", "value": None, "note": note})
+            elif fate.fate == "item" or (number == len(formats) - 1 and index not in named_results):
+                yield masked_fate
+        named_results |= {index for index, fate in enumerate(fates) if fate.fate == "item"}
+        previous_names |= last.keys()
 
 
 def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: Callable[[str], str]) -> ResultView:
     """Return what becomes of a result by a format."""
     text = hidden(json.dumps(element, ensure_ascii=False))
-    shown = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
+    result_text = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
     alone = parse_response(json.dumps({"results": [element]}).encode())
     if not alone.results:
-        return ResultView(result=shown, fate="refused", note=", ".join(alone.refused))
+        return ResultView(result=result_text, fate="refused", note=", ".join(alone.refused))
     labels, score = alone.results[0]
     if summary.score_destination == "None":
-        return ResultView(result=shown, fate="metric")
+        return ResultView(result=result_text, fate="metric")
     name = DimensionFormat(fmt, cluster, summary.score_name).render(labels)
     if not name:
-        return ResultView(result=shown, fate="refused", note="empty_dimension")
+        return ResultView(result=result_text, fate="refused", note="empty_dimension")
     value, clamped = to_score_value(score)
     note = f"{score:g} is outside of -100..100" if clamped else ""
     if not clamped and math.floor(score) != score:
         note = f"rounded down from {score:g}"
-    return ResultView(result=shown, fate="item", name=name, value=value, note=note)
+    return ResultView(result=result_text, fate="item", name=name, value=value, note=note)
 
 
-def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
+def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
     """The hub's result for this answer."""
     response, summary = cycle.response, cycle.summary
     if response is None:
         raise RuntimeError("the cycle was not scored")
     if summary.expression is None:
-        (question,) = seen.exchanges["score"]
+        (question,) = recorder.exchanges["score"]
         body = b"".join(question.pieces)
     else:
         scored = [{"metric": labels, "score": score} for labels, score in response.results]
         body = json.dumps({"results": scored}).encode()
-    refused = Counter(response.refused)
+    refusal_counts = Counter(response.refused)
     # Only the labels that count tell metrics apart.
     distinct = {frozenset(labels.items()) for labels, _ in response.results}
-    given, replaced, example = len(response.results), len(response.results) - len(distinct), ""
-    results = [] if seen.masked(body) == WITHHELD.encode() else list(_fates(cluster, summary, body, seen.hidden))
+    result_count, replaced, example = len(response.results), len(response.results) - len(distinct), ""
+    results = (
+        [] if recorder.masked(body) == WITHHELD.encode() else list(_fates(cluster, summary, body, recorder.hidden))
+    )
     if summary.score_destination != "None":
         try:
             ruled = items(response.results, summary.rule, cluster)
@@ -388,15 +390,19 @@ def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[s
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}
         built = ruled.built
-        given, replaced, example = len(ruled.results), built.duplicates, built.duplicate
-        refused += built.refused
-    outcome = "partial" if refused else "ok" if response.results else "empty"
-    refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
+        result_count, replaced, example = len(ruled.results), built.duplicates, built.duplicate
+        refusal_counts += built.refused
+    outcome = "partial" if refusal_counts else "ok" if response.results else "empty"
+    refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = replaced
     remark = remark_of(
-        refused, response.refused.total() + given, example=example, series=payload.series, note=response.note
+        refusal_counts,
+        response.refused.total() + result_count,
+        example=example,
+        series=payload.series,
+        note=response.note,
     )
     # The message may have the name of an item, which a server that repeats the token made.
-    message = seen.hidden(remark.message) if remark else ""
+    message = recorder.hidden(remark.message) if remark else ""
     remark_fields = {"reason": remark.reason, "message": message} if remark else {}
     return {"results": results, "outcome": outcome, **remark_fields}
 

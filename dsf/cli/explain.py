@@ -76,8 +76,8 @@ def _render(report: ExplainReport, limit: int) -> Renderable:
     if report.held:
         parts += _title("4. Held back by the hub")
         for item in report.held:
-            kept = f"{item.name}: {item.value} stays, {item.waiting} is held back{_until(item)}"
-            parts.append(_line("item", kept))
+            hold_text = f"{item.name}: {item.value} stays, {item.waiting} is held back{_until(item)}"
+            parts.append(_line("item", hold_text))
         parts.append(_line("rule", report.hold.rule if report.hold else "none any more: the next result ends it"))
     if report.trace:
         parts += _title(f"trace {report.trace}", "dim")
@@ -87,8 +87,8 @@ def _render(report: ExplainReport, limit: int) -> Renderable:
     else:
         if report.message:
             parts += _title(f"{report.reason}: {report.message}", "yellow")
-        used = f"{good} of {len(report.results)} results are used"
-        parts += _title(f"{report.outcome}: {used}. Nothing was published.", "green")
+        count_text = f"{good} of {len(report.results)} results are used"
+        parts += _title(f"{report.outcome}: {count_text}. Nothing was published.", "green")
     return stacked(*parts)
 
 
@@ -103,15 +103,15 @@ def _steps(report: ExplainReport) -> Iterator[Cell]:
     yield from _title(f"1. Fetch from source {report.source_type or 'None'}")
     if not report.queries and report.stage != "fetch":
         yield _line("nothing", "is queried")
-    shown = ""
+    last_source = ""
     for query in report.queries:
-        if query.source != shown:
-            shown = query.source
-            yield _line("source", shown)
+        if query.source != last_source:
+            last_source = query.source
+            yield _line("source", last_source)
         if query.query:
             yield _line("query", query.query)
         yield _line(query.method, query.url + _here(query.here))
-        yield from (_line("with", sent) for sent in query.sent)
+        yield from (_line("with", detail) for detail in query.sent)
         yield _line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
         yield from (_line("warning", warning) for warning in query.warnings)
         if query.head:
@@ -126,7 +126,7 @@ def _steps(report: ExplainReport) -> Iterator[Cell]:
     if report.request:
         yield from _title("2. Score")
         yield _line("POST", report.request.url + _here(report.request.here))
-        yield from (_line("with", sent) for sent in report.request.sent)
+        yield from (_line("with", detail) for detail in report.request.sent)
         yield _line("request", f"{report.request.bytes} bytes, {report.request.series} series")
         yield _line("head", report.request.head)
     if report.response:

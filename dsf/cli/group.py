@@ -31,7 +31,7 @@ _options = typer.Typer(add_completion=False)
 
 @_options.command()
 def _on_a_fleet(
-    wanted: Annotated[
+    name_or_folder: Annotated[
         str | None,
         typer.Option(
             "--context",

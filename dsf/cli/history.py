@@ -47,8 +47,8 @@ def _render_cycles(view: HistoryList) -> Renderable:
     if not view.cycles:
         return stacked("No cycle has ended yet.", flat(summary))
     # Always in one order, whatever a cycle counted first.
-    given = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
-    names = [*(name for name in COUNTS if name in given), *sorted(given.keys() - set(COUNTS))]
+    counted_names = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
+    names = [*(name for name in COUNTS if name in counted_names), *sorted(counted_names.keys() - set(COUNTS))]
     numbers = ("VALUE", *(stage.upper() for stage in _STAGES), *(name.upper() for name in names))
     traces = tracing.is_wanted()
     headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if traces else ()))

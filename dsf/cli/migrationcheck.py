@@ -137,27 +137,27 @@ def _check_scorer(
     key = f"{metadata.get('namespace') or home}/{metadata['name']}"
     name = f"DynamicScorer {key}"
 
-    def found(severity: Severity, message: str, remedy: str) -> None:
+    def add_finding(severity: Severity, message: str, remedy: str) -> None:
         findings.append(Finding(severity=severity, object=name, message=message, remedy=remedy))
 
     try:
         scorer = understood(manifest, DynamicScorer)
     except ValidationError as error:
         text = "; ".join(str(mistake) for mistake in explain(error, DynamicScorer, manifest))
-        found("stops", f"is refused by the API server: {text}", "correct the manifest")
+        add_finding("stops", f"is refused by the API server: {text}", "correct the manifest")
         return
     namespace = key.partition("/")[0]
     if namespace not in accepted:
-        found(
+        add_finding(
             "stops",
             f"is in namespace {namespace}, which does not count",
             f"list it in hubSetting.scorerNamespaces, or create the scorer in {home}",
         )
     if metadata.get("deletionTimestamp"):
-        found("stops", "is being deleted, and finalizers keep it", "remove them, and apply the scorer again")
+        add_finding("stops", "is being deleted, and finalizers keep it", "remove them, and apply the scorer again")
     synced = synced_config(scorer)
     if problem := user_problem(synced):
-        found("stops", f"its /config is refused: {problem}", "change the /config")
+        add_finding("stops", f"its /config is refused: {problem}", "change the /config")
         return
     is_unknown = scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
     resolved: ResolvedScorer | None = None
@@ -165,18 +165,20 @@ def _check_scorer(
         resolved = resolve(scorer, _token_hosts(installation))
     except ResolutionError as error:
         if is_unknown and error.reason in _MISSING:
-            found(
+            add_finding(
                 "note",
                 f"only its /config says the rest ({error.reason}), and this manifest has no status with it",
                 "check the running hub: --kubeconfig",
             )
-            _check_tokens(_named_tokens(scorer), installation, found)
+            _check_tokens(_named_tokens(scorer), installation, add_finding)
         else:
-            found("stops", f"runs nowhere: {error.reason}: {error}", "change the manifest, or what the message names")
+            add_finding(
+                "stops", f"runs nowhere: {error.reason}: {error}", "change the manifest, or what the message names"
+            )
     if resolved is not None:
-        _check_tokens(_tokens(resolved), installation, found)
+        _check_tokens(_tokens(resolved), installation, add_finding)
         if not (scorer.spec.scoring.path or synced.scoring.path or is_unknown):
-            found(
+            add_finding(
                 "change",
                 "sets scoring.path neither in spec nor in /config: /scoring is requested here, the root by upstream",
                 "write spec.scoring.path: / if the scoring API answers there",
@@ -200,7 +202,7 @@ def _named_tokens(scorer: DynamicScorer) -> Iterator[tuple[str, str]]:
             yield secret.name or "", stage.host or spec.config_url
 
 
-def _check_tokens(tokens: Iterable[tuple[str, str]], installation: Installation, found: Any) -> None:
+def _check_tokens(tokens: Iterable[tuple[str, str]], installation: Installation, add_finding: Any) -> None:
     """Add a finding for each token whose Secret is not released for the server that it goes to."""
     released = _released(installation)
     for secret, endpoint in dict.fromkeys(tokens):
@@ -211,7 +213,7 @@ def _check_tokens(tokens: Iterable[tuple[str, str]], installation: Installation,
         if hosts is not None and hosts.allow(endpoint):
             continue
         where = "lists it without this server" if hosts is not None else "does not list it"
-        found(
+        add_finding(
             "stops",
             f"sends the token of Secret {secret} to {server}; spokeSetting.agent.tokenSecrets {where}, so cycles end "
             "with secret_refused",
@@ -230,8 +232,10 @@ def _conflicts(scorers: Sequence[_Scorer]) -> Iterator[Finding]:
             by_score[sanitize_resource_name(each.resolved.score_name)].append(each)
     for what, groups in (("score name", by_score), ("scorer name", by_name)):
         for name, group in groups.items():
-            first, *others = sorted(group, key=lambda each: (str(each.scorer.metadata.creation_timestamp), each.key))
-            for other in others:
+            first, *later_scorers = sorted(
+                group, key=lambda each: (str(each.scorer.metadata.creation_timestamp), each.key)
+            )
+            for other in later_scorers:
                 yield Finding(
                     severity="stops",
                     object=f"DynamicScorer {other.key}",

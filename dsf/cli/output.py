@@ -48,11 +48,12 @@ def table_limit(limit: int, output: Format) -> int | None:
     return limit if output is Format.TABLE and limit else None
 
 
-def say_rest(shown: int, total: int) -> None:
+def say_rest(row_count: int, total: int) -> None:
     """Note on standard error that a table is incomplete."""
-    if shown < total:
+    if row_count < total:
         typer.echo(
-            f"dsf: {shown} of {total} pairs; --limit 0 shows all, --cluster or a scorer's name shows fewer", err=True
+            f"dsf: {row_count} of {total} pairs; --limit 0 shows all, --cluster or a scorer's name shows fewer",
+            err=True,
         )
 
 
@@ -81,8 +82,8 @@ def until(moment: datetime | None, now: datetime | None = None) -> str:
     """Time until `moment`, as an age; `now` for the past, `-` for None."""
     if moment is None:
         return "-"
-    left = (moment - (now or datetime.now(UTC))).total_seconds()
-    return "now" if left < 1 else age(left)
+    remaining_seconds = (moment - (now or datetime.now(UTC))).total_seconds()
+    return "now" if remaining_seconds < 1 else age(remaining_seconds)
 
 
 def clock(moment: datetime | None) -> str:
@@ -122,10 +123,10 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    rich_table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         justify: Literal["left", "right"] = "right" if header in right else "left"
-        made.add_column(flat(header), justify=justify, overflow="ellipsis" if cut else "fold", no_wrap=cut)
+        rich_table.add_column(flat(header), justify=justify, overflow="ellipsis" if cut else "fold", no_wrap=cut)
     styled = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
     # Text objects: a plain str would be read as markup.
     lines = [[Text(flat(text), style=style) for text, style in row] for row in styled]
@@ -138,8 +139,8 @@ def table(
         # it.
         lines = [[Text("\n").join(column) for column in columns]]
     for line in lines:
-        made.add_row(*line)
-    return made
+        rich_table.add_row(*line)
+    return rich_table
 
 
 def stacked(*parts: Cell | Renderable) -> Renderable:

@@ -72,10 +72,10 @@ def rescore(
 
 
 def _say_so_far(report: RescoreReport) -> None:
-    sent = [run for run in report.runs if run.run_id]
-    ended = sum(bool(run.outcome) for run in sent)
+    sent_runs = [run for run in report.runs if run.run_id]
+    ended_count = sum(bool(run.outcome) for run in sent_runs)
     typer.echo(
-        f"dsf: interrupted; {ended} of {len(sent)} cycles have ended, the others go on: "
+        f"dsf: interrupted; {ended_count} of {len(sent_runs)} cycles have ended, the others go on: "
         f"`dsf history {report.scorer} --cluster CLUSTER` will say how they ended",
         err=True,
     )

@@ -171,21 +171,21 @@ def _change(
     with session() as opened:
         act(Actions(opened.redis, opened.settings, actor(name)))
         # All entries: those with their own override are named below.
-        listed = FleetQueries(opened.redis).schedule(cluster, scorer)
+        schedule = FleetQueries(opened.redis).schedule(cluster, scorer)
         record = Registry(opened.redis).scorer(scorer)
     if interval is not None and (text := gap(interval, record.validity, record.interval)):
         typer.echo(f"warning: {text}", err=True)
-    if changed in ("interval", "pause") and not listed.entries and output is Format.TABLE:
+    if changed in ("interval", "pause") and not schedule.entries and output is Format.TABLE:
         typer.echo(f"stored; it applies as soon as {scorer} runs on {cluster or 'a cluster'}. `dsf changes` shows it")
         return
-    _show(listed, output)
+    _show(schedule, output)
     target = target_of(scorer, cluster)
-    for entry in listed.entries if changed else ():
-        own = entry.interval_source if changed == "interval" else entry.paused_source or target
+    for entry in schedule.entries if changed else ():
+        setting_source = entry.interval_source if changed == "interval" else entry.paused_source or target
         what = ""
         if changed == "pause" and not entry.paused:
             what = "is not paused: a user resumed it there"
-        elif own not in (target, "entry"):
+        elif setting_source not in (target, "entry"):
             what = f"keeps its {f'interval of {entry.interval_seconds}s' if changed == 'interval' else 'own pause'}"
         if what:
             typer.echo(
@@ -194,24 +194,24 @@ def _change(
             )
 
 
-def _show(listed: ScheduleList, output: Format) -> None:
-    emit(listed, output, lambda: _render(listed))
-    say_rest(len(listed.entries), listed.total)
+def _show(schedule: ScheduleList, output: Format) -> None:
+    emit(schedule, output, lambda: _render(schedule))
+    say_rest(len(schedule.entries), schedule.total)
 
 
-def _render(listed: ScheduleList) -> Renderable:
-    if not listed.entries:
+def _render(schedule: ScheduleList) -> Renderable:
+    if not schedule.entries:
         return "Nothing is scheduled. `dsf status` lists the scorers and their states."
     rows: list[list[Cell]] = []
-    for entry in listed.entries:
-        own = entry.interval_source != "entry"
+    for entry in schedule.entries:
+        is_overridden = entry.interval_source != "entry"
         rows.append(
             [
                 entry.cluster,
                 entry.scorer,
-                (f"{entry.interval_seconds}s", "yellow" if own else ""),
+                (f"{entry.interval_seconds}s", "yellow" if is_overridden else ""),
                 f"{entry.entry_interval_seconds}s",
-                until(entry.next_run, listed.at),
+                until(entry.next_run, schedule.at),
                 age(entry.lag_seconds) if entry.lag_seconds else "-",
                 _state(entry),
                 "; ".join(_who_and_why(override) for override in entry.overrides),

@@ -66,31 +66,31 @@ def scores(
     from dsf.cli.session import looking
 
     with looking(is_watching=watching) as fleet:
-        most = table_limit(limit, output)
+        max_rows = table_limit(limit, output)
         if watching:
-            watch(lambda: fleet.scores(cluster, scorer, limit=most), output, render_scores)
+            watch(lambda: fleet.scores(cluster, scorer, limit=max_rows), output, render_scores)
             return
-        listed = fleet.scores(cluster, scorer, limit=most)
-        emit(listed, output, lambda: render_scores(listed))
-        say_rest(len(listed.scores), listed.total)
+        score_list = fleet.scores(cluster, scorer, limit=max_rows)
+        emit(score_list, output, lambda: render_scores(score_list))
+        say_rest(len(score_list.scores), score_list.total)
 
 
-def render_scores(listed: ScoreList) -> Renderable:
+def render_scores(score_list: ScoreList) -> Renderable:
     """Return a table with a line per item, with the age of the last successful cycle."""
     rows: list[list[Cell]] = []
     rules: dict[str, str] = {}
-    for score in listed.scores:
+    for score in score_list.scores:
         base: list[Cell] = [score.cluster, score.scorer, score.score_name]
         state = _state(score)
-        valid = until(score.valid_until, listed.at) if score.items else "-"
+        valid = until(score.valid_until, score_list.at) if score.items else "-"
         tail: list[Cell] = [age(score.age_seconds), valid, state]
-        items = [(item.name, _value(item, listed.at)) for item in score.items] or [("-", "-")]
+        items = [(item.name, _value(item, score_list.at)) for item in score.items] or [("-", "-")]
         if score.hold is not None and any(item.waiting is not None for item in score.items):
             rules[score.scorer] = f"{score.scorer}: {score.hold.rule}"
         rows += [[*base, name, value, *tail] for name, value in items]
     headers = ("CLUSTER", "SCORER", "SCORE", "ITEM", "VALUE", "AGE", "VALID FOR", "STATE")
-    shown = table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
-    return stacked(shown, *map(flat, rules.values()))
+    score_table = table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
+    return stacked(score_table, *map(flat, rules.values()))
 
 
 def _value(item: ScoreItem, now: datetime) -> str:
@@ -101,8 +101,8 @@ def held(item: ScoreItem, now: datetime) -> str:
     """Since when and until when a new value is held back."""
     if item.waiting_since is None:
         return ", too near"
-    since, left = age((now - item.waiting_since).total_seconds()), until(item.waiting_until, now)
-    return f" for {since}, {'until the next cycle' if left == 'now' else f'{left} to go'}"
+    since, remaining_text = age((now - item.waiting_since).total_seconds()), until(item.waiting_until, now)
+    return f" for {since}, {'until the next cycle' if remaining_text == 'now' else f'{remaining_text} to go'}"
 
 
 def _state(score: ScoreView) -> tuple[str, str]:
@@ -145,15 +145,15 @@ def watch(read: Callable[[], View], output: Format, render: Callable[[View], Ren
 def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) -> None:
     from rich.live import Live
 
-    shown: Renderable = ""
+    last_table: Renderable = ""
     with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         for view in _updates(read):
             if isinstance(view, str):
                 # The view is of the last successful update; the line above marks it as old.
-                live.update(stacked((clean(view), "red"), shown), refresh=True)
+                live.update(stacked((clean(view), "red"), last_table), refresh=True)
             else:
-                shown = render(view)
-                live.update(shown, refresh=True)
+                last_table = render(view)
+                live.update(last_table, refresh=True)
 
 
 def _updates(read: Callable[[], View]) -> Iterator[View | str]:

@@ -63,8 +63,8 @@ def hub_settings(settings: SettingsT) -> SettingsT:
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
     # Like kubectl, which takes no default if KUBECONFIG names files that do not exist: it may be another cluster's.
-    if listed := os.environ.get("KUBECONFIG"):
-        return settings.model_copy(update={"kubeconfig": Path(listed)})
+    if kubeconfig_paths := os.environ.get("KUBECONFIG"):
+        return settings.model_copy(update={"kubeconfig": Path(kubeconfig_paths)})
     default = Path.home() / ".kube" / "config"
     return settings.model_copy(update={"kubeconfig": default}) if default.is_file() else settings
 
@@ -95,8 +95,8 @@ def agent_settings(cluster: str) -> Settings:
         return settings
     folder = out / "clusters" / cluster
     if not keys.is_name(cluster) or not folder.is_dir():
-        known = ", ".join(sorted(path.name for path in out.glob("clusters/*"))) or "none"
-        raise UnknownClusterError(f"no cluster {cluster!r} is accepted; {out / 'clusters'} has: {known}")
+        cluster_names = ", ".join(sorted(path.name for path in out.glob("clusters/*"))) or "none"
+        raise UnknownClusterError(f"no cluster {cluster!r} is accepted; {out / 'clusters'} has: {cluster_names}")
     running = running_demo(settings)
     return settings.model_copy(
         update={

@@ -48,7 +48,7 @@ def status(
         raise typer.Exit(BAD)
 
 
-def _render(report: StatusReport, named: str | None) -> Renderable:
+def _render(report: StatusReport, scorer_name: str | None) -> Renderable:
     parts: list[Cell | Renderable] = []
     if report.scorers:
         parts.append(_scorer_table(report.scorers))
@@ -56,9 +56,9 @@ def _render(report: StatusReport, named: str | None) -> Renderable:
         parts.append(flat(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}"))
     else:
         parts.append("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig.")
-    if named and report.scores:
+    if scorer_name and report.scores:
         parts += ["", _cluster_table(report)]
-    if lines := [*(_config_reads(report) if named else ()), *_reasons(report)]:
+    if lines := [*(_config_reads(report) if scorer_name else ()), *_reasons(report)]:
         parts += ["", *map(flat, lines)]
     return stacked(*parts)
 
@@ -142,8 +142,8 @@ def _config_reads(report: StatusReport) -> list[str]:
 
 
 def _clusters(group: ReasonGroup) -> str:
-    more = group.clusters - 1
-    return f"{group.cluster} and {more} more" if more else group.cluster
+    further_clusters = group.clusters - 1
+    return f"{group.cluster} and {further_clusters} more" if further_clusters else group.cluster
 
 
 def _reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:

@@ -41,24 +41,28 @@ class StatusReport(View):
     problems: list[ManifestMistake] = Field(default_factory=list)
 
 
-def read_report(client: redis.Redis, settings: Settings, named: str | None) -> StatusReport:
+def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None) -> StatusReport:
     """The report with what only Redis and a hub's folder have: pauses, agents, clusters that are gone, manifests.
 
     Raises as `report_of`, and redis.RedisError.
     """
     now = hubclock.now()
-    report = report_of(FleetQueries(client), named)
-    problems = list(problems_in(settings.out)) if named is None else []
-    refused = Agents(client).problems(Registry(client).clusters().values())
+    report = report_of(FleetQueries(client), scorer_name)
+    problems = list(problems_in(settings.out)) if scorer_name is None else []
+    agent_problems = Agents(client).problems(Registry(client).clusters().values())
     problems += report.problems
-    problems += [ManifestMistake(message=f"cluster {name}: {text}") for name, text in refused.items()]
-    gone = {name: notice.problem for name, notice in sorted(Notices(client).clusters().items()) if notice.problem}
-    problems += [ManifestMistake(message=f"cluster {name}: {text}", severity="note") for name, text in gone.items()]
-    shown = {scorer.name for scorer in report.scorers}
+    problems += [ManifestMistake(message=f"cluster {name}: {text}") for name, text in agent_problems.items()]
+    cluster_problems = {
+        name: notice.problem for name, notice in sorted(Notices(client).clusters().items()) if notice.problem
+    }
+    problems += [
+        ManifestMistake(message=f"cluster {name}: {text}", severity="note") for name, text in cluster_problems.items()
+    ]
+    scorer_names = {scorer.name for scorer in report.scorers}
     pauses = [
         override_view(target, override)
         for target, override in sorted(ScheduleStore(client).overrides().items())
-        if target.partition("/")[2] in shown
+        if target.partition("/")[2] in scorer_names
         and override.paused
         and (override.paused_until is None or override.paused_until > now)
     ]
@@ -66,7 +70,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     return report.model_copy(update={"ok": ok, "problems": problems, "pauses": pauses[:TABLE_PAIRS]})
 
 
-def report_of(fleet: FleetQueries | Client, named: str | None) -> StatusReport:
+def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusReport:
     """State of all scorers, or of one, from Redis or from the JSON API.
 
     Raises UnknownScorerError for a name that has neither a scorer nor conditions; HttpError and ApiError.
@@ -76,25 +80,30 @@ def report_of(fleet: FleetQueries | Client, named: str | None) -> StatusReport:
     scores: list[ScoreView] | None = None
     total = 0
     try:
-        scorers = fleet.scorers(named).scorers
-        if named is not None:
-            worst = fleet.scores(scorer=named, states=list(Verdict), limit=TABLE_PAIRS)
+        scorers = fleet.scorers(scorer_name).scorers
+        if scorer_name is not None:
+            worst = fleet.scores(scorer=scorer_name, states=list(Verdict), limit=TABLE_PAIRS)
             scores, total = [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
     except UnknownScorerError:
-        if named not in conditions:
+        if scorer_name not in conditions:
             raise
         # Known, but it cannot run: the conditions say why.
         scorers = []
     conditions |= {scorer.name: scorer.conditions for scorer in scorers}
-    listed = [one for name in sorted(conditions) if named in (None, name) for one in unmet(name, conditions[name])]
+    unmet_conditions = [
+        condition
+        for name in sorted(conditions)
+        if scorer_name in (None, name)
+        for condition in unmet(name, conditions[name])
+    ]
     failing = any(state_of(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
     return StatusReport(
         at=summary.at,
-        ok=not (summary.problems or listed or failing),
+        ok=not (summary.problems or unmet_conditions or failing),
         scorers=scorers,
         scores=scores,
         scores_total=total,
-        conditions=listed,
+        conditions=unmet_conditions,
         problems=[ManifestMistake(message=problem.message) for problem in summary.problems],
     )
 

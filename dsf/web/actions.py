@@ -75,8 +75,10 @@ class Acting:
         self._reading.registry.scorer(target.scorer)
         targets = self._reading.targets(target.scorer)
         if target.cluster is None:
-            own = [name for name, runs in targets.items() if _source(act, runs) == keys.pair(name, target.scorer)]
-            return [name for name in targets if name not in own], own
+            overridden_clusters = [
+                name for name, runs in targets.items() if _source(act, runs) == keys.pair(name, target.scorer)
+            ]
+            return [name for name in targets if name not in overridden_clusters], overridden_clusters
         if target.cluster not in targets:
             raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
         return [target.cluster], []
@@ -111,9 +113,9 @@ class Acting:
 
     def _keep(self, scorer: str, runs: list[RunView]) -> str:
         ident = secrets.token_urlsafe(12)
-        shown = [{"cluster": run.cluster, "run": run.run_id, "message": run.message} for run in runs[:MAX_RUNS]]
-        stored = {"v": keys.SCHEMA_VERSION, "scorer": scorer, "runs": shown, "more": max(0, len(runs) - MAX_RUNS)}
-        self._redis.set(keys.web_outcome(ident), json.dumps({**stored, "at": hubclock.now()}), ex=3600)
+        run_rows = [{"cluster": run.cluster, "run": run.run_id, "message": run.message} for run in runs[:MAX_RUNS]]
+        record = {"v": keys.SCHEMA_VERSION, "scorer": scorer, "runs": run_rows, "more": max(0, len(runs) - MAX_RUNS)}
+        self._redis.set(keys.web_outcome(ident), json.dumps({**record, "at": hubclock.now()}), ex=3600)
         return ident
 
 
@@ -122,23 +124,23 @@ def outcome(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
     text = sources.reading.redis.get(keys.web_outcome(names["ident"]))
     if text is None:
         raise HTTPException(404)
-    stored = json.loads(str(text))
-    ended = _ended(sources.reading.redis, stored["scorer"], stored["runs"])
-    runs = [{**run, "cycle": ended.get(run["run"])} for run in stored["runs"]]
+    record = json.loads(str(text))
+    cycle_by_run = _ended(sources.reading.redis, record["scorer"], record["runs"])
+    runs = [{**run, "cycle": cycle_by_run.get(run["run"])} for run in record["runs"]]
     open_runs = sum(run["run"] != "" and run["cycle"] is None for run in runs)
-    title = f"Scored now: {stored['scorer']}"
-    return {"title": title, "every": 1 if open_runs else 0, "outcome": {**stored, "runs": runs, "open": open_runs}}
+    title = f"Scored now: {record['scorer']}"
+    return {"title": title, "every": 1 if open_runs else 0, "outcome": {**record, "runs": runs, "open": open_runs}}
 
 
 def _ended(client: redis.Redis, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
     """Ended cycles of the runs by run id: one round trip, usually without parsing older cycles."""
     by_run = {run["run"]: cycle for run in runs if (cycle := _remembered.get(run["run"])) is not None}
-    sent = [run for run in runs if run["run"] and run["run"] not in by_run]
+    open_runs = [run for run in runs if run["run"] and run["run"] not in by_run]
     with client.pipeline(transaction=False) as pipe:
-        for run in sent:
+        for run in open_runs:
             pipe.lrange(keys.history_key(run["cluster"], scorer), 0, -1)
         histories = pipe.execute()
-    for run, rows in zip(sent, histories, strict=True):
+    for run, rows in zip(open_runs, histories, strict=True):
         cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
         if (cycle := answer(cycles, run["run"])) is not None:
             by_run[run["run"]] = cycle
@@ -169,10 +171,10 @@ def note_of(form: Mapping[str, str]) -> str:
     return note
 
 
-def whole_number(label: str, unit: str, text: str, most: int) -> int:
+def whole_number(label: str, unit: str, text: str, maximum: int) -> int:
     """The number in a field of a form. Raises FormError."""
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise FormError(f"{label}: a whole number of {unit} from 1 to {most}.")
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= maximum):
+        raise FormError(f"{label}: a whole number of {unit} from 1 to {maximum}.")
     return int(text)
 
 

@@ -122,13 +122,13 @@ def _add_errors(app: FastAPI, site: Site) -> None:
         again = isinstance(error, redis.RedisError) and request.method == "GET"
         return site.respond(request, "error.html", status, title=title, text=text, again=again)
 
-    def missing(request: Request, error: Exception) -> Response:
+    def not_found(request: Request, error: Exception) -> Response:
         title, text = "There is no such page", "Look for it above."
         return site.respond(request, "error.html", 404, title=title, text=text, again=False)
 
     for kind in (redis.RedisError, DsfError, LoginNeededError, RequestValidationError):
         app.add_exception_handler(kind, answer)
-    app.add_exception_handler(404, missing)
+    app.add_exception_handler(404, not_found)
 
 
 def _to_login(request: Request) -> Response:

@@ -25,12 +25,12 @@ class Segment:
 def bar(counts: StateCounts) -> list[Segment]:
     """A bar of 100 units by state, in the order of STATES; each present state is at least one unit wide."""
     numbers = [(state, int(getattr(counts, name))) for name, state in STATES.items()]
-    shown = [(state, number) for state, number in numbers if number > 0]
-    total = sum(number for _, number in shown)
-    widths = [max(1.0, 100 * number / total) for _, number in shown]
+    visible_states = [(state, number) for state, number in numbers if number > 0]
+    total = sum(number for _, number in visible_states)
+    widths = [max(1.0, 100 * number / total) for _, number in visible_states]
     scale = 100 / sum(widths) if widths else 1.0
     segments, x = [], 0.0
-    for (state, number), width in zip(shown, widths, strict=True):
+    for (state, number), width in zip(visible_states, widths, strict=True):
         segments.append(Segment(state, number, round(x, 2), round(width * scale, 2)))
         x += width * scale
     return segments

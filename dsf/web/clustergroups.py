@@ -50,14 +50,19 @@ class Chosen:
 def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
     labels = reading.model.labels()
-    known = [label for label, _ in Counter(label for own in labels.values() for label in own.items()).most_common()]
+    frequent_labels = [
+        label
+        for label, _ in Counter(
+            label for cluster_labels in labels.values() for label in cluster_labels.items()
+        ).most_common()
+    ]
     texts = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
-    asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
+    search_query = search.parse(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
     return Chosen(
         **texts,
-        clusters=labelled(labels, asked, reading.cluster_names()) if asked else None,
-        sets=[value for key, value in known if key == CLUSTER_SET][:_CHOICES],
-        labels=[f"{key}={value}" for key, value in known if key != CLUSTER_SET][:_CHOICES],
+        clusters=labelled(labels, search_query, reading.cluster_names()) if search_query else None,
+        sets=[value for key, value in frequent_labels if key == CLUSTER_SET][:_CHOICES],
+        labels=[f"{key}={value}" for key, value in frequent_labels if key != CLUSTER_SET][:_CHOICES],
     )
 
 
@@ -75,12 +80,12 @@ def divided(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
     ]
     parts.sort(key=lambda part: (-part.states.failing, -(part.states.total - part.states.ok), part.value))
     start = int(cursor) if (cursor := query.get("cursor", "")).isdecimal() and len(cursor) < 8 else 0
-    known = Counter(key for own in labels.values() for key in own if key != CLUSTER_SET)
+    key_counts = Counter(key for cluster_labels in labels.values() for key in cluster_labels if key != CLUSTER_SET)
     return {
         "title": "ClusterSets" if by == CLUSTER_SET else f"Clusters by {by}",
         "by": by,
         "is_set": by == CLUSTER_SET,
-        "keys": [key for key, _ in known.most_common(20)],
+        "keys": [key for key, _ in key_counts.most_common(20)],
         "parts": parts[start : start + _ROWS],
         "total": len(parts),
         "following": start + _ROWS if start + _ROWS < len(parts) else None,

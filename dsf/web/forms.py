@@ -96,9 +96,9 @@ def add_login(app: FastAPI, site: Site) -> None:
     def leave(request: Request, form: Form) -> Response:
         sessions.check_form(request, form.get("secret", ""))
         site.sessions.close(sessions.cookie_of(request))
-        left = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
-        sessions.delete_cookie(request, left)
-        return left
+        response = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
+        sessions.delete_cookie(request, response)
+        return response
 
 
 def _session_user(request: Request, site: Site) -> PageUser | None:
@@ -113,9 +113,14 @@ def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
     """Add the pages of actions."""
 
     def page(
-        request: Request, act: Act, target: ActionTarget, given: Mapping[str, str], problem: str = "", status: int = 200
+        request: Request,
+        act: Act,
+        target: ActionTarget,
+        values: Mapping[str, str],
+        problem: str = "",
+        status: int = 200,
     ) -> Response:
-        affected, kept = acting.affected(act.name, target)
+        affected, unaffected = acting.affected(act.name, target)
         soon = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M")
         return site.form(
             request,
@@ -125,8 +130,8 @@ def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             act=act,
             target=target,
             affected=affected,
-            kept=kept,
-            given={**_GIVEN, **act.values, "until": soon, **given},
+            kept=unaffected,
+            given={**_GIVEN, **act.values, "until": soon, **values},
             problem=problem,
             back=place_of(target),
             **acting.context(act.name, target),
@@ -139,10 +144,10 @@ def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             if form is not None:
                 sessions.check_form(request, form.get("secret", ""))
         except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
-            known: PageUser | None = request.scope.get("dsf.caller")
+            page_user: PageUser | None = request.scope.get("dsf.caller")
             log.warning(
                 "act refused",
-                caller=known.name if known else "",
+                caller=page_user.name if page_user else "",
                 act=act.name,
                 # Unauthenticated clients may send anything.
                 scorer=target.scorer[:MAX_NAME_LENGTH],

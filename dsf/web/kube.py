@@ -61,8 +61,8 @@ class KubeAccess:
 
 def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
     """DynamicScorers of the API server, kept for some seconds; none without the right to read them."""
-    known: Shared[tuple[str, str], DynamicScorer | None] = Shared(3.0, 1000)
-    own = tuple(dict.fromkeys(namespaces))
+    scorer_cache: Shared[tuple[str, str], DynamicScorer | None] = Shared(3.0, 1000)
+    own_namespaces = tuple(dict.fromkeys(namespaces))
 
     def read(name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
         for namespace in namespaces:
@@ -72,4 +72,6 @@ def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
                 log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))
         return None
 
-    return lambda name, namespace: known.get((namespace, name), lambda: read(name, [namespace] if namespace else own))
+    return lambda name, namespace: scorer_cache.get(
+        (namespace, name), lambda: read(name, [namespace] if namespace else own_namespaces)
+    )

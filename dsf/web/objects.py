@@ -88,7 +88,7 @@ def settings_of(
     full = spec.config_sync_mode is ConfigSyncMode.Full
     synced = scorer.status.last_synced_config if full else None
     scoring = synced.scoring if synced else None
-    named = spec.scoring.params
+    spec_params = spec.scoring.params
     settings: list[SettingView] = []
 
     def pick(name: str, synced: object, ours: object, default: object = None) -> None:
@@ -114,8 +114,8 @@ def settings_of(
     theirs_host = shown_url(scoring.host) if scoring else None
     pick("scoring host", theirs_host, shown_url(spec.scoring.host), _host(spec.config_url))
     pick("scoring path", scoring and shown_url(scoring.path), shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
-    pick("score name", scoring and scoring.params.name, named and named.name)
-    pick(INTERVAL, scoring and scoring.params.interval, named and named.interval)
+    pick("score name", scoring and scoring.params.name, spec_params and spec_params.name)
+    pick(INTERVAL, scoring and scoring.params.interval, spec_params and spec_params.interval)
     pick("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])
     if spec.aggregate is not None:
         pick("aggregate", None, f"{spec.aggregate.how} by {', '.join(spec.aggregate.by) or 'nothing'}")
@@ -125,9 +125,9 @@ def settings_of(
     pick("validity (s)", None, spec.execution.validity_seconds, usual)
     run = spec.execution
     # API server and folder hub write defaults into the spec; do not show them as set.
-    chosen = run.model_dump(exclude_defaults=True)
-    pick("timeout (s)", None, chosen.get("timeout_seconds"), run.timeout_seconds)
-    pick("retries", None, str(run.max_retries) if "max_retries" in chosen else None, str(run.max_retries))
+    execution_fields = run.model_dump(exclude_defaults=True)
+    pick("timeout (s)", None, execution_fields.get("timeout_seconds"), run.timeout_seconds)
+    pick("retries", None, str(run.max_retries) if "max_retries" in execution_fields else None, str(run.max_retries))
     pick("rate limit", None, run.rate_limit, "none")
     return [_overridden(setting, override) for setting in settings]
 

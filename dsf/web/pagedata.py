@@ -94,24 +94,24 @@ class Reading:
                 # For each of them one pair is read.
                 if number and wordless < 20:
                     wordless += 1
-                    some = self.page(PairFilter(scorer=scorer.name, states=[state]), limit=1).rows
-                    why = (some[0].why if some else None) or Why("", "", STATES[state].help)
+                    example_rows = self.page(PairFilter(scorer=scorer.name, states=[state]), limit=1).rows
+                    why = (example_rows[0].why if example_rows else None) or Why("", "", STATES[state].help)
                     group = ReasonGroup(
                         scorer=scorer.name,
                         state=state,
                         stage=why.stage,
                         reason=why.reason,
                         clusters=number,
-                        cluster=some[0].cluster if some else "",
+                        cluster=example_rows[0].cluster if example_rows else "",
                         at=why.at or None,
                         message=why.message,
                     )
                     groups.append(group)
         return sorted(groups, key=lambda group: (_WORST_FIRST.index(group.state), -group.clusters, group.scorer))
 
-    def page(self, wanted: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
+    def page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
         """Matching pairs, worst first; after a cursor, if there is one."""
-        page = self.model.pairs(wanted, limit=limit, cursor=cursor or None)
+        page = self.model.pairs(pair_filter, limit=limit, cursor=cursor or None)
         return Rows(self.rows(page.pairs), page.total, page.cursor)
 
     def rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
@@ -153,7 +153,7 @@ class Reading:
         past = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
         return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past, strict=True)]
 
-    def of_run(self, run: str, wanted: PairFilter) -> list[TableRow]:
+    def of_run(self, run: str, pair_filter: PairFilter) -> list[TableRow]:
         """The pair with this scheduled run: the id contains the time, at which few pairs are due."""
         at = run_time(run) + TOLERANCE / 2
         records, overrides = self.registry.scorers(), self.schedule.overrides()
@@ -161,14 +161,17 @@ class Reading:
             (row.cluster, row.scorer)
             for row in every(self.model.rows())
             if row.scorer in records
-            and (wanted.scorers is None or row.scorer in wanted.scorers)
-            and (wanted.clusters is None or row.cluster in wanted.clusters)
+            and (pair_filter.scorers is None or row.scorer in pair_filter.scorers)
+            and (pair_filter.clusters is None or row.cluster in pair_filter.clusters)
             and is_slot(
                 row.pair, interval_in_force(row.scorer, row.cluster, records[row.scorer].interval, overrides), at
             )
         ]
-        found = [pair for pair, runs in zip(due, self._pairs.past_runs(due), strict=True) if run in runs]
-        pages = (self.page(replace(wanted, scorer=scorer, clusters=[cluster]), limit=1) for cluster, scorer in found)
+        pairs_of_run = [pair for pair, runs in zip(due, self._pairs.past_runs(due), strict=True) if run in runs]
+        pages = (
+            self.page(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)
+            for cluster, scorer in pairs_of_run
+        )
         return [row for page in pages for row in page.rows]
 
 

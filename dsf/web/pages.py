@@ -147,6 +147,6 @@ def plugins() -> Mapping[str, PagePlugin]:
     return usable
 
 
-def all_views(own: Iterable[PageView]) -> list[PageView]:
+def all_views(own_views: Iterable[PageView]) -> list[PageView]:
     """The page's own, and those of plug-ins."""
-    return [*own, *(view for plugin in plugins().values() for view in plugin.views)]
+    return [*own_views, *(view for plugin in plugins().values() for view in plugin.views)]

@@ -83,8 +83,8 @@ def _clock(at: float | datetime | None) -> Markup:
         return Markup('<span class="none">-</span>')
     text = stamp(at)
     day, clock = text[:10], text[11:19]
-    shown = clock if day == stamp(hubclock.now())[:10] else f"{day} {clock}"
-    return Markup('<time datetime="{}">{}</time>').format(text, shown)
+    clock_text = clock if day == stamp(hubclock.now())[:10] else f"{day} {clock}"
+    return Markup('<time datetime="{}">{}</time>').format(text, clock_text)
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -117,18 +117,18 @@ def meaning(reason: str) -> str:
 @functools.cache
 def environment() -> jinja2.Environment:
     """The templates. All values are escaped, and an undefined name is an error."""
-    others = {name: plugin.templates for name, plugin in plugins().items()}
-    made = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(others)]),
+    plugin_templates = {name: plugin.templates for name, plugin in plugins().items()}
+    jinja_environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(plugin_templates)]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters["shown_url"] = shown_url
-    made.filters |= {"age": _time, "until": functools.partial(_time, kind="until"), "clock": _clock}
-    made.filters |= {
+    jinja_environment.filters["shown_url"] = shown_url
+    jinja_environment.filters |= {"age": _time, "until": functools.partial(_time, kind="until"), "clock": _clock}
+    jinja_environment.filters |= {
         "ms": _milliseconds,
         "duration": duration,
         "term": quoted,
@@ -137,7 +137,7 @@ def environment() -> jinja2.Environment:
         "stamp": stamp,
         "minute": lambda at: f"{at:%Y-%m-%d %H:%M} UTC",
     }
-    made.globals |= {
+    jinja_environment.globals |= {
         "advice": advice,
         "meaning": meaning,
         "states": STATES,
@@ -147,20 +147,20 @@ def environment() -> jinja2.Environment:
         "plugins": {plugin.path: plugin.title for plugin in plugins().values() if not plugin.is_tab},
         "tabs": {plugin.title: plugin.path for plugin in plugins().values() if plugin.is_tab},
     }
-    return made
+    return jinja_environment
 
 
 def prepare() -> None:
     """Compile all templates, so that the first viewers need not wait."""
-    made = environment()
-    for name in made.list_templates():
-        made.get_template(name)
+    jinja_environment = environment()
+    for name in jinja_environment.list_templates():
+        jinja_environment.get_template(name)
 
 
 def link(root: str, place: str, /, **query: object) -> str:
     """The address of a page below the root path; callers quote segments of `place` with `segment`."""
-    given = {name: str(value) for name, value in query.items() if value not in (None, "")}
-    return root + place + (f"?{urlencode(given)}" if given else "")
+    parameters = {name: str(value) for name, value in query.items() if value not in (None, "")}
+    return root + place + (f"?{urlencode(parameters)}" if parameters else "")
 
 
 def in_flower(flower: str, run: str) -> str:

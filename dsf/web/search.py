@@ -122,15 +122,15 @@ class _Looked(Rows):
 
 def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the search page; see the module for the language of `q`."""
-    reading, asked = sources.reading, parse(query.get("q", ""))
-    meaning = _meaning(reading, asked) if asked else _Meaning(None, [], [], [], [])
+    reading, search_query = sources.reading, parse(query.get("q", ""))
+    meaning = _meaning(reading, search_query) if search_query else _Meaning(None, [], [], [], [])
     page = Rows([], 0, None)
     if meaning.wanted is not None:
         look = bool(meaning.items or meaning.runs)
         page = _look(reading, meaning, meaning.wanted) if look else reading.page(meaning.wanted, query.get("cursor"))
     return {
-        "title": f"Search: {asked.text}" if asked.text else "Search",
-        "asked": asked,
+        "title": f"Search: {search_query.text}" if search_query.text else "Search",
+        "asked": search_query,
         "fields": FIELDS,
         "scorers": meaning.scorers[:200],
         "clusters": meaning.clusters[:50],
@@ -139,23 +139,23 @@ def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, 
     }
 
 
-def _meaning(reading: Reading, asked: SearchQuery) -> _Meaning:
+def _meaning(reading: Reading, search_query: SearchQuery) -> _Meaning:
     """A word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
     fleet = reading.model.summary()
-    by_label = bool(asked.of("set") or asked.of("label"))
-    names = reading.cluster_names() if asked.of("cluster") or asked.words else []
-    scorers = [scorer for scorer in fleet.scorers if asked.allows("scorer", scorer.name)]
-    clusters = [name for name in names if asked.allows("cluster", name)]
+    by_label = bool(search_query.of("set") or search_query.of("label"))
+    names = reading.cluster_names() if search_query.of("cluster") or search_query.words else []
+    scorers = [scorer for scorer in fleet.scorers if search_query.allows("scorer", scorer.name)]
+    clusters = [name for name in names if search_query.allows("cluster", name)]
     if by_label:
-        clusters = labelled(reading.model.labels(), asked, clusters if names else reading.cluster_names())
-    states = [name for name in STATES if asked.allows("state", name)]
-    reasons, stages = list(asked.of("reason")), list(asked.of("stage"))
-    items, runs = list(asked.of("item")), list(asked.of("run"))
-    named_clusters = by_label or bool(asked.of("cluster"))
-    known = reading.model.reasons([scorer.name for scorer in scorers]) if asked.words else set()
-    shown_scorers = list(scorers) if any("*" in pattern for pattern in asked.of("scorer")) else []
+        clusters = labelled(reading.model.labels(), search_query, clusters if names else reading.cluster_names())
+    states = [name for name in STATES if search_query.allows("state", name)]
+    reasons, stages = list(search_query.of("reason")), list(search_query.of("stage"))
+    items, runs = list(search_query.of("item")), list(search_query.of("run"))
+    named_clusters = by_label or bool(search_query.of("cluster"))
+    all_reasons = reading.model.reasons([scorer.name for scorer in scorers]) if search_query.words else set()
+    shown_scorers = list(scorers) if any("*" in pattern for pattern in search_query.of("scorer")) else []
     shown_clusters: list[str] = []
-    for word in asked.words:
+    for word in search_query.words:
         of_scorers = [scorer for scorer in scorers if word in scorer.name or word in scorer.score_name.lower()]
         of_clusters = [name for name in clusters if word in name]
         shown_scorers += of_scorers
@@ -166,15 +166,15 @@ def _meaning(reading: Reading, asked: SearchQuery) -> _Meaning:
             scorers = of_scorers
         elif word in STATES:
             states = [name for name in states if name == word]
-        elif any(word in reason for reason in known):
+        elif any(word in reason for reason in all_reasons):
             reasons.append(f"*{word}*")
         elif of_clusters:
             clusters, named_clusters = of_clusters, True
         else:
             items.append(f"*{word}*")
-    wanted = None
+    pair_filter = None
     if states and scorers and (clusters or not named_clusters):
-        wanted = PairFilter(
+        pair_filter = PairFilter(
             scorers=None if len(scorers) == len(fleet.scorers) else {scorer.name for scorer in scorers},
             clusters=clusters if named_clusters else None,
             states=[Verdict(name) for name in states] if len(states) < len(STATES) else None,
@@ -182,23 +182,23 @@ def _meaning(reading: Reading, asked: SearchQuery) -> _Meaning:
             if stages or reasons
             else None,
         )
-    return _Meaning(wanted, shown_scorers, shown_clusters, items, runs)
+    return _Meaning(pair_filter, shown_scorers, shown_clusters, items, runs)
 
 
-def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
+def _look(reading: Reading, meaning: _Meaning, pair_filter: PairFilter) -> _Looked:
     """Read pairs, worst first; for a run id, first those that were due at its time."""
     for run in filter(is_run_id, meaning.runs):
-        rows = reading.of_run(run, wanted)
+        rows = reading.of_run(run, pair_filter)
         if rows:
-            fitting = _fitting(reading, meaning, rows)
-            return _Looked(fitting[:PAGE_ROWS], len(fitting), None, read=len(rows), of=len(rows))
+            matching_rows = _fitting(reading, meaning, rows)
+            return _Looked(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=len(rows), of=len(rows))
     first: list[TableRow] = []
     number, read, cursor = 0, 0, None
     while True:
-        page = reading.page(wanted, cursor, limit=MAX_ROWS)
-        fitting = _fitting(reading, meaning, page.rows)
-        first += fitting[: PAGE_ROWS - len(first)]
-        number, read, cursor = number + len(fitting), read + len(page.rows), page.cursor
+        page = reading.page(pair_filter, cursor, limit=MAX_ROWS)
+        matching_rows = _fitting(reading, meaning, page.rows)
+        first += matching_rows[: PAGE_ROWS - len(first)]
+        number, read, cursor = number + len(matching_rows), read + len(page.rows), page.cursor
         if cursor is None or read >= _LOOKED_INTO:
             # Pairs may be removed meanwhile.
             return _Looked(first, number, None, read, of=max(read, page.total))
@@ -212,17 +212,17 @@ def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[
 
     rows = [row for row in rows if has((name for name, _ in row.score.items) if row.score else (), meaning.items)]
     runs = reading.runs(rows) if meaning.runs else [[] for _ in rows]
-    return [row for row, own in zip(rows, runs, strict=True) if has(own, meaning.runs)]
+    return [row for row, pair_runs in zip(rows, runs, strict=True) if has(pair_runs, meaning.runs)]
 
 
-def labelled(labels: Mapping[str, Mapping[str, str]], asked: SearchQuery, clusters: Iterable[str]) -> list[str]:
+def labelled(labels: Mapping[str, Mapping[str, str]], search_query: SearchQuery, clusters: Iterable[str]) -> list[str]:
     """The clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
     none: dict[str, str] = {}
 
-    def is_selected(own: Mapping[str, str]) -> bool:
-        texts = [f"{key}={value}" for key, value in own.items()]
-        return asked.allows("set", own.get(CLUSTER_SET, "")) and all(
-            any(fits(text, pattern, exact=True) for text in texts) for pattern in asked.of("label")
+    def is_selected(cluster_labels: Mapping[str, str]) -> bool:
+        texts = [f"{key}={value}" for key, value in cluster_labels.items()]
+        return search_query.allows("set", cluster_labels.get(CLUSTER_SET, "")) and all(
+            any(fits(text, pattern, exact=True) for text in texts) for pattern in search_query.of("label")
         )
 
     return [name for name in clusters if is_selected(labels.get(name, none))]

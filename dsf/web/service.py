@@ -86,9 +86,11 @@ def _session(settings: Settings) -> Session | None:
     """A session with the hub's API server, if there is one. Raises SettingsError."""
     if settings.web_auth == "proxy" and not settings.web_trusted_proxies:
         raise SettingsError("DSF_WEB_AUTH is proxy, so DSF_WEB_TRUSTED_PROXIES must list the trusted proxies")
-    wanted = settings.web_auth == "kubernetes" or (settings.web_auth == "proxy" and not settings.web_operators)
+    needs_api_server = settings.web_auth == "kubernetes" or (
+        settings.web_auth == "proxy" and not settings.web_operators
+    )
     in_reach = settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ
-    if not wanted and (settings.backend == "dir" or not in_reach):
+    if not needs_api_server and (settings.backend == "dir" or not in_reach):
         return None
     # Imported here: a page that only reads Redis saves the Kubernetes client's 40 MB.
     from dsf.kube.session import Session

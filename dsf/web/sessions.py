@@ -127,7 +127,7 @@ def form_secret(cookie: str) -> str:
     return hmac.new(cookie.encode(), b"form", hashlib.sha256).hexdigest()
 
 
-def check_form(request: Request, given: str) -> None:
+def check_form(request: Request, form_token: str) -> None:
     """Raises AccessError (403) for a form that did not come from this page."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     if origin is not None and not _is_same(origin, request.scope["dsf.host"]):
@@ -139,14 +139,14 @@ def check_form(request: Request, given: str) -> None:
         )
     if site not in ("same-origin", "none"):
         raise AccessError("forms from other sites are refused", 403)
-    if not is_form(request, given):
+    if not is_form(request, form_token):
         raise AccessError("this form is too old or not from this page: go back, reload the page and repeat", 403)
 
 
-def is_form(request: Request, given: str) -> bool:
+def is_form(request: Request, form_token: str) -> bool:
     """Whether a form has the secret of the request's cookie."""
     cookie = cookie_of(request)
-    return bool(cookie) and hmac.compare_digest(form_secret(cookie).encode(), given.encode())
+    return bool(cookie) and hmac.compare_digest(form_secret(cookie).encode(), form_token.encode())
 
 
 def _is_same(origin: str, host: str) -> bool:

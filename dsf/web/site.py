@@ -49,13 +49,13 @@ class Site:
 
     def caller(self, request: Request) -> PageUser | None:
         """The user of a request; None without a login. Raises AccessError."""
-        known: PageUser | None = request.scope.get("dsf.caller")
-        if known is None:
-            known = self.access.recognise(request)
-            if known is None and self.access.login is not None:
-                known = self._logged_in(request)
-            request.scope["dsf.caller"] = known
-        return known
+        page_user: PageUser | None = request.scope.get("dsf.caller")
+        if page_user is None:
+            page_user = self.access.recognise(request)
+            if page_user is None and self.access.login is not None:
+                page_user = self._logged_in(request)
+            request.scope["dsf.caller"] = page_user
+        return page_user
 
     def holder(self, token: str, client: str) -> PageUser:
         """The holder of a token that a client sent, or that opened a session.
@@ -114,8 +114,8 @@ class Site:
 
         def make() -> _Part:
             context = {"every": 3 if view.live else 0, **view.build(self.sources, names, query)}
-            given = {**context, "options": self.sources.settings, "query": query}
-            html = render(context.get("template", view.template), root, given)
+            template_context = {**context, "options": self.sources.settings, "query": query}
+            html = render(context.get("template", view.template), root, template_context)
             return _Part(context["title"], context["every"], html)
 
         if view.live:

@@ -60,8 +60,8 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
         )
         return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
     need_attention = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
-    wanted = PairFilter(clusters=only.clusters, states=need_attention)
-    worst = _first_if_other(lambda cursor: reading.page(wanted, cursor), query)
+    pair_filter = PairFilter(clusters=only.clusters, states=need_attention)
+    worst = _first_if_other(lambda cursor: reading.page(pair_filter, cursor), query)
     return context | {"mode": "large", "page": worst}
 
 
@@ -110,8 +110,10 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
     manifest = sources.scorer_object(name, record.namespace)
     scorer = sources.reading.model.scorer(name)
     everywhere = scorer_target(name)
-    own = [item for item in sources.reading.schedule.overrides().items() if keys.split_pair(item[0])[1] == name]
-    overrides = sorted(own, key=lambda item: (item[0] != everywhere, item[0]))
+    scorer_overrides = [
+        item for item in sources.reading.schedule.overrides().items() if keys.split_pair(item[0])[1] == name
+    ]
+    overrides = sorted(scorer_overrides, key=lambda item: (item[0] != everywhere, item[0]))
     return {
         "title": title,
         "record": record,
@@ -196,9 +198,9 @@ def _commands(row: TableRow, namespace: str) -> list[str]:
 def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     scorer, cluster = query.get("scorer") or None, query.get("cluster") or None
     cursor = query.get("cursor") or None
-    found = changes.read(sources.reading.redis, limit=PAGE_ROWS, cursor=cursor, scorer=scorer, cluster=cluster)
+    change_list = changes.read(sources.reading.redis, limit=PAGE_ROWS, cursor=cursor, scorer=scorer, cluster=cluster)
     only = {name: text for name, text in (("scorer", scorer), ("cluster", cluster)) if text}
-    return {"title": "Changes", "changes": found, "only": only}
+    return {"title": "Changes", "changes": change_list, "only": only}
 
 
 VIEWS: Final = (

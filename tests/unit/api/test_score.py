@@ -148,9 +148,13 @@ def test_several_formats_make_an_item_of_each_result_for_each() -> None:
         ScoringResult({"node": "n1", "pod": "b"}, 20),
         ScoringResult({"node": "b"}, 30),
     ]
-    built_items = build_items(results, "${node}", "c", "s", more=("${pod}", "all"))
+    built_items = build_items(results, "${node}", "c", "s", further_formats=("${pod}", "all"))
     # n1 has the later result. b has the earlier format: a node there has the name of a pod in the next format.
     assert built_items.items == (("n1", 20), ("b", 30), ("a", 10), ("all", 30))
     assert (built_items.duplicates, sum(built_items.refused.values())) == (4, 0)
-    assert build_items([ScoringResult({}, 1)], "${node}", "c", "s", more=("${pod}",)).refused == {"empty_dimension": 1}
-    assert build_items([ScoringResult({"pod": "p"}, 1)], "${node}", "c", "s", more=("${pod}",)).items == (("p", 1),)
+    assert build_items([ScoringResult({}, 1)], "${node}", "c", "s", further_formats=("${pod}",)).refused == {
+        "empty_dimension": 1
+    }
+    assert build_items([ScoringResult({"pod": "p"}, 1)], "${node}", "c", "s", further_formats=("${pod}",)).items == (
+        ("p", 1),
+    )

@@ -45,8 +45,8 @@ def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[
     scorer = names["scorer"]
     record = sources.reading.registry.scorer(scorer)
     rows = [_row(run) for run in runstore.read(sources.reading.redis, scorer)]
-    chosen = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
-    comparison = chosen.run.comparison if chosen else None
+    selected_row = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
+    comparison = selected_row.run.comparison if selected_row else None
     # A viewer without the right to list Placements learns nothing of them here.
     may_place = ALLOWED in query
     return {
@@ -54,13 +54,13 @@ def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[
         "record": record,
         "rows": rows,
         "run_states": _STATES,
-        "chosen": chosen,
-        "plots": _plots(chosen.run) if chosen else [],
+        "chosen": selected_row,
+        "plots": _plots(selected_row.run) if selected_row else [],
         "placements": comparison.placements if comparison and may_place else [],
         "notes": comparison.notes if comparison and may_place else [],
         "withheld": comparison is not None and not may_place,
         "max_spans": _SPANS,
-        "unreached": _unreached(chosen.run) if chosen and chosen.state == "failed" else "",
+        "unreached": _unreached(selected_row.run) if selected_row and selected_row.state == "failed" else "",
         "command": f"dsf backtest {shlex.quote(scorer)}",
     }
 
@@ -82,7 +82,7 @@ def _state(run: KeptRun) -> str:
     if any(not any(view.items for view in side) for side in sides):
         return "failed"
     is_whole = all(view.moments == view.asked and not view.outcomes.get("error") for side in sides for view in side)
-    undecided = compared is not None and any(one.problem for one in compared.placements)
+    undecided = compared is not None and any(placement.problem for placement in compared.placements)
     return "ok" if is_whole and not run.problem and not undecided else "in part"
 
 
@@ -90,10 +90,10 @@ def _unreached(run: KeptRun) -> str:
     """Return what could not be asked because it is elsewhere or wants a Secret; empty if there was another obstacle."""
     views = run.comparison.backtests if run.comparison else run.backtests
     empty = [view for view in views if not view.items]
-    failed = [view for view in empty if view.failures and view.failures[0].stage == "fetch"]
-    if not failed:
+    failed_views = [view for view in empty if view.failures and view.failures[0].stage == "fetch"]
+    if not failed_views:
         return "" if views else "what it needs"
-    return f"the source of {failed[0].scorer} on {failed[0].cluster} ({failed[0].failures[0].reason})"
+    return f"the source of {failed_views[0].scorer} on {failed_views[0].cluster} ({failed_views[0].failures[0].reason})"
 
 
 def _plots(run: KeptRun) -> list[tuple[str, Chart]]:

@@ -92,33 +92,33 @@ class BacktestRunner:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
-    def start(self, asked: RunRequest, by: str, note_it: Callable[[], None]) -> str:
+    def start(self, request: RunRequest, by: str, note_it: Callable[[], None]) -> str:
         """Start one and return its id; `note_it` is called before.
 
         Raises BacktestError for too many moments, for a scorer that cannot be read, and while another one runs;
         redis.RedisError.
         """
-        if asked.every:
-            number = len(moments(asked.since, asked.every, hubclock.now())) * len(asked.clusters)
+        if request.every:
+            number = len(moments(request.since, request.every, hubclock.now())) * len(request.clusters)
             if number > MOST:
                 raise BacktestError(
                     f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
                     "`dsf backtest` and `dsf compare` have no such limit"
                 )
         # From a hub on a folder, the command reads what was delivered to the cluster.
-        is_by_name = self._sources.settings.backend == "dir" or not asked.every
-        manifests = [] if is_by_name else [self._manifest(name, asked.clusters) for name in asked.scorers]
+        is_by_name = self._sources.settings.backend == "dir" or not request.every
+        manifests = [] if is_by_name else [self._manifest(name, request.clusters) for name in request.scorers]
         for manifest in manifests:
-            self._check_servers(manifest, asked.clusters)
+            self._check_servers(manifest, request.clusters)
         with self._lock:
             if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
                 raise BacktestError("another backtest or comparison runs on this page: try again when it has ended")
             now = hubclock.now()
-            run = KeptRun(id=new_id(now), at=now, by=by, way="page", clusters=list(asked.clusters), is_running=True)
-            run = run.model_copy(update={"scorers": asked.scorers if asked.other else []})
-            keep(self._redis, asked.scorers, run)
+            run = KeptRun(id=new_id(now), at=now, by=by, way="page", clusters=list(request.clusters), is_running=True)
+            run = run.model_copy(update={"scorers": request.scorers if request.other else []})
+            keep(self._redis, request.scorers, run)
             note_it()
-            self._thread = threads.background(lambda: self._run(asked, run, manifests), "dsf-backtest")
+            self._thread = threads.background(lambda: self._run(request, run, manifests), "dsf-backtest")
         return run.id
 
     def stop(self) -> None:
@@ -135,13 +135,13 @@ class BacktestRunner:
 
     def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
         """The DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
-        found = self._sources.scorer_object(scorer, self._sources.reading.registry.scorer(scorer).namespace)
-        if found is None:
+        scorer_object = self._sources.scorer_object(scorer, self._sources.reading.registry.scorer(scorer).namespace)
+        if scorer_object is None:
             raise BacktestError(
                 f"the DynamicScorer {scorer!r} cannot be read from here: run `dsf backtest` where it can, with --keep"
             )
         labels = self._sources.reading.model.labels()
-        known = [
+        authentication_manifests = [
             {
                 "apiVersion": CLUSTER_API_VERSION,
                 "kind": CLUSTER_KIND,
@@ -149,8 +149,8 @@ class BacktestRunner:
             }
             for name in clusters
         ]
-        manifest = found.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return "---\n".join(map(kubeyaml.dump, [manifest, *known]))
+        manifest = scorer_object.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return "---\n".join(map(kubeyaml.dump, [manifest, *authentication_manifests]))
 
     def _check_servers(self, manifest: str, clusters: Sequence[str]) -> None:
         """Raise BacktestError if a scorer of another namespace names a server that DSF_SCORER_HOSTS does not have."""
@@ -172,24 +172,24 @@ class BacktestRunner:
         if refusal:
             raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
 
-    def _run(self, asked: RunRequest, run: KeptRun, manifests: Sequence[str]) -> None:
+    def _run(self, request: RunRequest, run: KeptRun, manifests: Sequence[str]) -> None:
         try:
             with TemporaryDirectory(prefix="dsf-backtest-") as folder:
-                names = list(asked.scorers)
+                names = list(request.scorers)
                 for number, text in enumerate(manifests):
                     file = Path(folder, f"{names[number]}.yaml")
                     file.write_text(text, encoding="utf-8")
                     names[number] = str(file)
-                found, problem = self._asked(asked, asked.command(names))
+                views, problem = self._asked(request, request.command(names))
         except OSError as error:
-            found, problem = {}, f"it cannot be started: {error.strerror}"
-        ended = run.model_copy(update={"is_running": False, "problem": problem, **found})
+            views, problem = {}, f"it cannot be started: {error.strerror}"
+        finished_run = run.model_copy(update={"is_running": False, "problem": problem, **views})
         try:
-            keep(self._redis, asked.scorers, ended)
+            keep(self._redis, request.scorers, finished_run)
         except (redis.RedisError, DsfError) as error:
-            log.warning("a backtest cannot be kept", scorer=asked.scorer, error=str(error))
+            log.warning("a backtest cannot be kept", scorer=request.scorer, error=str(error))
 
-    def _asked(self, asked: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
+    def _asked(self, request: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
         """Return the result of the command, and why it is not complete."""
         with subprocess.Popen(
             tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -199,20 +199,20 @@ class BacktestRunner:
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
             is_over = False
             try:
-                output, said = process.communicate(timeout=LIMIT)
+                output, error_output = process.communicate(timeout=LIMIT)
             except subprocess.TimeoutExpired:
                 is_over = True
                 process.send_signal(signal.SIGINT)
                 try:
-                    output, said = process.communicate(timeout=_END)
+                    output, error_output = process.communicate(timeout=_END)
                 except subprocess.TimeoutExpired:
                     process.kill()
-                    output, said = process.communicate()
-        text = cleaned(said.decode(errors="replace"), 500)
+                    output, error_output = process.communicate()
+        text = cleaned(error_output.decode(errors="replace"), 500)
         try:
-            found = asked.found(output)
+            views = request.found(output)
         except ValidationError:
             return {}, text or f"the command ended with exit code {process.returncode}"
         if is_over:
-            return found, f"ended after {LIMIT:g} s, with the moments until then"
-        return found, text if process.returncode not in (0, 1) else ""
+            return views, f"ended after {LIMIT:g} s, with the moments until then"
+        return views, text if process.returncode not in (0, 1) else ""

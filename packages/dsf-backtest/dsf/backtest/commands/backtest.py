@@ -57,7 +57,7 @@ def backtest(
         str, typer.Option("--source-url", metavar="URL", help="The Prometheus's address from here: a port-forward.")
     ] = "",
     noise: Annotated[int, typer.Option("--noise", min=0, help="A change by at most this does not count.")] = 0,
-    held: Annotated[
+    hold_text: Annotated[
         str | None,
         typer.Option("--hold", metavar="POINTS:TIME", help="Also count the changes that spec.replay.hold leaves."),
     ] = None,
@@ -95,9 +95,9 @@ def backtest(
         raise typer.BadParameter("is needed; with -f it may be any name", param_hint="--cluster")
     if plot is not None:
         charts.check(plot)
-    rule = hold(held) if held is not None else None
+    rule = hold(hold_text) if hold_text is not None else None
     try:
-        asked = moments(since, every, hubclock.now())
+        times = moments(since, every, hubclock.now())
         with ExitStack() as stack:
             subjects = [
                 replay.subject(stack, scorer, name, manifest, scorer_url, source_url)
@@ -105,8 +105,8 @@ def backtest(
             ]
             recording = stack.enter_context(Recording(out, writing=out is not None))
             see = replay.show if output is BacktestFormat.JSONL else None
-            is_interrupted = replay.run_all(((one, recording) for one in subjects), asked, every, rate, see)
-            views = replay.views(recording, subjects, asked, noise, rule)
+            is_interrupted = replay.run_all(((subject, recording) for subject in subjects), times, every, rate, see)
+            views = replay.views(recording, subjects, times, noise, rule)
     except BacktestError as error:
         fail(str(error), USAGE)
     if output is BacktestFormat.JSONL:
@@ -135,7 +135,7 @@ def _remarks(view: BacktestView) -> list[str]:
         f"{view.scorer} on {view.cluster}: {view.moments} of {view.asked} moments from {when(view.start)} to "
         f"{when(view.end)}, every {view.every} s: {outcomes}"
     )
-    failures = [f"{one.moments} x {one.stage} {one.reason}: {one.message}" for one in view.failures]
+    failures = [f"{failure.moments} x {failure.stage} {failure.reason}: {failure.message}" for failure in view.failures]
     return [flat(line) for line in (title, *failures, *(f"note: {note}" for note in view.notes))]
 
 

@@ -66,8 +66,8 @@ def compare(
             # Scores in force are of one moment: two readings of the clock may differ.
             now = int(hubclock.now())
             sides = [replay.side(stack, name, since, clusters or [], now) for name in (a, b)]
-            named = zip((a, b), sides, strict=True)
-            is_interrupted = replay.test(stack, named, since, every, clusters or [], rate)
+            named_sides = zip((a, b), sides, strict=True)
+            is_interrupted = replay.test(stack, named_sides, since, every, clusters or [], rate)
             common = in_common(sides[0], sides[1])
             differences, notes, problems = replay.replayed(placements or [], sides[0], sides[1], common)
             view = compared(sides[0], sides[1], common)
@@ -117,27 +117,33 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
     return stacked(*parts)
 
 
-def _placement(one: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
+def _placement(difference: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
     """Its lines, each with a style."""
-    name = flat(f"Placement {one.namespace}/{one.name}".replace(" /", " "))
-    if one.problem:
-        return [(f"{name}: no decision is possible: {flat(one.problem)}", "red")]
+    name = flat(f"Placement {difference.namespace}/{difference.name}".replace(" /", " "))
+    if difference.problem:
+        return [(f"{name}: no decision is possible: {flat(difference.problem)}", "red")]
     if not view.every:
-        span = one.spans[0] if one.spans else None
+        span = difference.spans[0] if difference.spans else None
         moved = f"{_listed(span.b)} instead of {_listed(span.a)}" if span else "the same clusters"
         return [(f"{name}: with B {moved}", "bold")]
     days = (view.end - view.start).total_seconds() / 86_400
     # Over a shorter time, a number for a day would be guessed. The common part of two recordings of a day is as good.
     is_a_day = days > 0.95
-    flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (one.flaps_a, one.flaps_b)]
+    flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (difference.flaps_a, difference.flaps_b)]
     unit = " a day" if is_a_day else ""
-    first = f"{name}: {one.differ} of {one.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
+    first = (
+        f"{name}: {difference.differ} of {difference.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
+    )
     spans = [
         (f"   {when(span.start)} for {_duration(span.seconds)}: {_listed(span.a)}, with B {_listed(span.b)}", "")
-        for span in one.spans[:_SPANS]
+        for span in difference.spans[:_SPANS]
     ]
-    more = len(one.spans) - _SPANS
-    return [(first, "bold"), *spans, *([(f"   and {more} times more; -o json has all", "")] if more > 0 else [])]
+    omitted_count = len(difference.spans) - _SPANS
+    return [
+        (first, "bold"),
+        *spans,
+        *([(f"   and {omitted_count} times more; -o json has all", "")] if omitted_count > 0 else []),
+    ]
 
 
 def _listed(clusters: Sequence[str]) -> str:

@@ -67,12 +67,12 @@ class Subject:
         question = Question.of(self.cluster, self.summary, every)
         recording.begin(question)
         see(QuestionLine(question=question))
-        missing = recording.missing(self.cluster, moments)
+        missing_moments = recording.missing(self.cluster, moments)
         for record in recording.records(self.cluster, moments[0], moments[-1]):
             if record.outcome != "error":
                 see(record)
-        asked = run(self.cluster, self.summary, self.settings, self.secrets, missing, rate=rate)
-        for record in _with_progress(asked, f"{self.summary.name} on {self.cluster}", len(missing)):
+        records = run(self.cluster, self.summary, self.settings, self.secrets, missing_moments, rate=rate)
+        for record in _with_progress(records, f"{self.summary.name} on {self.cluster}", len(missing_moments)):
             recording.add(record)
             see(record)
 
@@ -121,15 +121,15 @@ def _of_hub(settings: Settings, scorer: str, cluster: str, scorer_url: str) -> S
 
 def run_all(
     tests: Iterable[tuple[Subject, Recording]],
-    asked: range,
+    times: range,
     every: int,
     rate: float,
     see: Callable[[QuestionLine | Record], None] | None = None,
 ) -> bool:
     """Run each test into its recording. Ctrl-C ends them, not the command; returns whether that happened."""
     try:
-        for one, recording in tests:
-            one.run(recording, asked, every, rate, see)
+        for subject, recording in tests:
+            subject.run(recording, times, every, rate, see)
     except KeyboardInterrupt:
         typer.echo("dsf: interrupted; what was computed is kept", err=True)
         return True
@@ -142,12 +142,12 @@ def show(line: QuestionLine | Record) -> None:
 
 
 def views(
-    recording: Recording, tested: list[Subject], asked: range, noise: int, hold: HoldRule | None
+    recording: Recording, tested: list[Subject], times: range, noise: int, hold: HoldRule | None
 ) -> list[BacktestView]:
     """Return the data of the clusters that were begun."""
-    questions = [recording.questions[one.cluster] for one in tested if one.cluster in recording.questions]
+    questions = [recording.questions[subject.cluster] for subject in tested if subject.cluster in recording.questions]
     return [
-        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise, hold=hold)
+        summarised(question, times, recording.records(question.cluster, times[0]), noise=noise, hold=hold)
         for question in questions
     ]
 
@@ -190,14 +190,14 @@ def test(
     tests = [(name, recording) for name, recording in sides if since and not _is_recorded(name)]
     if not tests:
         return False
-    asked = moments(since, every, hubclock.now())
+    times = moments(since, every, hubclock.now())
     return run_all(
         (
             (subject(stack, None if _manifest(name) else name, cluster, _manifest(name)), recording)
             for cluster in clusters or _all_clusters()
             for name, recording in tests
         ),
-        asked,
+        times,
         every,
         rate,
     )
@@ -217,20 +217,20 @@ def without_folders(view: ComparisonView, sides: Sequence[Recording]) -> Compari
 def _all_clusters() -> list[str]:
     """Return the clusters of a hub on a folder."""
     out = command_settings().out
-    found = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
-    if not found:
+    cluster_names = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
+    if not cluster_names:
         raise typer.BadParameter("is needed where no hub on a folder runs", param_hint="--cluster")
-    return found
+    return cluster_names
 
 
 def replayed(
-    wanted: list[str], a: Recording, b: Recording, common: Common
+    placements: list[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
     """Return the result for the Placements, notes, and what could not be read of them."""
     replay = installed()
     if replay is not None:
-        return replay(wanted, a, b, common)
-    if wanted:
+        return replay(placements, a, b, common)
+    if placements:
         fail(f"--placement: {needs('optimizer')}", USAGE)
     return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
 
@@ -263,16 +263,16 @@ def _unpublished(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
     return items([(result.metric, result.score) for result in score.results], record, score.cluster).values
 
 
-def keep_run(scorers: list[str], **found: Any) -> None:
+def keep_run(scorers: list[str], **run_fields: Any) -> None:
     """Store what was found (fields of KeptRun) for the page of these scorers.
 
     Raises BacktestError if the hub has none of them, redis.RedisError.
     """
     with session() as opened:
         now = hubclock.now()
-        run = KeptRun(id=new_id(now), at=now, by=who(), way="cli", **found)
-        kept = keep(opened.redis, scorers, run)
-    typer.echo(f"dsf: kept for the page of {', '.join(kept)}", err=True)
+        run = KeptRun(id=new_id(now), at=now, by=who(), way="cli", **run_fields)
+        scorer_names = keep(opened.redis, scorers, run)
+    typer.echo(f"dsf: kept for the page of {', '.join(scorer_names)}", err=True)
 
 
 def _with_progress(records: Iterator[Record], title: str, total: int) -> Iterator[Record]:
