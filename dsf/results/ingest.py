@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import redis
@@ -40,13 +41,22 @@ _LEAST_SECRET = 16
 _Versions = tuple[int, str]
 
 
-class _Message(NamedTuple):
-    """A validly signed message: its sender, and the result in it or why it cannot be read."""
+@dataclass(slots=True)
+class _Incoming:
+    """One frame on its way into the books. Each step sets what the next one needs, or refuses it with an answer."""
 
-    cluster: str
-    key_id: int
-    versions: _Versions
-    result: Result | SchemaMismatchError
+    frame: bytes
+    #: What became of it; empty until that is decided.
+    answer: str | redis.ResponseError = ""
+    #: The sender, by the signature.
+    cluster: str = field(init=False)
+    key_id: int = field(init=False)
+    versions: _Versions = field(init=False)
+    #: The result, or why it cannot be read.
+    message: Result | SchemaMismatchError = field(init=False)
+    result: Result = field(init=False)
+    scorer: ScorerRecord = field(init=False)
+    ending: Ending = field(init=False)
 
 
 log = dsf.log.get(__name__)
@@ -88,147 +98,142 @@ class Ingest:
         be handled again.
         """
         now = self._clock()
-        answers: dict[int, str | redis.ResponseError] = {}
-        refused: Counter[str] = Counter()
+        incoming = [_Incoming(frame) for frame in frames]
+        pending = self._accepted(self._verify, incoming)
+        registered = _registered(self._redis, pending)
+        pending = self._accepted(partial(self._authorise, registered), pending)
+        self._note(pending)
+        pending = self._accepted(partial(self._match, registered), pending)
+        self._correct_times(pending, now)
+        self._decide(pending, registered, now)
+        refused = Counter(str(item.answer) for item in incoming if item.answer)
+        pending = [item for item in pending if not item.answer]
+        self._end(pending, now)
+        crowded = [item for item in pending if item.answer == NO_ROOM]
+        for item in crowded:
+            item.ending = without_room(item.result, item.scorer, now)
+        self._end(crowded, now)
+        self._runs.refuse(refused)
+        for item in pending:
+            self._report(item, now)
+        return [item.answer for item in incoming]
 
-        @contextmanager
-        def refusing(number: int) -> Iterator[None]:
+    def _accepted(self, step: Callable[[_Incoming], object], incoming: Iterable[_Incoming]) -> list[_Incoming]:
+        """Apply a step to each; return those that it does not refuse."""
+        accepted: list[_Incoming] = []
+        for item in incoming:
             try:
-                yield
+                step(item)
+                accepted.append(item)
             except MessageRejectedError as error:
-                answers[number] = error.reason
-                self._log(error.reason, frames[number], str(error))
+                item.answer = error.reason
+                self._log(error.reason, item.frame, str(error))
             except Exception:
                 # A mistake of ours must not keep this result, and those behind it, waiting for ever.
                 log.exception("result dropped")
-                answers[number] = "malformed"
-            if number in answers:
-                refused[str(answers[number])] += 1
+                item.answer = "malformed"
+        return accepted
 
-        messages: dict[int, _Message] = {}
-        for number, frame in enumerate(frames):
-            with refusing(number):
-                messages[number] = self._verified(frame)
-        registered = _registered(self._redis, messages.values())
-        results: dict[int, tuple[Result, ScorerRecord]] = {}
-        news: dict[str, tuple[_Versions, int]] = {}
-        for number, message in messages.items():
-            with refusing(number):
-                results[number] = self._examined(message, registered, news)
-        self._note(news)
-        self._correct_times(results, now)
-        endings = self._endings(results, registered, now, refusing)
-        ended = self._runs.end_all(list(endings.values()), now=now)
-        crowded = [number for number, answer in zip(endings, ended, strict=True) if answer == NO_ROOM]
-        if crowded:
-            endings |= {number: without_room(*results[number], now) for number in crowded}
-            ended_now = dict(zip(endings, ended, strict=True))
-            failed = self._runs.end_all([endings[number] for number in crowded], now=now)
-            ended = list((ended_now | dict(zip(crowded, failed, strict=True))).values())
-        self._runs.refuse(refused)
-        answers |= dict(zip(endings, self._told(endings, ended, frames, now), strict=True))
-        return [answers[number] for number in range(len(frames))]
+    def _end(self, pending: Sequence[_Incoming], now: float) -> None:
+        """Close the books of their runs, and set the answers."""
+        endings = [item.ending for item in pending]
+        for item, answer in zip(pending, self._runs.end_all(endings, now=now), strict=True):
+            item.answer = answer
 
-    def _told(
-        self,
-        endings: Mapping[int, Ending],
-        ended: Sequence[str | redis.ResponseError],
-        frames: Sequence[bytes],
-        now: float,
-    ) -> Iterator[str | redis.ResponseError]:
-        """Trace and log the outcome of these endings, and yield it."""
-        for (number, ending), answer in zip(endings.items(), ended, strict=True):
-            if isinstance(answer, redis.ResponseError):
-                yield answer
-                continue
-            outcome = answer
-            run = keys.run_member(ending.cluster, ending.scorer, ending.run)
-            tracing.ingested(run, ending.outcome, now, self._clock())
-            if outcome in REFUSED:
-                why = _WHY.get(outcome, ending.history.message)
-                self._log(outcome, frames[number], why, scorer=ending.scorer, run=ending.run)
-            yield outcome
+    def _report(self, item: _Incoming, now: float) -> None:
+        """Trace and log the outcome."""
+        if isinstance(item.answer, redis.ResponseError):
+            return
+        ending = item.ending
+        run = keys.run_member(ending.cluster, ending.scorer, ending.run)
+        tracing.ingested(run, ending.outcome, now, self._clock())
+        if item.answer in REFUSED:
+            why = _WHY.get(item.answer, ending.history.message)
+            self._log(item.answer, item.frame, why, scorer=ending.scorer, run=ending.run)
 
-    def _correct_times(self, results: dict[int, tuple[Result, ScorerRecord]], now: float) -> None:
+    def _correct_times(self, pending: Sequence[_Incoming], now: float) -> None:
         """Read times of agents that agree with this machine against Redis as this machine's, and report on which side
         each agent is: with no third clock nobody knows which of two is wrong."""
         offset = self._own_offset()
         if abs(offset) <= TOLERANCE:
             return
         sides: dict[str, float] = {}
-        for number, (result, scorer) in results.items():
-            if is_plausible(result, now):
-                sides[result.cluster] = 0.0
+        for item in pending:
+            if is_plausible(item.result, now):
+                sides[item.cluster] = 0.0
                 continue
-            corrected = result.model_copy(update={"at": result.at + offset})
+            corrected = item.result.model_copy(update={"at": item.result.at + offset})
             if is_plausible(corrected, now):
-                sides[result.cluster] = offset
-                results[number] = corrected, scorer
+                sides[item.cluster] = offset
+                item.result = corrected
         self._clock_reports.report_agents(sides, now)
 
-    def _endings(
-        self,
-        results: dict[int, tuple[Result, ScorerRecord]],
-        registered: _Registered,
-        now: float,
-        refusing: Callable[[int], AbstractContextManager[None]],
-    ) -> dict[int, Ending]:
-        """The endings of results by their number, in their order."""
-        held = [(result, scorer) for result, scorer in results.values() if scorer.hold is not None]
+    def _decide(self, pending: Sequence[_Incoming], registered: _Registered, now: float) -> None:
+        """Set the endings."""
+        held = [(item.result, item.scorer) for item in pending if item.scorer.hold is not None]
         published = Published(self._redis, held, now=now) if held else None
-        made: dict[int, Ending] = {}
+
+        def decide(item: _Incoming) -> None:
+            result = item.result
+            item.ending = ending_of(
+                result,
+                item.scorer,
+                now=now,
+                factor=registered.factor,
+                interval=interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None,
+                published=published.before(result) if published is not None else None,
+            )
+            if published is not None:
+                published.replace(result.cluster, item.scorer, item.ending.score)
+
         # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
-        for number, (result, scorer) in sorted(results.items(), key=lambda one: one[1][0].run):
-            with refusing(number):
-                made[number] = ending = ending_of(
-                    result,
-                    scorer,
-                    now=now,
-                    factor=registered.factor,
-                    interval=interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None,
-                    published=published.before(result) if published is not None else None,
-                )
-                if published is not None:
-                    published.replace(result.cluster, scorer, ending.score)
-        return {number: made[number] for number in results if number in made}
+        self._accepted(decide, sorted(pending, key=lambda item: item.result.run))
 
     def refuse(self, reason: str) -> None:
         """Count a result dropped without ingestion. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
-    def _verified(self, frame: bytes) -> _Message:
-        """The message in a frame with a valid signature. Raises MessageRejectedError."""
+    def _verify(self, item: _Incoming) -> None:
+        """Set sender and message, if the signature is valid. Raises MessageRejectedError."""
         try:
-            key_id, result = verify(frame, self._secret)
+            item.key_id, result = verify(item.frame, self._secret)
         except SchemaMismatchError as error:
             # Its agent is reported: else users would suspect a lossy network.
-            return _Message(error.cluster, error.key_id, (error.schema_version, error.version), error)
-        return _Message(result.cluster, key_id, (result.v, result.version), result)
+            item.cluster, item.key_id, item.message = error.cluster, error.key_id, error
+            item.versions = error.schema_version, error.version
+        else:
+            item.cluster, item.message = result.cluster, result
+            item.versions = result.v, result.version
 
-    def _examined(
-        self, message: _Message, registered: _Registered, news: dict[str, tuple[_Versions, int]]
-    ) -> tuple[Result, ScorerRecord]:
-        """The result and its scorer; adds its sender's data to `news`. Raises MessageRejectedError."""
-        name, key_id, versions, result = message
-        cluster = registered.clusters.get(name)
+    def _authorise(self, registered: _Registered, item: _Incoming) -> None:
+        """Raises MessageRejectedError unless the hub accepts the sender and its key."""
+        cluster = registered.clusters.get(item.cluster)
         if cluster is None:
-            raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {name}")
-        if key_id not in cluster.key_ids:
-            raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {name}")
-        noted_id, noted, until = self._noted.get(name, (0, None, 0.0))
-        if key_id > noted_id or versions != noted or time.monotonic() >= until:
-            # A rotation waits for the new key; a result signed with the old one may come later.
-            news[name] = versions, max(key_id, noted_id, news[name][1] if name in news else 0)
-        if isinstance(result, SchemaMismatchError):
-            raise result
-        scorer = registered.scorers.get(result.scorer)
+            raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {item.cluster}")
+        if item.key_id not in cluster.key_ids:
+            raise MessageRejectedError(
+                "bad_signature", f"signed with the withdrawn key {item.key_id} of {item.cluster}"
+            )
+
+    def _match(self, registered: _Registered, item: _Incoming) -> None:
+        """Set the result and its scorer. Raises MessageRejectedError."""
+        if isinstance(item.message, SchemaMismatchError):
+            raise item.message
+        scorer = registered.scorers.get(item.message.scorer)
         if scorer is None:
             # Its scorer was deleted meanwhile. The sweeper forgets the run with it.
-            raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
-        return result, scorer
+            raise MessageRejectedError("stale", f"no scorer {item.message.scorer} runs any more")
+        item.result, item.scorer = item.message, scorer
 
-    def _note(self, news: dict[str, tuple[_Versions, int]]) -> None:
-        """Store versions for the hub."""
+    def _note(self, authorised: Iterable[_Incoming]) -> None:
+        """Store the versions and keys of senders for the hub, where they are new or were stored some time ago."""
+        news: dict[str, tuple[_Versions, int]] = {}
+        for item in authorised:
+            noted_id, noted, until = self._noted.get(item.cluster, (0, None, 0.0))
+            if item.key_id > noted_id or item.versions != noted or time.monotonic() >= until:
+                # A rotation waits for the new key; a result signed with the old one may come later.
+                newest = max(item.key_id, noted_id, news[item.cluster][1] if item.cluster in news else 0)
+                news[item.cluster] = item.versions, newest
         if not news:
             return
         self._agents.note_all(
@@ -266,11 +271,11 @@ class _Registered(NamedTuple):
     factor: float
 
 
-def _registered(client: redis.Redis, messages: Collection[_Message]) -> _Registered:
+def _registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Registered:
     """Read in one round trip. Raises redis.RedisError if Redis is unreachable."""
-    results = [message.result for message in messages if isinstance(message.result, Result)]
+    results = [item.message for item in verified if isinstance(item.message, Result)]
     names: dict[str, list[str]] = {
-        keys.CLUSTERS: list({message.cluster for message in messages}),
+        keys.CLUSTERS: list({item.cluster for item in verified}),
         keys.SCORERS: list({result.scorer for result in results}),
         keys.OVERRIDES: list({target for result in results for target in targets_of(result.scorer, result.cluster)}),
     }

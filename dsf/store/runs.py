@@ -6,6 +6,7 @@ message or a second worker never unbalances the books.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -27,7 +28,7 @@ _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").re
 HISTORY_LENGTH: Final = 50
 # Runs declared lost, or pairs, per script call: it blocks Redis for other clients.
 _BATCH = 500
-# Results per script call, for the same reason, and as a function of Lua takes at most 8,000 arguments.
+# Results per script call, for the same reason.
 _ENDED_AT_ONCE = 300
 _INGEST_KEYS = (
     keys.OPEN_RUNS,
@@ -42,8 +43,6 @@ _INGEST_KEYS = (
 )
 #: Outcome of a score that would exceed the bytes of its namespace: nothing is written, and its run stays open.
 NO_ROOM: Final = "no_room"
-
-_Argument = str | int
 
 log = dsf.log.get(__name__)
 
@@ -98,9 +97,8 @@ class Runs:
         """
         ended: dict[int, str | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
-            arguments: list[_Argument] = [_number(now), HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
-            for number in numbers:
-                arguments += _row(endings[number])
+            arguments: list[str | int] = [f"{now:.6f}", HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
+            arguments += [_document(endings[number]) for number in numbers]
             answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
             for number, answer in zip(numbers, answers, strict=True):
                 is_error = isinstance(answer, redis.ResponseError)
@@ -217,34 +215,41 @@ def _by_turn(endings: Sequence[Ending]) -> Iterable[list[int]]:
     return [part for turn in turns for part in batched(turn, _ENDED_AT_ONCE)]
 
 
-def _row(ending: Ending) -> Iterable[_Argument]:
-    """Arguments of the script for one result."""
-    score, failure, history = ending.score, ending.failure, ending.history
-    return (
-        keys.pair(ending.cluster, ending.scorer),
-        ending.scorer,
-        ending.run,
-        ending.outcome,
-        ending.refusal,
-        failure.model_dump_json() if failure is not None else "",
-        score.model_dump_json() if score is not None else "",
-        ending.digest,
-        _number(score.at) if score is not None else "",
-        _number(score.valid_until) if score is not None else "",
-        history.row(),
-        ending.failure_threshold,
-        "1" if ending.written else "0",
-        " ".join([f"{name} {_number(amount)}" for name, amount in ending.counters.items()]),
-        "1" if ending.outcome == "skipped" and history.reason in ("expired", "share_full") else "0",
-        # A metrics-only score has results and no items.
-        len(score.items if ending.written else score.results) if score is not None else 0,
-        "" if history.value is None else f"{history.value:.6g}",
-        ending.remark.model_dump_json() if ending.remark is not None else "",
-        ending.namespace,
-        ending.room,
-    )
+def _document(ending: Ending) -> str:
+    """The JSON object of one result for the script, which describes it."""
+    score, history = ending.score, ending.history
+    document: dict[str, object] = {
+        "pair": keys.pair(ending.cluster, ending.scorer),
+        "scorer": ending.scorer,
+        "run": ending.run,
+        "outcome": ending.outcome,
+        "row": history.row(),
+        "failure_threshold": ending.failure_threshold,
+        "is_written": ending.written,
+        "counters": dict(ending.counters),
+        "has_expired": ending.outcome == "skipped" and history.reason in ("expired", "share_full"),
+        "namespace": ending.namespace,
+        "room": ending.room,
+    }
+    if ending.refusal:
+        document["refusal"] = ending.refusal
+    if ending.failure is not None:
+        document["failure"] = ending.failure.model_dump_json()
+    if score is not None:
+        document |= {
+            "score": score.model_dump_json(),
+            "digest": ending.digest,
+            "measured_at": f"{score.at:.6f}",
+            "valid_until": f"{score.valid_until:.6f}",
+            # A metrics-only score has results and no items.
+            "items": len(score.items if ending.written else score.results),
+        }
+    if history.value is not None:
+        document["value"] = f"{history.value:.6g}"
+    if ending.remark is not None:
+        document["remark"] = ending.remark.model_dump_json()
+    return _json(document)
 
 
-def _number(value: float) -> str:
-    # Redis needs integer counters; times keep microseconds.
-    return str(value) if isinstance(value, int) else f"{value:.6f}"
+# Made once: `json.dumps` would make one for each result.
+_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

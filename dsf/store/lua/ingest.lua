@@ -4,17 +4,23 @@
 -- The outcome 'lost' closes a run without a result, only if the run is still open.
 -- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 writes wake, 6 rejected, 7 hub changed, 8 hub wake, 9 bytes of scores
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 number of consecutive runs that expired in
---       the queue that notifies the hub, then 20 per result:
---       pair | scorer | run | outcome | refusal: '' or the reason for which an open run ends as the error that follows
---       and any other run is refused | failure (JSON, errors and lost runs) | score (JSON, successes only) | digest of what
---       would be written | when it was measured | until when it is valid | row of the history | failures in a row after which
---       the written score changes (0: never) | '1' when an object is to be written | what to add to counters when the
---       run's books close, as `field amount ...` | '1' when the run expired in the queue | number of items of the score |
---       the one number that stands for the score, '' for none | why the score has not all results (JSON), '' if it has |
---       the scorer's namespace | bytes that the scores of that namespace may take, 0 for any number
+--       the queue that notifies the hub, then a JSON object per result; fields without a value are left out:
+--       pair, scorer, run, outcome
+--       refusal            why an open run ends as the error that follows and any other run is refused
+--       failure            JSON text, errors and lost runs only
+--       score, digest      successes only: the JSON text, and the digest of what would be written
+--       measured_at, valid_until  of the score, texts
+--       items, value       number of items of the score, and the one number (text) that stands for it
+--       remark             JSON text: why the score has not all results
+--       row                of the history
+--       failure_threshold  failures in a row after which the written score changes; 0: never
+--       is_written         true if an object is to be written
+--       counters           field -> what is added to it when the run's books close
+--       has_expired        true if the run expired in the queue
+--       namespace, room    of the scorer, and the bytes that scores of that namespace may take; 0: any number
 -- Returns for each the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended', or 'no_room' for a score that exceeds the
 -- bytes of its namespace, with nothing written, or the error.
-local ROW, FIRST = 20, 5
+local FIRST = 5
 -- A score of at most so many bytes always finds room.
 local SMALL = 4096
 local now, history_length, many_expired = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
@@ -24,9 +30,11 @@ local call, match, format, sub = redis.call, string.match, string.format, string
 
 -- Reads for all -----------------------------------------------------------------------------------------------------
 
-local all_pairs, members = {}, {}
-for first = FIRST, #ARGV, ROW do
-    all_pairs[#all_pairs + 1], members[#members + 1] = ARGV[first], ARGV[first] .. '/' .. ARGV[first + 2]
+local results, all_pairs, members = {}, {}, {}
+for i = FIRST, #ARGV do
+    local result = cjson.decode(ARGV[i])
+    results[#results + 1] = result
+    all_pairs[#all_pairs + 1], members[#members + 1] = result.pair, result.pair .. '/' .. result.run
 end
 local entries = call('HMGET', KEYS[3], unpack(all_pairs))
 local open_runs = call('ZMSCORE', KEYS[1], unpack(members))
@@ -43,8 +51,8 @@ end
 local ended, lost_now, rows_now, changed_scores, rejected, news_of = {}, {}, {}, {}, {}, {}
 
 local function add(list, ...)
-    for _, one in ipairs({...}) do
-        list[#list + 1] = one
+    for _, value in ipairs({...}) do
+        list[#list + 1] = value
     end
 end
 
@@ -53,9 +61,8 @@ local function reject(reason, answer)
     return answer or reason
 end
 
-local function take(first, i)
-    local pair, scorer, run, outcome, refusal, failure_now, score, digest_now, measured, until_now, row, threshold,
-        written, counters, has_expired, items_now, value_now, remark_now, namespace, room = unpack(ARGV, first, first + ROW - 1)
+local function ingest(result, i)
+    local pair, run, outcome, score, namespace = result.pair, result.run, result.outcome, result.score, result.namespace
     local member, hash, history = members[i], PAIR .. pair, ARGV[3] .. pair
 
     local is_lost = outcome == 'lost'
@@ -76,8 +83,7 @@ local function take(first, i)
     local amounts = {}
     if not late then
         local is_long
-        -- The counters are one argument: packing many costs the worker more than taking one apart here.
-        for field, amount in string.gmatch(counters, '(%S+) (%S+)') do
+        for field, amount in pairs(result.counters) do
             -- Words in these names come from agents: a bounded number of them is kept apart.
             local group = sub(field, 1, 2) == 'n:' and (match(field, '^(n:skipped:)') or match(field, '^(n:refused:)')
                 or match(field, '^(n:error:[^:]*:)'))
@@ -90,7 +96,7 @@ local function take(first, i)
                 end
             end
             names[#names + 1] = field
-            amounts[#amounts + 1] = tonumber(amount)
+            amounts[#amounts + 1] = amount
         end
         if not is_open then
             -- The run was started on the agent itself: the hub had not scheduled it.
@@ -104,26 +110,26 @@ local function take(first, i)
     local failing, expired = tonumber(facts.failing) or 0, tonumber(facts.expired) or 0
     local is_over = (tonumber(facts.valid_until) or 0) <= now
 
-    if not is_open and refusal ~= '' then
-        return reject(refusal)
+    if not is_open and result.refusal then
+        return reject(result.refusal)
     end
     if not is_open and not late then
         if run <= state_run then
             return reject('replayed')
         end
         -- A skipped run leaves no state; only the history knows it.
-        local head = sub(row, 1, 13)
-        for _, one in ipairs(call('LRANGE', history, 0, -1)) do
-            if sub(one, 1, #head) == head then
+        local head = sub(result.row, 1, 13)
+        for _, row in ipairs(call('LRANGE', history, 0, -1)) do
+            if sub(row, 1, #head) == head then
                 return reject('replayed')
             end
         end
     end
 
     local size_before, owner_before = tonumber(state[5]) or 0, state[6] or ''
-    if score ~= '' and run > score_run and #score > SMALL and tonumber(room) > 0 then
+    if score and run > score_run and #score > SMALL and result.room > 0 then
         local size = owner_before == namespace and size_before or 0
-        if #score > size and (used[namespace] or 0) - size + #score > tonumber(room) then
+        if #score > size and (used[namespace] or 0) - size + #score > result.room then
             return 'no_room'
         end
     end
@@ -131,8 +137,8 @@ local function take(first, i)
     -- New state --------------------------------------------------------------------------------------------------
 
     local values, last = {}, 0
-    local function set(field, one)
-        values[last + 1], values[last + 2] = field, one
+    local function set(field, value)
+        values[last + 1], values[last + 2] = field, value
         last = last + 2
     end
 
@@ -151,20 +157,20 @@ local function take(first, i)
     end
 
     local news, changed, has_row = false, false, false
-    local limit = tonumber(threshold)
+    local limit = result.failure_threshold
     -- The late result of a lost run may replace the state that its loss made, but no newer one.
     local newer = run > state_run or (late and run == state_run)
 
     if outcome == 'error' or is_lost then
         if newer then
-            local old, fresh = decoded(facts.failure), decoded(failure_now)
+            local old, fresh = decoded(facts.failure), decoded(result.failure)
             news = failing == 0 or old.stage ~= fresh.stage or old.reason ~= fresh.reason
             if not late then
                 failing = failing + 1
                 changed = limit > 0 and failing == limit
             end
             set('state_run', run)
-            facts.failing, facts.failure, has_row = tostring(failing), failure_now, true
+            facts.failing, facts.failure, has_row = tostring(failing), result.failure, true
         end
     elseif outcome ~= 'skipped' then
         if newer then
@@ -174,25 +180,24 @@ local function take(first, i)
             facts.failing, facts.failure, has_row = '0', nil, true
         end
         if run > score_run then
-            news = news or is_over or (facts.items == '0') ~= (items_now == '0')
-                or decoded(facts.remark).reason ~= decoded(remark_now).reason
-            changed = changed or digest ~= digest_now or is_over
-                or tonumber(until_now) < (tonumber(facts.valid_until) or 0)
-            if (tonumber(facts.last_success) or 0) <= tonumber(measured) then
-                facts.last_success = measured
+            news = news or is_over or (facts.items == '0') ~= (result.items == 0)
+                or decoded(facts.remark).reason ~= decoded(result.remark).reason
+            changed = changed or digest ~= result.digest or is_over
+                or tonumber(result.valid_until) < (tonumber(facts.valid_until) or 0)
+            if (tonumber(facts.last_success) or 0) <= tonumber(result.measured_at) then
+                facts.last_success = result.measured_at
             end
-            facts.valid_until, facts.items = until_now, items_now
-            facts.value = value_now ~= '' and value_now or nil
-            facts.remark = remark_now ~= '' and remark_now or nil
+            facts.valid_until, facts.items = result.valid_until, tostring(result.items)
+            facts.value, facts.remark = result.value, result.remark
             has_row = true
             set('score', score)
             set('score_size', #score)
             set('score_of', namespace)
             set('score_run', run)
-            set('digest', digest_now)
+            set('digest', result.digest)
         end
     end
-    if has_expired == '1' then
+    if result.has_expired then
         if run > state_run then
             expired = expired + 1
             facts.expired, facts.expired_run, facts.expired_at = tostring(expired), run, ARGV[1]
@@ -204,19 +209,19 @@ local function take(first, i)
         facts.expired, facts.expired_run, facts.expired_at = nil, nil, nil
         news = news or expired >= many_expired
     end
-    changed = changed and written == '1'
+    changed = changed and result.is_written
 
     local row_now = has_row and cjson.encode(facts)
 
     -- The first write fails if what is stored there is no list; all others were looked at --------------------------------
 
-    if not late and call('LPUSH', history, row) > history_length then
+    if not late and call('LPUSH', history, result.row) > history_length then
         call('LTRIM', history, 0, history_length - 1)
     end
     if last > 0 then
         call('HSET', hash, unpack(values))
     end
-    if score ~= '' and run > score_run then
+    if score and run > score_run then
         for owner, bytes in pairs({[owner_before] = -size_before, [namespace] = #score
                 - (owner_before == namespace and size_before or 0)}) do
             used[owner] = (used[owner] or 0) + bytes
@@ -224,8 +229,8 @@ local function take(first, i)
         end
     end
     -- A run that ends as an error by refusal is counted as rejected; a skipped run is not.
-    if is_open and refusal ~= '' and outcome == 'error' then
-        reject(refusal)
+    if is_open and result.refusal and outcome == 'error' then
+        reject(result.refusal)
     end
     if is_open or late then
         add(ended, member)
@@ -241,14 +246,14 @@ local function take(first, i)
         changed_scores[#changed_scores + 1] = pair
     end
     if news then
-        add(news_of, scorer)
+        add(news_of, result.scorer)
     end
     return late and 'late' or outcome
 end
 
 local answers = {}
-for i = 1, #members do
-    local fine, answer = pcall(take, FIRST + (i - 1) * ROW, i)
+for i, result in ipairs(results) do
+    local fine, answer = pcall(ingest, result, i)
     answers[i] = fine and answer or {err = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)}
 end
 
