@@ -33,21 +33,21 @@ def by_kind() -> Schemas:
 
 @functools.cache
 def _folder() -> Path | None:
-    done = ran([ROOT / "scripts" / "controlplane", "--no-build", "crds"])
-    return Path(done.stdout.strip()) if done.returncode == 0 else None
+    process = ran([ROOT / "scripts" / "controlplane", "--no-build", "crds"])
+    return Path(process.stdout.strip()) if process.returncode == 0 else None
 
 
 @functools.cache
 def _read(folder: Path) -> Schemas:
     files = [path for group in ("cluster", "work", "addon") for path in (folder / group).glob("*/*.crd.yaml")]
-    found: Schemas = {}
+    schemas: Schemas = {}
     for crd in [*crds(), *(yaml.safe_load(path.read_text()) for path in sorted(files))]:
         spec = crd["spec"]
         for version in spec["versions"]:
             schema = _strict(version["schema"]["openAPIV3Schema"])
             schema["properties"] |= {"apiVersion": {}, "kind": {}, "metadata": _METADATA}
-            found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
-    return found
+            schemas[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
+    return schemas
 
 
 def _strict(schema: Any) -> Any:

@@ -33,27 +33,27 @@ def instance(
     Half of the workloads have one replica, the others up to `replicas`. A workload asks for one of the `kinds` or more.
     """
     rng = random.Random(seed)
-    named = ["gpu", *(f"kind{number}" for number in range(1, kinds))]
+    preferences = ["gpu", *(f"kind{number}" for number in range(1, kinds))]
     requests = [
         {
             kind: rng.choice([1, 1, 2, 2, 3, 4])
-            for kind in (rng.sample(named, rng.randint(1, kinds)) if kinds > 1 else named)
+            for kind in (rng.sample(preferences, rng.randint(1, kinds)) if kinds > 1 else preferences)
         }
         for _ in range(workloads)
     ]
-    wanted = [rng.choice([1, rng.randint(1, replicas)]) if replicas > 1 else 1 for _ in range(workloads)]
+    replica_counts = [rng.choice([1, rng.randint(1, replicas)]) if replicas > 1 else 1 for _ in range(workloads)]
     devices = [f"device{number}" for number in range(configurations)]
     apps = [f"app{number:04}" for number in range(workloads)]
     names = [f"{app};{device}" for app in apps for device in devices]
     mean = {
-        kind: sum(request.get(kind, 0) * count for request, count in zip(requests, wanted, strict=True))
+        kind: sum(request.get(kind, 0) * count for request, count in zip(requests, replica_counts, strict=True))
         / clusters
         / load
-        for kind in named
+        for kind in preferences
     }
 
     def cluster(number: int) -> Cluster:
-        supplies = [{kind: max(1, round(mean[kind] * rng.uniform(0.6, 1.4))) for kind in named} for _ in devices]
+        supplies = [{kind: max(1, round(mean[kind] * rng.uniform(0.6, 1.4))) for kind in preferences} for _ in devices]
         tables = []
         for score in weights or {"s": 1.0}:
             base = rng.randint(0, 40)
@@ -70,7 +70,7 @@ def instance(
     return PlanInput(
         tuple(
             Workload(f"workload{number:04}", apps[number], request, count, per_cluster=1 if replicas > 1 else None)
-            for number, (request, count) in enumerate(zip(requests, wanted, strict=True))
+            for number, (request, count) in enumerate(zip(requests, replica_counts, strict=True))
         ),
         tuple(cluster(number) for number in range(clusters)),
         tuple(Preference(score, weight) for score, weight in (weights or {"s": 1.0}).items()),

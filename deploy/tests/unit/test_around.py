@@ -17,7 +17,7 @@ from tests.support import chart
 DEPLOY = chart.ROOT / "deploy"
 FOLDERS = ("agentfeedback", "optimizer", "prometheus", "skupper", "sources", "utils")
 FILES = sorted(path for folder in FOLDERS for path in (DEPLOY / folder).rglob("*.yaml"))
-#: Not manifests.
+#: Files that are no manifests.
 OTHERS = {DEPLOY / "prometheus" / name for name in ("values.yaml", "rules.yaml")}
 
 

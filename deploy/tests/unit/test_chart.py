@@ -47,7 +47,7 @@ def test_objects_of_ocm_and_ours_are_valid(objects: list[chart.Object]) -> None:
         if (schema := schemas.get((obj["apiVersion"], obj["kind"]))) is not None:
             jsonschema.Draft202012Validator(schema).validate(obj)
         else:
-            # Another test applies objects of other operators to an API server with their CRDs.
+            # A test with their CRDs on an API server applies objects of other operators.
             assert _is_builtin(obj) or obj["kind"] in chart.FOREIGN_KINDS, obj["kind"]
 
 

@@ -16,7 +16,7 @@ from tests.support.child import ran
 
 DEPLOY = chart.ROOT / "deploy"
 DASHBOARD = json.loads((chart.CHART / "files" / "fleet-dashboard.json").read_text())
-#: What kube-state-metrics has.
+#: Metrics of kube-state-metrics.
 KUBE = {
     "kube_node_status_allocatable",
     "kube_pod_container_resource_requests",
@@ -134,7 +134,8 @@ def test_dashboard_shows_the_fleet() -> None:
         assert panel["datasource"]["uid"] == "${datasource}"
 
 
-#: What agents and two pods of the hub show of the same cycles: 6 failures of `s` on c1 a minute, and no success on c2.
+#: Series of agents and of two pods of the hub for the same cycles: 6 failures of `s` on c1 a minute, and no success on
+#: c2.
 SERIES = {
     'dynamic_scoring_failures_total{job="%s",instance="%s",score_name="s",stage="fetch",reason="timeout"}': "0+6x10",
     'dynamic_scoring_cycles_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s",outcome="error"}': "0+6x10",

@@ -12,7 +12,7 @@ from tests.support import chart
 #: NetworkPolicyPorts of what is asked for here.
 REDIS = [{"port": 6379, "protocol": "TCP"}]
 FLOWER = [{"port": 5555, "protocol": "TCP"}]
-#: Those that speak with the API server and may not speak with just anybody.
+#: Components that use the API server and have restricted egress.
 USE_THE_API = ("web", "optimizer")
 
 

@@ -22,7 +22,7 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "target" in service.get("build", {})}
 SAMPLES = ("sample-scorer", "static-scorer")
-#: Those that are built in the root of the repository.
+#: Dockerfiles of images that are built in the root of the repository.
 DOCKERFILES = [ROOT / "Dockerfile", *sorted((ROOT / "samples").glob("*-scorer/Dockerfile"))]
 
 

@@ -28,7 +28,7 @@ _DURATION = {"type": "string", "pattern": r"^(\d+(\.\d+)?(us|ms|s|m|h))+$"}
 _CONDITIONS = {"enum": ["service_started", "service_healthy", "service_completed_successfully"]}
 _CHECK = {"type": "array", "prefixItems": [{"enum": ["CMD", "CMD-SHELL", "NONE"]}], "minItems": 2}
 _ON_NETWORK = {**_object(aliases=_TEXTS), "type": ["object", "null"]}
-#: What a service here may have; Compose's own schema knows more.
+#: Keys that a service here may have; Compose's own schema allows more.
 _SERVICE = _object(
     image=_TEXT,
     build={"oneOf": [_TEXT, _object("context", context=_TEXT, dockerfile=_TEXT, target=_TEXT)]},

@@ -18,7 +18,7 @@ from tests.support.controlplane import ControlPlaneMissingError, find
 ROOT = chart.ROOT
 BASE = ROOT / "deploy" / "kustomize"
 GITOPS = ROOT / "deploy" / "gitops" / "values.yaml"
-#: What the script itself needs.
+#: Programs that the script itself needs.
 _TOOLS = ("cut", "dirname")
 #: Stand-ins for programs that change a cluster. The images are those that were built.
 _DOCKER = """case "$1 $2" in

@@ -20,7 +20,7 @@ _OWN_REDIS: chart.Values = {
     "external": {"url": "rediss://redis.example.com:6380/0", "caSecret": "redis-ca"},
     "tls": {"ca": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"},
 }
-#: What differs from one rendering to the next, or asks the cluster.
+#: Expressions that change with each rendering, or query the cluster.
 _UNSETTLED = re.compile(r"\b(lookup|rand\w+|gen[A-Z]\w+|now|uuidv4|derivePassword)\b")
 _ACTION = re.compile(r"\{\{-?\s*(?!-?\s*/\*)(\$\w+ :?= )?(.*?)-?\}\}", re.DOTALL)
 

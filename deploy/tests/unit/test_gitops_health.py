@@ -26,7 +26,7 @@ from tests.unit.hub.builders import NOW, cluster, config, scorer
 _ARGO = yaml.safe_load((chart.ROOT / "deploy" / "argocd" / "argocd-cm.yaml").read_text())["data"]
 _FLUX = yaml.safe_load((chart.ROOT / "deploy" / "flux" / "scorers.yaml").read_text())["spec"]["healthCheckExprs"]
 _KEY = "dynamic-scoring.open-cluster-management.io/paused-until"
-#: What Argo CD lets scripts use of `os`, and of other libraries nothing.
+#: The functions of `os` that Argo CD allows to scripts; it allows no other library.
 _OS = """
 local time, date = os.time, os.date
 function require(name) return name == "os" and {time = time, date = date} or error("no module " .. name) end

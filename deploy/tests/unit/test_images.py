@@ -18,7 +18,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 LOCKED: dict[str, dict[str, Any]] = {
     package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
 }
-#: What no agent has, whatever it is built with.
+#: Packages that are in no agent, whatever it is built with.
 LEFT_OUT = set(re.findall(r"--no-install-package ([a-z0-9-]+)", DOCKERFILE.partition("RUN case")[0]))
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 

@@ -11,16 +11,16 @@ from tests.support.uv import ROOT
 HERE = ROOT / "demo" / "backtest"
 
 
-def test_the_worse_version_asks_for_less_time() -> None:
+def test_worse_version_queries_a_shorter_range() -> None:
     steady, hasty = (from_manifest(HERE / f"{name}-scorer.yaml", None, "worker01") for name in ("steady", "hasty"))
     assert hasty.source_range < steady.source_range
     assert hasty.score_name == steady.score_name
-    for one in (steady, hasty):
-        assert one.source_endpoint.startswith(f"http://{PROMETHEUS_NAME}/")
-        assert one.source_range % one.source_step == 0
+    for scorer_summary in (steady, hasty):
+        assert scorer_summary.source_endpoint.startswith(f"http://{PROMETHEUS_NAME}/")
+        assert scorer_summary.source_range % scorer_summary.source_step == 0
 
 
-def test_the_placement_prefers_what_both_score() -> None:
+def test_placement_prefers_the_score_of_both_versions() -> None:
     (situation,) = from_file(HERE / "placement.yaml", ["worker01", "worker02"])
     assert summary(situation.placement).scores == ["sample-my-score/cpu0"]
     assert sorted(situation.clusters) == ["worker01", "worker02"]

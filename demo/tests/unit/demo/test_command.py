@@ -1,4 +1,4 @@
-"""What `dsf demo --once` says and leaves behind when it is interrupted."""
+"""Output and remains of an interrupted `dsf demo --once`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from dsf.demo import fleet
 from dsf.up.stack import StackOptions
 
 
-def test_an_interrupted_demo_that_is_not_kept_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[bool] = []
+def test_interrupted_demo_without_keep_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder_states: list[bool] = []
 
     def interrupted(manifests: Path, *_: object) -> None:
-        seen.append(manifests.parent.is_dir() and tmp_path in manifests.parents)
+        folder_states.append(manifests.parent.is_dir() and tmp_path in manifests.parents)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(fleet, "Fleet", interrupted)
     result = CliRunner().invoke(app, ["demo", "--once"], prog_name="dsf")
     assert (result.exit_code, result.stderr) == (130, "dsf: all processes have ended\n")
-    assert (seen, list(tmp_path.iterdir())) == ([True], [])
+    assert (folder_states, list(tmp_path.iterdir())) == ([True], [])
 
 
-def test_an_interrupted_wait_for_scores_is_no_success(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_interrupted_wait_for_scores_is_no_success(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     waiting = MagicMock(host_aliases={}, out_dir=tmp_path)
     waiting.stack.redis_url = "redis://127.0.0.1:1/0"
     waiting.stack.options = StackOptions(manifests=tmp_path, out_dir=tmp_path, state_dir=tmp_path)

@@ -28,30 +28,30 @@ def script(path: Path, text: str = "") -> Path:
     return path
 
 
-def test_path_comes_first(nothing_there: Path) -> None:
+def test_program_on_path_is_preferred(nothing_there: Path) -> None:
     script(debian.cache_dir() / "prometheus_1" / "bin" / "prometheus")
-    own = script(nothing_there / "prometheus")
-    assert debian.find(PROMETHEUS) == own
+    program_path = script(nothing_there / "prometheus")
+    assert debian.find(PROMETHEUS) == program_path
 
 
 def test_alternative_name_on_path_is_found(nothing_there: Path) -> None:
-    own = script(nothing_there / "node_exporter")
-    assert debian.find(NODE_EXPORTER) == own
+    program_path = script(nothing_there / "node_exporter")
+    assert debian.find(NODE_EXPORTER) == program_path
 
 
-def test_the_cache_is_used_without_asking_anybody() -> None:
+def test_cached_program_is_used_without_a_download() -> None:
     unpacked = script(debian.cache_dir() / "prometheus_2.42" / "bin" / "promtool")
     assert debian.cached(PROMTOOL) == unpacked
     assert debian.find(PROMTOOL) == unpacked
     assert debian.cached(PROMETHEUS) is None
 
 
-def test_where_there_are_no_debian_packages() -> None:
+def test_missing_debian_packages_are_reported() -> None:
     with pytest.raises(ToolError, match=r"prometheus is not on PATH.*https://prometheus\.io/download/"):
         debian.find(PROMETHEUS)
 
 
-def test_an_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def unpack(package: str, root: Path, apt: Path) -> str:
         assert package == "prometheus"
         for name in ("prometheus", "promtool"):
@@ -63,20 +63,20 @@ def test_an_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(debian, "available", lambda: True)
     monkeypatch.setattr(debian, "unpack", unpack)
-    # Another one was killed meanwhile.
+    # Remains of a demo that was killed are removed.
     (debian.cache_dir() / ".unpacking-old" / "root").mkdir(parents=True)
-    found = debian.find(PROMETHEUS)
+    program_path = debian.find(PROMETHEUS)
     folder = debian.cache_dir() / "prometheus_1%3a2.0"
-    assert found == folder / "bin" / "prometheus"
-    said = ran([found, "--a b"], check=True).stdout.strip()
+    assert program_path == folder / "bin" / "prometheus"
+    output = ran([program_path, "--a b"], check=True).stdout.strip()
     own_assets = f"--web.local-assets={folder}/usr/share/prometheus/web"
-    assert said == f"{folder}/usr/bin/prometheus|{folder}/usr/lib|{own_assets} --a b"
+    assert output == f"{folder}/usr/bin/prometheus|{folder}/usr/lib|{own_assets} --a b"
     # Its sister came with it, without arguments of its own, and nothing was left behind.
     monkeypatch.delattr(debian, "unpack")
     sister = debian.find(PROMTOOL)
     assert sister == folder / "bin" / "promtool"
-    said = ran([sister, "check"], check=True).stdout.strip()
-    assert said == f"{folder}/usr/bin/promtool|{folder}/usr/lib|check"
+    output = ran([sister, "check"], check=True).stdout.strip()
+    assert output == f"{folder}/usr/bin/promtool|{folder}/usr/lib|check"
     with pytest.raises(ToolError, match="has no program other"):
         debian.find(DebianProgram("other", "prometheus", ""))
     assert {path.name for path in debian.cache_dir().iterdir()} == {".lock", folder.name}

@@ -1,4 +1,4 @@
-"""What `dsf demo --with` may add."""
+"""The extra services of `dsf demo --with`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsf.demo.services import PROMETHEUS_NAME, ScorerService
 PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
 
 
-def test_ports_and_samples_are_their_own() -> None:
+def test_extras_have_distinct_ports_and_samples() -> None:
     ports = [*PORTS.values(), *(extra.port for extra in EXTRAS.values())]
     assert len(set(ports)) == len(ports)
     for extra in EXTRAS.values():
@@ -26,13 +26,13 @@ def test_ports_and_samples_are_their_own() -> None:
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_the_manifest_is_a_good_one(name: str, tmp_path: Path) -> None:
+def test_extra_manifest_is_valid(name: str, tmp_path: Path) -> None:
     extra = EXTRAS[name]
     assert manifests.prepare(tmp_path / "demo", {**PORTS, extra.sample: 9999}, [extra.manifest]) == []
-    (found,) = parse_documents((tmp_path / "demo" / extra.manifest.name).read_text(), extra.manifest.name)
-    assert isinstance(found, ParsedDocument), found
-    assert isinstance(found.object, DynamicScorer)
-    assert found.object.spec.config_url.startswith("http://127.0.0.1:9999/")
+    (document,) = parse_documents((tmp_path / "demo" / extra.manifest.name).read_text(), extra.manifest.name)
+    assert isinstance(document, ParsedDocument), document
+    assert isinstance(document.object, DynamicScorer)
+    assert document.object.spec.config_url.startswith("http://127.0.0.1:9999/")
 
 
 @pytest.mark.parametrize("name", EXTRAS)
@@ -47,7 +47,7 @@ def test_extra_scorer_queries_the_prometheus_of_each_cluster(name: str) -> None:
     assert int(environment["SCORE_INTERVAL"]) <= 10
 
 
-def test_an_extra_joins_manifests_of_an_earlier_run_and_is_then_the_users(tmp_path: Path) -> None:
+def test_extra_is_added_to_existing_manifests_and_then_kept_as_edited(tmp_path: Path) -> None:
     folder, extra = tmp_path / "demo", EXTRAS["prediction"]
     manifests.prepare(folder, PORTS)
     assert selected_extras([], folder) == []
@@ -62,7 +62,7 @@ def test_an_extra_joins_manifests_of_an_earlier_run_and_is_then_the_users(tmp_pa
     assert "http://127.0.0.1:8003/config" in file.read_text()
 
 
-def test_names() -> None:
+def test_extra_names_select_the_extras() -> None:
     assert selected_extras(list(EXTRAS), Path("/nowhere")) == list(EXTRAS.values())
     with pytest.raises(KeyError):
         selected_extras(["colour"], Path("/nowhere"))
@@ -71,12 +71,12 @@ def test_names() -> None:
 def test_mistyped_extra_is_refused_before_the_start() -> None:
     result = CliRunner().invoke(app, ["demo", "--with", "predictoin"], prog_name="dsf")
     assert result.exit_code == 2
-    said = " ".join(result.stderr.replace("│", " ").split())
-    assert "'predictoin' is not one of prediction (" in said
+    error_output = " ".join(result.stderr.replace("│", " ").split())
+    assert "'predictoin' is not one of prediction (" in error_output
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_help_names_all(name: str) -> None:
+def test_help_lists_all_extras(name: str) -> None:
     result = CliRunner().invoke(app, ["demo", "--help"], prog_name="dsf")
     assert f"{name} (" in " ".join(result.stdout.replace("│", " ").split())
     assert isinstance(EXTRAS[name], Extra)

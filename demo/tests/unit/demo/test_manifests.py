@@ -14,16 +14,22 @@ from dsf.errors import ToolError
 PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
 
 
-def test_the_manifests_are_good_ones(tmp_path: Path) -> None:
+def test_manifests_are_valid(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     assert manifests.prepare(folder, PORTS) == []
-    parsed = [found for file in folder.glob("*.yaml") for found in parse_documents(file.read_text(), file.name)]
+    parsed = [document for file in folder.glob("*.yaml") for document in parse_documents(file.read_text(), file.name)]
     documents = [document for document in parsed if isinstance(document, ParsedDocument)]
     assert parsed == documents, "a manifest has a problem"
     objects = [document.object for document in documents]
-    assert {found.metadata.name for found in objects if isinstance(found, ManagedCluster)} == set(manifests.CLUSTERS)
-    assert sum(isinstance(found, DynamicScoringConfig) for found in objects) == 1
-    scorers = {found.metadata.name: found for found in objects if isinstance(found, DynamicScorer)}
+    assert {
+        parsed_object.metadata.name for parsed_object in objects if isinstance(parsed_object, ManagedCluster)
+    } == set(manifests.CLUSTERS)
+    assert sum(isinstance(parsed_object, DynamicScoringConfig) for parsed_object in objects) == 1
+    scorers = {
+        parsed_object.metadata.name: parsed_object
+        for parsed_object in objects
+        if isinstance(parsed_object, DynamicScorer)
+    }
     assert {name: scorer.spec.config_url for name, scorer in scorers.items()} == {
         "sample-scorer": "http://127.0.0.1:8000/config",
         "example-performance-scorer": "http://127.0.0.1:8001/performance/config",
@@ -43,7 +49,7 @@ def test_edited_manifest_is_kept(tmp_path: Path) -> None:
     assert not (folder / "static-scorer.yaml").exists()
 
 
-def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path) -> None:
+def test_address_follows_its_scorer_to_another_port(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     manifests.prepare(folder, PORTS)
     # The two change places, and nothing else in the files does.
@@ -54,7 +60,7 @@ def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path) -> None:
 
 
 def test_scorer_added_by_the_user_keeps_its_address(tmp_path: Path) -> None:
-    """It may have the port that one of the demo had the last time."""
+    """The scorer may use a port that the demo used for one of its own before."""
     folder = tmp_path / "demo"
     manifests.prepare(folder, PORTS)
     mine = folder / "mine.yaml"
@@ -63,7 +69,7 @@ def test_scorer_added_by_the_user_keeps_its_address(tmp_path: Path) -> None:
     assert mine.read_text() == "configURL: http://127.0.0.1:8000/config\n"
 
 
-def test_foreign_manifests_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_manifests_are_not_changed(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "one.yml").write_text("kind: Something\n")

@@ -33,52 +33,56 @@ def lines(clusters: int = 2, failing: tuple[str, ...] = ()) -> list[Line]:
     return [line(name, scorer, FAILURE if scorer in failing else "") for name in names for scorer in SCORERS]
 
 
-def shown(size: tuple[int, int], screen: Screen) -> list[str]:
-    """What a terminal of (columns, lines) shows."""
+def rendered(size: tuple[int, int], screen: Screen) -> list[str]:
+    """Return the lines that a terminal of (columns, lines) displays."""
     output = io.StringIO()
     Console(file=output, width=size[0], height=size[1], color_system=None).print(screen)
-    found = output.getvalue().splitlines()
-    assert len(found) < size[1]
-    assert all(len(text) <= size[0] for text in found)
-    return found
+    rendered_lines = output.getvalue().splitlines()
+    assert len(rendered_lines) < size[1]
+    assert all(len(text) <= size[0] for text in rendered_lines)
+    return rendered_lines
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_demo_with_all_its_scorers_fits(size: tuple[int, int]) -> None:
-    found = shown(size, Screen(lines(), (), FOOTER))
-    assert found[0].split() == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH", "AGE", "NEXT", "FAILED"]
-    assert [tuple(text.split()[:2]) for text in found[1:11]] == [(one.cluster, one.scorer) for one in lines()]
-    assert found[12] == FOOTER[0]
+def test_demo_with_all_its_scorers_fits(size: tuple[int, int]) -> None:
+    rendered_lines = rendered(size, Screen(lines(), (), FOOTER))
+    assert rendered_lines[0].split() == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH", "AGE", "NEXT", "FAILED"]
+    assert [tuple(text.split()[:2]) for text in rendered_lines[1:11]] == [
+        (pair_line.cluster, pair_line.scorer) for pair_line in lines()
+    ]
+    assert rendered_lines[12] == FOOTER[0]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_cause_of_a_failure_is_never_cut(size: tuple[int, int]) -> None:
-    found = shown(size, Screen(lines(failing=("sample-scorer",)), (), FOOTER))
+def test_cause_of_a_failure_is_never_truncated(size: tuple[int, int]) -> None:
+    rendered_lines = rendered(size, Screen(lines(failing=("sample-scorer",)), (), FOOTER))
     # Where its lines are broken is a matter of the width.
-    text = "".join(found[11:]).replace(" ", "")
+    text = "".join(rendered_lines[11:]).replace(" ", "")
     assert f"sample-scorer on worker01, worker02: fetch bad_query: HTTP 400: {CAUSE}".replace(" ", "") in text
     assert "(GEThttp://127.0.0.1:9090/api/v1/query_range)" in text
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_pairs_that_fail_stay_when_not_all_fit(size: tuple[int, int]) -> None:
-    found = shown(size, Screen(lines(20, failing=("sample-scorer",)), (), FOOTER))
-    assert found[1].split()[:2] == ["worker01", "sample-scorer"]
-    assert any("`dsf scores` shows all" in text for text in found)
-    assert any("fetch bad_query" in text for text in found)
-    assert FOOTER[0] in found
+def test_failing_pairs_are_shown_first(size: tuple[int, int]) -> None:
+    rendered_lines = rendered(size, Screen(lines(20, failing=("sample-scorer",)), (), FOOTER))
+    assert rendered_lines[1].split()[:2] == ["worker01", "sample-scorer"]
+    assert any("`dsf scores` shows all" in text for text in rendered_lines)
+    assert any("fetch bad_query" in text for text in rendered_lines)
+    assert FOOTER[0] in rendered_lines
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_much_trouble_fits_and_says_that_there_is_more(size: tuple[int, int]) -> None:
-    found = shown(size, Screen(lines(3, failing=SCORERS), [f"hub {number} ended" for number in range(100)], FOOTER))
-    assert "... `dsf status` shows everything" in found
+def test_many_problems_are_truncated_with_a_note(size: tuple[int, int]) -> None:
+    rendered_lines = rendered(
+        size, Screen(lines(3, failing=SCORERS), [f"hub {number} ended" for number in range(100)], FOOTER)
+    )
+    assert "... `dsf status` shows everything" in rendered_lines
 
 
 def test_screen_strips_control_sequences_of_foreign_services() -> None:
-    found = shown((80, 24), Screen([line("worker01", "s", "score bad: \x1b[2J\nroot$")], ["\x1b[31m"], ()))
-    assert not any("\x1b" in text for text in found)
+    rendered_lines = rendered((80, 24), Screen([line("worker01", "s", "score bad: \x1b[2J\nroot$")], ["\x1b[31m"], ()))
+    assert not any("\x1b" in text for text in rendered_lines)
 
 
-def test_before_the_first_pair() -> None:
-    assert shown((80, 24), Screen([], (), FOOTER))[:3] == ["waiting for the hub", "", FOOTER[0]]
+def test_screen_before_the_first_pair_says_so() -> None:
+    assert rendered((80, 24), Screen([], (), FOOTER))[:3] == ["waiting for the hub", "", FOOTER[0]]

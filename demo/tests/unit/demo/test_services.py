@@ -7,9 +7,9 @@ from dsf.demo import services
 from dsf.demo.services import DemoCluster, ScorerService
 
 
-def test_both_clusters_know_their_prometheus_by_one_name() -> None:
-    one, other = DemoCluster("worker01", 1, 2, 3), DemoCluster("worker02", 4, 5, 6)
-    assert one.host_aliases == {services.PROMETHEUS_NAME: "127.0.0.1:1"}
+def test_prometheus_has_the_same_name_on_both_clusters() -> None:
+    first, other = DemoCluster("worker01", 1, 2, 3), DemoCluster("worker02", 4, 5, 6)
+    assert first.host_aliases == {services.PROMETHEUS_NAME: "127.0.0.1:1"}
     assert other.host_aliases == {services.PROMETHEUS_NAME: "127.0.0.1:4"}
 
 
@@ -27,7 +27,7 @@ def test_prometheus_scrapes_itself_the_node_and_the_agent() -> None:
     }
 
 
-def test_the_sample_is_asked_the_queries_of_the_demo() -> None:
+def test_sample_scorer_receives_the_queries_of_the_demo() -> None:
     program = ScorerService("sample-scorer", 8000).program()
     assert program.environment is not None
     assert split_queries(program.environment["SOURCE_QUERY"]) == list(services.QUERIES)

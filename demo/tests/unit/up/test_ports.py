@@ -19,24 +19,24 @@ def listener() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def test_the_preferred_port_if_it_is_free() -> None:
-    said: list[str] = []
-    # None that another test process is given meanwhile.
+def test_preferred_port_is_used_if_it_is_free() -> None:
+    messages: list[str] = []
+    # The port is reserved, so no other test process gets it meanwhile.
     port = free_port()
     assert is_free(port)
-    assert Ports(said.append).choose(port, "the exporter") == port
-    assert said == []
+    assert Ports(messages.append).choose(port, "the exporter") == port
+    assert messages == []
 
 
 def test_port_in_use_is_reported_and_avoided(listener: int) -> None:
-    said: list[str] = []
-    port = Ports(said.append).choose(listener, "the exporter")
+    messages: list[str] = []
+    port = Ports(messages.append).choose(listener, "the exporter")
     assert port != listener
     assert is_free(port)
-    assert said == [f"port {listener} is in use; the exporter gets port {port}"]
+    assert messages == [f"port {listener} is in use; the exporter gets port {port}"]
 
 
-def test_no_port_is_given_twice() -> None:
+def test_ports_are_never_assigned_twice() -> None:
     ports = Ports(lambda _: None)
     first = ports.any()
     assert ports.choose(first, "another") != first
@@ -44,9 +44,9 @@ def test_no_port_is_given_twice() -> None:
 
 
 def test_two_demos_that_start_together_get_different_ports() -> None:
-    """Neither listens yet, so a look at the port alone finds it free."""
+    """The demos do not listen yet, so a check of the port alone finds it free."""
     mine = Ports(lambda _: None)
-    # None that another test process is given meanwhile.
+    # The port is reserved, so no other test process gets it meanwhile.
     port = mine.choose(free_port(), "Flower")
     assert is_free(port)
     code = (

@@ -8,14 +8,14 @@ from dsf.errors import ToolError
 from dsf.up.stack import default_state_dir, exclusive_state
 
 
-def test_every_folder_of_manifests_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_folder_is_separate_for_each_folder_of_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    one, other = default_state_dir(tmp_path / "a" / "demo"), default_state_dir(tmp_path / "b" / "demo")
-    assert one != other
-    assert one.parent == tmp_path / "state" / "dsf"
-    assert one.name.startswith("demo-")
+    first, other = default_state_dir(tmp_path / "a" / "demo"), default_state_dir(tmp_path / "b" / "demo")
+    assert first != other
+    assert first.parent == tmp_path / "state" / "dsf"
+    assert first.name.startswith("demo-")
     monkeypatch.chdir(tmp_path)
-    assert default_state_dir(Path("a/demo")) == one
+    assert default_state_dir(Path("a/demo")) == first
 
 
 def test_state_folder_is_exclusive_to_one_process(tmp_path: Path) -> None:
@@ -36,6 +36,6 @@ def test_uncreatable_state_folder_is_named(tmp_path: Path) -> None:
         pytest.fail("there is no such folder")
 
 
-def test_errors_of_the_block_are_its_own(tmp_path: Path) -> None:
+def test_errors_of_the_block_are_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), exclusive_state(tmp_path):
         raise FileNotFoundError
