@@ -144,7 +144,7 @@ class FailureReason(DescribedReason):
     )
     RESULTS_BEHIND = (
         "results_behind",
-        "the cluster's mailbox stayed full until the next cycle",
+        "the cluster's mailbox, or the share of it that the scorer's namespace has, stayed full until the next cycle",
         "check that the results workers run and keep up",
         "publish",
     )

@@ -141,6 +141,29 @@ def test_values_table_is_up_to_date() -> None:
     script = chart.ROOT / "scripts" / "helm-values-table"
     process = ran([sys.executable, script, "--print"], check=True)
     assert (chart.ROOT / "docs" / "helm-values.md").read_text() == process.stdout, "run: scripts/helm-values-table"
+    rows = re.findall(r"^\| `([^`]+)` \|", process.stdout, re.MULTILINE)
+    readme = (chart.CHART / "README.md").read_text()
+    assert re.findall(r"^\| (\S+) \| (?:bool|int|float|string|list|object) \|", readme, re.MULTILINE) == rows
+    descriptions = [line.split(" | ")[-1] for line in process.stdout.splitlines() if line.startswith("| `")]
+    assert [line.split(" | ")[-1] for line in readme.splitlines() if line.startswith("| ")][1:] == descriptions
+
+
+def test_links_of_the_readme_are_absolute_and_exist() -> None:
+    readme = (chart.CHART / "README.md").read_text().partition("## Values")[0]
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    assert links
+    for link in links:
+        assert link.startswith("https://"), link
+        if "/main/" in link:
+            assert (chart.ROOT / link.partition("/main/")[2]).exists(), link
+
+
+def test_chart_metadata_is_what_artifact_hub_shows() -> None:
+    metadata = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
+    assert (chart.ROOT / metadata["icon"].partition("/main/")[2]).is_file()
+    assert metadata["maintainers"]
+    for name in ("category", "license", "images", "crds", "links", "changes"):
+        assert metadata["annotations"][f"artifacthub.io/{name}"], name
 
 
 def test_settings_template_is_up_to_date() -> None:

@@ -106,7 +106,7 @@ SETTING_FILES = {"dsf/settings.py", "deploy/helm/values.yaml", "CHANGELOG.md"}
 #: What scripts write for it.
 SETTING_GENERATED = {
     *("deploy/helm/templates/_settings.tpl", "deploy/helm/values.schema.json"),
-    *("docs/settings.md", "docs/helm-values.md"),
+    *("docs/settings.md", "docs/helm-values.md", "deploy/helm/README.md"),
 }
 
 
