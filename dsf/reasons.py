@@ -139,13 +139,13 @@ class FailureReason(DescribedReason):
     STALE = (
         "stale",
         "the result arrived after its validity had ended",
-        "check that the results workers keep up",
+        "check that the service results keeps up",
         "publish",
     )
     RESULTS_BEHIND = (
         "results_behind",
         "the cluster's mailbox, or the share of it that the scorer's namespace has, stayed full until the next cycle",
-        "check that the results workers run and keep up",
+        "check that the service results runs and keeps up",
         "publish",
     )
     NO_SIGNING_KEY = (
@@ -168,8 +168,8 @@ class SkipReason(DescribedReason):
     QUEUE_FULL = "queue_full", "the cluster's queue is full: its agent is down or too slow", "check the agent"
     RESULTS_BEHIND = (
         "results_behind",
-        "the cluster's mailbox is full: no results worker empties it",
-        "check the results workers",
+        "the cluster's mailbox is full: the service results does not empty it",
+        "check that the service results runs and keeps up",
     )
     RATE_LIMIT = (
         "rate_limit",
@@ -208,12 +208,12 @@ class RejectionReason(DescribedReason):
     STALE = (
         "stale",
         "too old, from a clock that is too far off, or of a scorer that no longer runs",
-        "check the agent's clock, and that the results workers keep up",
+        "check the agent's clock, and that the service results keeps up",
     )
     READER_DIED = (
         "reader_died",
-        "the results worker died twice while reading it",
-        "raise the results worker's memory; if it persists, revoke the cluster's credentials",
+        "the process of the service results died twice while reading it",
+        "raise the memory of the hub, or of results; if it persists, revoke the cluster's credentials",
     )
 
 

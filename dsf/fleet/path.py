@@ -57,7 +57,7 @@ def _ticks(path: _Path) -> str:
 
 
 def _standing(path: _Path) -> set[str]:
-    """The stages of the results worker that stand still although a run waits for its result."""
+    """The stages of the service results that stand still although a run waits for its result."""
     oldest: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
     run = str(oldest[0]).rpartition("/")[2] if oldest else ""
     if not is_run_id(run) or run_time(run) > path.now - SECONDS[keys.RESULTS_STAGE]:
@@ -66,22 +66,22 @@ def _standing(path: _Path) -> set[str]:
 
 
 def _results(path: _Path) -> str:
-    """The results workers empty the mailboxes."""
+    """The service results empties the mailboxes."""
     if keys.RESULTS_STAGE not in _standing(path):
         return ""
     seconds = SECONDS[keys.RESULTS_STAGE]
     return (
-        f"no results are taken in: no results worker has looked into the mailboxes for {seconds} s; check that it runs "
-        "and reaches Redis, and its log"
+        f"no results are taken in: the service results has not read the mailboxes for {seconds} s; check that it "
+        "runs and reaches Redis, and its log"
     )
 
 
 def _books(path: _Path) -> str:
-    """The results workers close the books of lost runs."""
+    """The service results closes the books of lost runs."""
     if keys.SWEEP_STAGE not in _standing(path) or _results(path):
         return ""
     seconds = SECONDS[keys.SWEEP_STAGE]
-    return f"lost cycles are not reported: no results worker has looked for them for {seconds} s; see its log"
+    return f"lost cycles are not reported: the service results has not looked for them for {seconds} s; see its log"
 
 
 def _agents(path: _Path) -> str:
@@ -110,7 +110,7 @@ def _agents(path: _Path) -> str:
     suffix = f" (and of {len(silent) - 1} more)" if len(silent) > 1 else ""
     why = "its agent took the tick and sends no result: see its log"
     if mail:
-        why = "results wait in its mailbox and are not taken in: see the log of the results workers"
+        why = "results wait in its mailbox and are not taken in: see the log of the service results"
     elif queue:
         why = f"its agent takes no ticks, {queue} in its queue; check that it runs and reaches Redis"
     return (

@@ -139,7 +139,7 @@ def _nothing_heard(client: redis.Redis, cluster: str, scorer: str) -> str:
     if waiting:
         return f"not heard of in time; {waiting} messages wait in spoke.{cluster}: does its agent run?"
     if results:
-        return f"not heard of in time; {results} results wait in its mailbox: does a results worker run?"
+        return f"not heard of in time; {results} results wait in its mailbox: does the service results run?"
     return (
         "not heard of in time; the agent has taken the tick, so the cycle is slow or the agent has died; "
         f"`dsf history {scorer} --cluster {cluster}` will say how it ended"

@@ -80,7 +80,7 @@ def ending_of(
         message = (
             f"measured {now - result.at:.0f} s before it arrived, and its score may be used for "
             f"{validity * factor:.0f} s only; "
-            "check that the results workers keep up with the clusters' mailboxes"
+            "check that the service results keeps up with the clusters' mailboxes"
         )
         return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
     try:

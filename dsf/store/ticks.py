@@ -156,8 +156,8 @@ _WHY: Final = {
     "it is; raise the limit or the interval",
     PAUSED: "it is paused: dsf schedule list says by whom, dsf schedule resume ends it",
     # A new result would only wait.
-    RESULTS_BEHIND: "results of {cluster} wait in its mailbox and are not taken in; check that the results workers run "
-    "and keep up",
+    RESULTS_BEHIND: "results of {cluster} wait in its mailbox and are not taken in; check that the service results "
+    "runs and keeps up",
     # Its scoring API fails health checks, or its configuration is unusable.
     INACTIVE: "it could not run: the conditions of its DynamicScorer, or its cluster's page, say why",
     # The slot passed before its tick could be sent.

@@ -168,7 +168,7 @@ def test_rescore_reports_results_that_no_worker_ingests(dsf: Dsf, fleet: Fleet) 
             wait_for(lambda: fleet.redis.llen("spoke.worker01") == 0, 5, "the tick to be taken")
             if "does its agent run?" not in result.stdout:
                 break
-    assert "does a results worker run?" in result.stdout
+    assert "does the service results run?" in result.stdout
 
 
 def test_rescore_skips_a_cluster_with_a_full_queue(dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

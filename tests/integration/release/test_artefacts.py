@@ -31,7 +31,7 @@ from tests.support.uv import ROOT, built
 PACKAGES = {
     "framework": ".",
     "demo": "demo",
-    **{name: f"packages/dsf-{name}" for name in ("optimizer", "scorer", "sources")},
+    **{name: f"packages/dsf-{name}" for name in ("backtest", "optimizer", "scorer", "sources")},
 }
 #: The index that a release before this one has left.
 EARLIER = """

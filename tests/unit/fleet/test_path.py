@@ -56,7 +56,7 @@ def test_missing_results_worker_is_a_problem_within_seconds(bed: Bed) -> None:
     [problem] = problems(bed)
     assert problem.stage == "results"
     assert problem.message.startswith(
-        "no results are taken in: no results worker has looked into the mailboxes for 15 s"
+        "no results are taken in: the service results has not read the mailboxes for 15 s"
     )
     working(bed)
     bed.client.delete(keys.stage_mark(keys.SWEEP_STAGE))
