@@ -28,14 +28,14 @@ RESOURCE_USAGE = ROOT / "samples" / "resource-usage-scorer"
 MEMORY = {"cluster1": (32, 32), "cluster2": (96, 32)}
 
 
-def eventually(world: World, condition: Callable[[], object], what: str, timeout: float = 30) -> None:
+def eventually(world: World, condition: Callable[[], object], expectation: str, timeout: float = 30) -> None:
     """Wait, and show all logs when it was in vain."""
     began = time.monotonic()
     try:
-        wait_for(condition, timeout, what, interval=0.05)
+        wait_for(condition, timeout, expectation, interval=0.05)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{world.logs()}") from None
-    print(f"{what}: {time.monotonic() - began:.2f} s")
+    print(f"{expectation}: {time.monotonic() - began:.2f} s")
 
 
 def test_configuration_is_delivered_to_each_cluster(world: World) -> None:

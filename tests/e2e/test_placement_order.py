@@ -87,9 +87,9 @@ class Bench:
         """Query the controller's scheduler for its current result for a Placement."""
         path = f"/debug/placements/{NAMESPACE}/{name}"
         self.controller.request("GET", path, headers={"Authorization": "Bearer admin-token"})
-        answer = self.controller.getresponse()
-        text = answer.read()
-        assert answer.status == 200, text
+        response = self.controller.getresponse()
+        text = response.read()
+        assert response.status == 200, text
         return parse_answer(text)
 
     def situations(self) -> dict[str, Situation]:
@@ -108,13 +108,13 @@ class Bench:
         situations = {}
         for placement in objects(self.session, PLACEMENTS, NAMESPACE):
             name = placement["metadata"]["name"]
-            mine = [each for each in decisions if each["metadata"]["labels"][label] == name]
+            placement_decisions = [decision for decision in decisions if decision["metadata"]["labels"][label] == name]
             situations[name] = Situation(
                 placement=placement,
-                decided=frozenset(cluster for each in mine for cluster in decided_in(each)),
-                others=all_counts - counts(mine),
+                decided=frozenset(cluster for decision in placement_decisions for cluster in decided_in(decision)),
+                others=all_counts - counts(placement_decisions),
                 clusters=first.clusters,
-                sets={key: each for key, each in sets.items() if key.startswith("fleet-")},
+                sets={key: cluster_set for key, cluster_set in sets.items() if key.startswith("fleet-")},
                 scores=scores,
                 now=datetime.now(UTC),
             )
@@ -300,12 +300,12 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
             if (situation.placement.get("status") or {}).get("conditions")
         ]
         assert len(looked_at) == FLEETS, f"OCM has looked at {len(looked_at)}"
-        wrong = [
+        differences = [
             _difference(situation, outcome)
             for situation in situations.values()
             if not _balances(situation) and set((outcome := schedule(situation)).chosen) != situation.decided
         ]
-        assert not wrong, "\n".join(wrong)
+        assert not differences, "\n".join(differences)
         return True
 
     wait_for(settled, 20, "OCM's decisions are those that are computed", interval=2.0)
@@ -326,10 +326,12 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
         moved = 0
         for name, situation in bench.situations().items():
             for resource, scores in sides.items():
-                if _balances(situation) or all(each.resource != resource for each in schedule(situation).prioritizers):
+                if _balances(situation) or all(
+                    prioritizer.resource != resource for prioritizer in schedule(situation).prioritizers
+                ):
                     continue
                 without = replace(
-                    situation, scores={key: each for key, each in situation.scores.items() if key[1] != resource}
+                    situation, scores={key: score for key, score in situation.scores.items() if key[1] != resource}
                 )
                 replayed_clusters = set(Replay(without, scores, frozenset({resource}), frozenset()).decide(at))
                 assert replayed_clusters == situation.decided, (
@@ -390,19 +392,19 @@ def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -
             compare(explain(situations[name]), bench.ask(name))
         return True
 
-    def compare(view: PlacementView, answer: SchedulerAnswer) -> None:
-        theirs = explain(situations[view.name], answer=answer)
+    def compare(view: PlacementView, response: SchedulerAnswer) -> None:
+        explained = explain(situations[view.name], answer=response)
         assert [(row.cluster, row.total) for row in view.ranking] == [
-            (row.cluster, row.total) for row in theirs.ranking
+            (row.cluster, row.total) for row in explained.ranking
         ]
         outside = {exclusion.cluster for exclusion in view.left_out if exclusion.stage == "cluster set"}
-        assert answer.passed - outside == {row.cluster for row in view.ranking}
+        assert response.passed - outside == {row.cluster for row in view.ranking}
         for index, prioritizer in enumerate(view.prioritizers):
             # OCM's scheduler was asked about the clusters of all fleets; these two compare with each other.
             if not prioritizer.name.startswith("Resource"):
-                scores = answer.scores[prioritizer.name, prioritizer.weight]
-                ours = {row.cluster: row.cells[index].value for row in view.ranking}
-                assert ours == {name: scores[name] for name in ours}, f"{view.name}: {prioritizer.name}"
+                scores = response.scores[prioritizer.name, prioritizer.weight]
+                computed = {row.cluster: row.cells[index].value for row in view.ranking}
+                assert computed == {name: scores[name] for name in computed}, f"{view.name}: {prioritizer.name}"
 
     wait_for(same, 10, "OCM's scheduler says what is computed", interval=1.0)
     assert len(situations) >= FLEETS
@@ -476,8 +478,8 @@ def test_placement_command_prints_the_ranking(bench: Bench, monkeypatch: pytest.
     assert "fleet-001" in runner.invoke(app, ["placement"]).stdout
     unknown = runner.invoke(app, ["placement", "nothing-of-this-name"])
     assert (unknown.exit_code, "no namespace has a Placement" in unknown.stderr) == (1, True)
-    wrong = runner.invoke(app, ["placement", "fleet-001", "--what-if", "nonsense"])
-    assert wrong.exit_code == 2
+    invalid_usage = runner.invoke(app, ["placement", "fleet-001", "--what-if", "nonsense"])
+    assert invalid_usage.exit_code == 2
 
 
 def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:

@@ -84,7 +84,7 @@ class Fleet(Stack):
     def scorer(
         self,
         name: str,
-        good: Handler | None = None,
+        response_handler: Handler | None = None,
         *,
         interval: int = 1,
         query: str = "",
@@ -94,13 +94,13 @@ class Fleet(Stack):
         annotations: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
-        """Apply a DynamicScorer, and if given let the scoring API answer it with `good`.
+        """Apply a DynamicScorer, and if given let the scoring API respond to it with `response_handler`.
 
         With `query` its source is of this `kind` at the URL `source`, by default the scripted one; else it has none.
         Its score is `<name>-score`, its path at the scripted servers `/<name>`.
         """
-        if good is not None:
-            self.api.script(good, path=f"/{name}")
+        if response_handler is not None:
+            self.api.script(response_handler, path=f"/{name}")
         source_spec: dict[str, Any] = {"type": "None"}
         if query:
             path = {} if source else {"path": f"/{name}"}
@@ -273,7 +273,7 @@ class Fleet(Stack):
         scorer: str,
         stage: str,
         reason: str,
-        *words: str,
+        *expected_texts: str,
         cluster: str = "c1",
         timeout: float = 20.0,
         counted_by_agent: bool = True,
@@ -294,8 +294,8 @@ class Fleet(Stack):
             return f"{stage} {reason} in the status of {scorer}; there is {self.failures(scorer, cluster)}"
 
         first_failure = self.until(failure, expectation(), timeout) or {}
-        for word in words:
-            assert word in first_failure["message"], first_failure["message"]
+        for expected_text in expected_texts:
+            assert expected_text in first_failure["message"], first_failure["message"]
 
         self.until(lambda: self._is_told(scorer, cluster, stage, reason), f"{stage} {reason} in `dsf status {scorer}`")
         cycles = self.page(self.web, f"/api/v1/history/{cluster}/{scorer}").json()["cycles"]

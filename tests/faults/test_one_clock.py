@@ -55,8 +55,8 @@ CASES = [
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{case[1]:+}")
 def case(request: pytest.FixtureRequest) -> tuple[str, int, str]:
-    wrong: tuple[str, int, str] = request.param
-    return wrong
+    wrong_clock: tuple[str, int, str] = request.param
+    return wrong_clock
 
 
 @pytest.fixture

@@ -146,8 +146,8 @@ class Mix:
     def scorer_fails(self) -> None:
         scorer = self.random.choice(SCORERS)
         self.fleet.api.script(self.random.choice(BAD_SCORERS), path=f"/{scorer}")
-        good = scores(self.random.randint(-120, 120))
-        self.later(5, lambda: self.fleet.api.script(good, path=f"/{scorer}"))
+        valid_scores = scores(self.random.randint(-120, 120))
+        self.later(5, lambda: self.fleet.api.script(valid_scores, path=f"/{scorer}"))
 
     def source_fails(self) -> None:
         scorer = self.random.choice(("queried", "slowly"))

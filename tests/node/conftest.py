@@ -56,8 +56,8 @@ def reason_against() -> str:
 @pytest.fixture(scope="session")
 def lab() -> Iterator[None]:
     """The machine is ready for clusters, and as it was after the last test."""
-    if why := reason_against():
-        cannot(why)
+    if obstacle := reason_against():
+        cannot(obstacle)
     if kind.is_selected():
         yield
         return
@@ -87,8 +87,8 @@ def own_nodes() -> None:
         pytest.skip("reaches into the nodes, which are kind's here")
 
 
-def cannot(why: str) -> None:
+def cannot(obstacle: str) -> None:
     """Skip, or fail in CI."""
     if os.environ.get("CI", "").lower() == "true":
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
+        pytest.fail(obstacle, pytrace=False)
+    pytest.skip(obstacle)

@@ -91,8 +91,8 @@ def labelled(cluster: Cluster) -> set[str]:
 
 
 def _kinds(cluster: Cluster, *, namespaced: bool) -> list[str]:
-    words = ("api-resources", "--verbs=list", "-o", "name", f"--namespaced={str(namespaced).lower()}")
-    return sorted(set(cluster.kubectl(*words).split()) - _PASSING)
+    api_resources = ("api-resources", "--verbs=list", "-o", "name", f"--namespaced={str(namespaced).lower()}")
+    return sorted(set(cluster.kubectl(*api_resources).split()) - _PASSING)
 
 
 def _left(cluster: Cluster, namespace: str) -> set[str]:

@@ -32,7 +32,7 @@ def main() -> None:
         with Tab(browser, arguments.url) as tab:
             page = tab.open("/")
             page.get_by_label("Token").fill(sys.stdin.read().strip())
-            with page.expect_response(lambda answer: answer.url.endswith("/login")) as answered:
+            with page.expect_response(lambda response: response.url.endswith("/login")) as answered:
                 page.get_by_role("button", name="Log in").click()
             page.wait_for_load_state("load")
             first = page.goto(arguments.url + "/", wait_until="load")

@@ -72,10 +72,10 @@ def last(folder: Path, root: Path = ROOT) -> Release:
     return Release(name, folder)
 
 
-def _git(root: Path, *words: str, must: bool = True) -> bytes:
+def _git(root: Path, *arguments: str, must: bool = True) -> bytes:
     # In a container of CI the files belong to another user, which git would not trust.
-    command = ["git", "-c", "safe.directory=*", *words]
+    command = ["git", "-c", "safe.directory=*", *arguments]
     process = subprocess.run(command, cwd=root, capture_output=True, check=False)
     if must and process.returncode:
-        raise LabError(f"git {words[0]}: {process.stderr.decode(errors='replace').strip()}")
+        raise LabError(f"git {arguments[0]}: {process.stderr.decode(errors='replace').strip()}")
     return b"" if process.returncode else process.stdout

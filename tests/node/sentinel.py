@@ -83,10 +83,10 @@ class SentinelPods:
         mark = ("-l", "test=sentinel")
         self.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pods,services,secrets", *mark, "--grace-period=1", timeout=180)
 
-    def ask(self, name: str, *words: str) -> str:
+    def ask(self, name: str, *arguments: str) -> str:
         """Run an administrator's command on a Sentinel and return the reply."""
         client = ("redis-cli", "--tls", "--insecure", "--no-auth-warning", "-p", "26379", "-a", self.sentinels)
-        return self.hub.kubectl("-n", HUB_NAMESPACE, "exec", name, "-c", "redis", "--", *client, *words)
+        return self.hub.kubectl("-n", HUB_NAMESPACE, "exec", name, "-c", "redis", "--", *client, *arguments)
 
     def _secret(self, name: str, texts: dict[str, str]) -> None:
         data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
@@ -103,7 +103,7 @@ class SentinelPods:
     def _sentinel(self, port: int) -> str:
         example = ROOT / "deploy" / "redis" / "sentinel.conf.example"
         text = example.read_text()
-        for theirs, ours in {
+        for example_text, replacement in {
             "announce-port 26379": f"announce-port {port}",
             "sentinel-0.example.com": self.hub.address,
             "redis-0.example.com 6379": f"{self.hub.address} {SERVERS['redis-0']}",
@@ -113,8 +113,8 @@ class SentinelPods:
             ).hexdigest(),
             "change-me-sentinel-00000": self.passwords["sentinel"],
         }.items():
-            assert text.count(theirs) == 1, f"{theirs!r} is not once in {example.name}"
-            text = text.replace(theirs, ours)
+            assert text.count(example_text) == 1, f"{example_text!r} is not once in {example.name}"
+            text = text.replace(example_text, replacement)
         return text
 
     def _pod(self, name: str) -> dict[str, Any]:

@@ -23,12 +23,12 @@ _EVERY, _SINCE = 30, 120
 def test_backtest_runs_in_an_agent_pod(world: World, name: str, scorer: str) -> None:
     """As docs/backtest.md has it: the agent's own source, and what was delivered to it; for any user id."""
     pod = ("-n", AGENT_NAMESPACE, "exec", "deployment/dynamic-scoring-agent", "--")
-    words = (*pod, *f"dsf backtest {scorer} --since {_SINCE}s --every {_EVERY}s -o jsonl".split())
+    exec_command = (*pod, *f"dsf backtest {scorer} --since {_SINCE}s --every {_EVERY}s -o jsonl".split())
 
     def backtest_rows() -> list[dict[str, Any]]:
         # A Prometheus that is as young as this cluster may have nothing yet: then the command says so and fails.
         try:
-            return [json.loads(line) for line in world.managed[name].kubectl(*words).splitlines()]
+            return [json.loads(line) for line in world.managed[name].kubectl(*exec_command).splitlines()]
         except LabError as error:
             raise AssertionError(str(error)) from None
 
@@ -42,19 +42,19 @@ def test_backtest_runs_in_an_agent_pod(world: World, name: str, scorer: str) -> 
     items = [moment["items"] for moment in moments if moment["outcome"] == "ok"]
     assert any(items), moments
     if scorer == "cluster-free":
-        assert all(set(each) == {"cluster_free"} for each in items)
+        assert all(set(item_names) == {"cluster_free"} for item_names in items)
 
 
-def celery(world: World, *words: str) -> str:
+def celery(world: World, *arguments: str) -> str:
     """Celery in the page's test pod, whose Redis user is dsf-operator."""
     pod = ("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--")
-    return world.hub.kubectl(*pod, "celery", "-A", "dsf.celery", *words, "--timeout", "10")
+    return world.hub.kubectl(*pod, "celery", "-A", "dsf.celery", *arguments, "--timeout", "10")
 
 
-def inspected(world: World, question: str, *words: str) -> dict[str, Any]:
+def inspected(world: World, question: str, *arguments: str) -> dict[str, Any]:
     """Worker -> its answer. AssertionError unless all agents and a results worker answer."""
     try:
-        replies: dict[str, Any] = json.loads(celery(world, "inspect", question, "--json", *words))
+        replies: dict[str, Any] = json.loads(celery(world, "inspect", question, "--json", *arguments))
     except LabError as error:
         raise AssertionError(str(error)) from None
     assert set(AGENTS.values()) <= set(replies), replies
@@ -82,7 +82,7 @@ def test_celery_inspect_returns_tasks_and_stats(world: World) -> None:
     def ask(question: str) -> dict[str, Any]:
         return wait_for(lambda: inspected(world, question), 60, f"answers to {question}", interval=1)
 
-    assert all(answer == {"ok": "pong"} for answer in ask("ping").values())
+    assert all(response == {"ok": "pong"} for response in ask("ping").values())
     for worker, tasks in ask("registered").items():
         own_task, foreign_task = (CYCLE_TASK, INGEST_TASK) if worker.startswith("spoke@") else (INGEST_TASK, CYCLE_TASK)
         names = {task.split()[0] for task in tasks}

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("own_nodes")
 class Compose:
     """The project's compose file."""
 
-    def __call__(self, *words: str, timeout: float = 300) -> str:
+    def __call__(self, *arguments: str, timeout: float = 300) -> str:
         """Run docker-compose and return its output."""
-        command = ["docker-compose", "-p", _PROJECT, "-f", str(folders.ROOT / "docker-compose.yaml"), *words]
+        command = ["docker-compose", "-p", _PROJECT, "-f", str(folders.ROOT / "docker-compose.yaml"), *arguments]
         environment = ["env", f"DOCKER_HOST=unix://{engine.SOCKET}", "COMPOSE_HTTP_TIMEOUT=300"]
         return run(*network.inside(clusters.COMPOSE), *environment, *command, timeout=timeout)
 
@@ -100,20 +100,20 @@ def test_killed_container_is_restarted(compose: Compose) -> None:
         before = compose.container(service)["State"]["Pid"]
         os.kill(before, 9)
 
-        def again(service: str = service, before: int = before) -> bool:
+        def is_restarted(service: str = service, before: int = before) -> bool:
             state = compose.container(service)["State"]
             return state["Running"] and state["Pid"] not in (0, before)
 
-        wait_for(again, 120, f"{service} to be back", interval=0.2)
+        wait_for(is_restarted, 120, f"{service} to be back", interval=0.2)
     for service in SERVICES:
         wait_for(lambda service=service: compose.healthy(service), 120, f"{service} healthy", interval=1)
 
 
 def test_scoring_goes_on_after_the_restarts(compose: Compose) -> None:
     def scores() -> bool:
-        words = ("exec", "-T", "hub", "dsf", "rescore", "sample-scorer", "--wait", "--timeout", "20")
+        rescore_command = ("exec", "-T", "hub", "dsf", "rescore", "sample-scorer", "--wait", "--timeout", "20")
         try:
-            compose(*words)
+            compose(*rescore_command)
         except LabError as error:
             raise AssertionError(str(error)) from None
         return True
@@ -124,8 +124,8 @@ def test_scoring_goes_on_after_the_restarts(compose: Compose) -> None:
 def test_compose_down_leaves_nothing(compose: Compose) -> None:
     """Runs after the others of this file."""
     compose("down", "--volumes")
-    for what in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
+    for list_command in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
         remaining_ids = run(
-            *engine.docker(*what, "--quiet", "--filter", f"label=com.docker.compose.project={_PROJECT}")
+            *engine.docker(*list_command, "--quiet", "--filter", f"label=com.docker.compose.project={_PROJECT}")
         )
-        assert remaining_ids == "", what
+        assert remaining_ids == "", list_command

@@ -59,16 +59,25 @@ def test_check_succeeds_in_the_agents_pod(world: World) -> None:
 def test_stolen_credential_may_only_forward_to_redis(
     world: World, stolen: Path, verb: str, resource: str, namespace: str, is_allowed: bool
 ) -> None:
-    kind, _, rest = resource.partition("/")
-    name, _, subresource = rest.partition("/")
-    words = [kind + (f"/{name}" if name else ""), *(["--subresource", subresource] if subresource else [])]
+    kind, _, name_and_subresource = resource.partition("/")
+    name, _, subresource = name_and_subresource.partition("/")
+    resource_arguments = [kind + (f"/{name}" if name else ""), *(["--subresource", subresource] if subresource else [])]
     scope = ["-n", namespace] if namespace else []
-    command = [str(world.hub.programs / "kubectl"), "--kubeconfig", str(stolen), "auth", "can-i", verb, *words, *scope]
+    command = [
+        str(world.hub.programs / "kubectl"),
+        "--kubeconfig",
+        str(stolen),
+        "auth",
+        "can-i",
+        verb,
+        *resource_arguments,
+        *scope,
+    ]
     try:
-        answer = world.on_the_lan(*command)
+        response = world.on_the_lan(*command)
     except LabError as error:
-        answer = str(error)
-    assert ("yes" in answer.splitlines()[0:1]) == is_allowed, answer
+        response = str(error)
+    assert ("yes" in response.splitlines()[0:1]) == is_allowed, response
 
 
 def test_redis_pod_listens_on_its_port_alone(world: World) -> None:

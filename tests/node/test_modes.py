@@ -31,8 +31,8 @@ def test_change_of_mode_loses_no_score_override_or_history(world: World) -> None
         for mode, processes in PROCESSES.items():
             redis, runs = _uids(world, "redis"), {name: _runs(world, name) for name in MANAGED}
             with watch.window(f"mode {mode}", _INTERVAL):
-                words = ("--reset-then-reuse-values", f"--set mode={mode}", "--wait --timeout 8m")
-                world.helm("upgrade", "deploy/helm", *words)
+                mode_options = ("--reset-then-reuse-values", f"--set mode={mode}", "--wait --timeout 8m")
+                world.helm("upgrade", "deploy/helm", *mode_options)
                 wait_for(lambda expected=processes: _components(world) == expected, 180, f"mode {mode}", interval=1)
                 world.settle()
             assert _uids(world, "redis") == redis, "Redis was restarted"

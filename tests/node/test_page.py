@@ -79,8 +79,8 @@ def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPath
 
     pictures = os.environ.get("DSF_PICTURES", "")
 
-    def open_page(name: str, *words: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "tests.node.look", f"http://127.0.0.1:{_PORT}", *words]
+    def open_page(name: str, *arguments: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "tests.node.look", f"http://127.0.0.1:{_PORT}", *arguments]
         command += ["--picture", f"{pictures}/web-pod-{name}.png"] if pictures else []
         process = subprocess.run(
             [*network.inside(network.LAN), *command],

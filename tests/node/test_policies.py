@@ -52,10 +52,10 @@ with socket.create_server(("", {OTHER}), family=socket.AF_INET) as server:
 class Pods:
     """Pods of a cluster by a short name: their addresses, and their networks."""
 
-    def __init__(self, world: World, cluster: Cluster, places: dict[str, tuple[str, str]]) -> None:
+    def __init__(self, world: World, cluster: Cluster, selectors: dict[str, tuple[str, str]]) -> None:
         self.addresses = {"api": "10.96.0.1", "dns": network.DNS}
         self.pids: dict[str, int] = {}
-        for name, (namespace, selector) in places.items():
+        for name, (namespace, selector) in selectors.items():
             pod = world.wait_ready(cluster, namespace, selector)[0]
             self.addresses[name] = pod["status"]["podIP"]
             self.pids[name] = cluster.node.pid(pod["status"]["containerStatuses"][0]["containerID"])
@@ -107,18 +107,21 @@ def _scraper(world: World) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def hub_pods(world: World) -> Iterator[Pods]:
     component = "app.kubernetes.io/component={}"
-    places = {name: (HUB_NAMESPACE, component.format(name)) for name in ("redis", *_NAMES)}
-    places |= {"scorer": (AGENT_NAMESPACE, "app=sample-scorer"), "scraper": ("monitoring", "app=scraper")}
+    selectors = {name: (HUB_NAMESPACE, component.format(name)) for name in ("redis", *_NAMES)}
+    selectors |= {"scorer": (AGENT_NAMESPACE, "app=sample-scorer"), "scraper": ("monitoring", "app=scraper")}
     with _scraper(world):
-        pods = Pods(world, world.hub, places)
+        pods = Pods(world, world.hub, selectors)
         with pods.listeners():
             yield pods
 
 
 @pytest.fixture(scope="module")
 def agent_pods(world: World) -> Iterator[Pods]:
-    places = {"agent": (AGENT_NAMESPACE, "app=dynamic-scoring-agent"), "prometheus": ("monitoring", "app=prometheus")}
-    pods = Pods(world, world.managed["cluster1"], places)
+    selectors = {
+        "agent": (AGENT_NAMESPACE, "app=dynamic-scoring-agent"),
+        "prometheus": ("monitoring", "app=prometheus"),
+    }
+    pods = Pods(world, world.managed["cluster1"], selectors)
     with pods.listeners():
         yield pods
 

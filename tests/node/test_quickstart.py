@@ -39,11 +39,11 @@ def test_quickstart_commands_succeed(world: World) -> None:
 
 
 def test_pods_are_ready_without_restarts(world: World) -> None:
-    places = [
+    namespaces = [
         (world.hub, HUB_NAMESPACE),
         *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
     ]
-    for cluster, namespace in places:
+    for cluster, namespace in namespaces:
         world.wait_ready(cluster, namespace)
         for pod in world.pods(cluster, namespace):
             assert set(restarts(pod).values()) == {0}, restarts(pod)
@@ -72,11 +72,11 @@ def test_addon_is_available_on_each_managed_cluster(world: World) -> None:
 
 def test_pod_security_restricted_is_enforced(world: World) -> None:
     """Everything above ran under it: a pod that asks for less is refused in every namespace of ours."""
-    places = [
+    namespaces = [
         (world.hub, HUB_NAMESPACE),
         *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
     ]
-    for cluster, namespace in places:
+    for cluster, namespace in namespaces:
         with pytest.raises(LabError, match='violates PodSecurity "restricted'):
             cluster.kubectl("-n", namespace, "run", "loose", "--image=x", "--dry-run=server")
 
@@ -103,7 +103,9 @@ def _chosen(world: World) -> str:
     best = max(MANAGED, key=lambda name: scores[name]["cluster_free"])
     decisions = world.hub.items("placementdecisions", "-n", "default")
     selected_clusters = [
-        decision["clusterName"] for each in decisions for decision in each["status"].get("decisions", [])
+        decision["clusterName"]
+        for placement_decision in decisions
+        for decision in placement_decision["status"].get("decisions", [])
     ]
     assert selected_clusters == [best], f"{selected_clusters}, but scores are {scores}"
     return best

@@ -57,15 +57,15 @@ def _watch(world: World) -> dict[str, Seen]:
         time.sleep(PAUSE)  # a sample, not a wait for something
         for cluster, namespace in _places(world):
             pods = {pod["metadata"]["name"] for pod in world.pods(cluster, namespace)}
-            look: dict[str, int] = {}
+            memory_by_container: dict[str, int] = {}
             for (pod, name), (memory, seconds) in _usage(cluster, namespace, pods).items():
-                look[name] = max(look.get(name, 0), memory)
+                memory_by_container[name] = max(memory_by_container.get(name, 0), memory)
                 now = time.monotonic()
                 began, spent = first.setdefault((pod, name), (now, seconds))
                 usage = usage_by_container.setdefault(name, Seen([]))
                 if now > began:
                     usage.cores = max(usage.cores, (seconds - spent) / (now - began))
-            for name, memory in look.items():
+            for name, memory in memory_by_container.items():
                 usage_by_container[name].memory.append(memory)
     return usage_by_container
 
@@ -100,7 +100,7 @@ def _scorer(world: World, number: int) -> dict[str, Any]:
 
 
 def test_limits_have_headroom_and_requests_are_near_with_twenty_scorers(world: World) -> None:
-    rest = _watch(world)
+    usage_at_rest = _watch(world)
     for number in range(SCORERS):
         world.hub.apply(_scorer(world, number))
     try:
@@ -117,19 +117,19 @@ def test_limits_have_headroom_and_requests_are_near_with_twenty_scorers(world: W
         for cluster, namespace in _places(world)
         for name, resources in _resources(world, cluster, namespace).items()
     }
-    wrong = []
+    problems = []
     for name, usage in sorted(busy.items()):
         limit = resources_of[name].get("limits", {}).get("memory")
         request = resources_of[name].get("requests", {}).get("memory")
-        middle, peak = statistics.median(usage.memory), max(usage.memory + rest[name].memory)
+        middle, peak = statistics.median(usage.memory), max(usage.memory + usage_at_rest[name].memory)
         say(
-            f"{name}: at rest {statistics.median(rest[name].memory) / _MI:.0f} MiB, "
-            f"{rest[name].cores * 1000:.0f} mCPU; "
+            f"{name}: at rest {statistics.median(usage_at_rest[name].memory) / _MI:.0f} MiB, "
+            f"{usage_at_rest[name].cores * 1000:.0f} mCPU; "
             f"with {SCORERS} scorers {middle / _MI:.0f} MiB (at most {peak / _MI:.0f}), {usage.cores * 1000:.0f} mCPU; "
             f"requests {resources_of[name].get('requests')}, limits {resources_of[name].get('limits')}"
         )
         if limit and _bytes(limit) < HEADROOM * peak:
-            wrong.append(f"{name}: {peak / _MI:.0f} MiB were seen, its limit is {limit}")
+            problems.append(f"{name}: {peak / _MI:.0f} MiB were seen, its limit is {limit}")
         if name not in GROWS and not middle / NEAR <= _bytes(request) <= middle * NEAR:
-            wrong.append(f"{name}: {middle / _MI:.0f} MiB in the middle, its request is {request}")
-    assert not wrong, wrong
+            problems.append(f"{name}: {middle / _MI:.0f} MiB in the middle, its request is {request}")
+    assert not problems, problems

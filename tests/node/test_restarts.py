@@ -22,8 +22,8 @@ OVERRIDE = 29
 
 
 def _places(world: World) -> dict[str, tuple[Cluster, str, str]]:
-    places = {name: (world.hub, HUB_NAMESPACE, f"app.kubernetes.io/component={name}") for name in COMPONENTS}
-    return places | {"agent": (world.managed["cluster1"], AGENT_NAMESPACE, AGENT)}
+    selectors = {name: (world.hub, HUB_NAMESPACE, f"app.kubernetes.io/component={name}") for name in COMPONENTS}
+    return selectors | {"agent": (world.managed["cluster1"], AGENT_NAMESPACE, AGENT)}
 
 
 @pytest.fixture(scope="module")

@@ -70,12 +70,15 @@ def test_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(wor
                 "-n", HUB_NAMESPACE, "rollout", "status", "statefulset/dynamic-scoring-redis", timeout=180
             )
             world.settle()
-    places = [
+    namespaces = [
         (world.hub, HUB_NAMESPACE),
         *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
     ]
     old_images = [
-        image for place in places for image in _images(world.pods(*place)) if image.endswith(released.image_tag)
+        image
+        for cluster_and_namespace in namespaces
+        for image in _images(world.pods(*cluster_and_namespace))
+        if image.endswith(released.image_tag)
     ]
     assert not old_images
     # Overrides and history survive the upgrade.
@@ -96,13 +99,13 @@ def test_pods_become_ready_with_a_tenth_of_a_core(world: World) -> None:
     limits = [f"--set {part}.resources.limits.cpu=100m" for part in (*COMPONENTS, "redis", "spokeSetting.agent")]
     world.helm("upgrade", "deploy/helm", "--reuse-values", *limits, "--wait --timeout 10m")
     try:
-        places = [
+        namespaces = [
             (world.hub, HUB_NAMESPACE),
             *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
         ]
 
         def throttled() -> bool:
-            for cluster, namespace in places:
+            for cluster, namespace in namespaces:
                 selector = _AGENT if namespace == AGENT_NAMESPACE else "app.kubernetes.io/name"
                 for pod in world.all_ready(cluster, namespace, selector):
                     (container,) = pod["spec"]["containers"]

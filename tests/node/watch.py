@@ -27,11 +27,11 @@ class Watch:
         self._cycles: dict[tuple[str, str], dict[str, Any]] = {}
 
     @contextlib.contextmanager
-    def window(self, what: str, interval: float) -> Iterator[None]:
+    def window(self, event: str, interval: float) -> Iterator[None]:
         """Check that no pair is without a cycle for longer than two intervals (in seconds) inside the block."""
         began = datetime.datetime.now(datetime.UTC)
         yield
-        self._windows.append((what, interval, began, datetime.datetime.now(datetime.UTC)))
+        self._windows.append((event, interval, began, datetime.datetime.now(datetime.UTC)))
         self._look()
         for name in self._clusters:
             times = [began, *sorted(due for due, _ in self._due(name) if due > began)]
@@ -45,8 +45,8 @@ class Watch:
         lie within an interval: a person may ask for a cycle every second.
         """
         wait_for(lambda: not self._look(), _JUDGED, "every cycle to have an outcome", interval=2)
-        wrong = []
-        for what, interval, began, end in self._windows:
+        problems = []
+        for event, interval, began, end in self._windows:
             for name in self._clusters:
                 missed = {
                     due: cycle for due, cycle in self._due(name) if began <= due <= end and cycle["outcome"] in _MISSED
@@ -55,8 +55,8 @@ class Watch:
                 # Due times are rounded to milliseconds.
                 is_long = bool(missed) and (max(missed) - min(missed)).total_seconds() > 0.9 * interval
                 if is_long or len(missed_cycles) > 1:
-                    wrong.append(f"{what}: {name} missed {[*missed.values()]}")
-        assert not wrong, "\n".join(wrong)
+                    problems.append(f"{event}: {name} missed {[*missed.values()]}")
+        assert not problems, "\n".join(problems)
 
     def _look(self) -> int:
         """Read the histories; returns the number of cycles that have no outcome yet."""

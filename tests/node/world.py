@@ -41,8 +41,8 @@ class World:
 
     def __init__(self) -> None:
         make_cluster = kind.KindCluster if kind.is_selected() else clusters.cluster
-        self.hub, *rest = (make_cluster(name) for name in clusters.NAMES)
-        self.managed = {managed_cluster.name: managed_cluster for managed_cluster in rest}
+        self.hub, *managed_clusters = (make_cluster(name) for name in clusters.NAMES)
+        self.managed = {managed_cluster.name: managed_cluster for managed_cluster in managed_clusters}
         #: Seconds from the scorer's registration to the last cluster's first score.
         self.first_score = 0.0
         self._watches: list[Watch] = []
@@ -72,9 +72,9 @@ class World:
             if _REGISTERS.search(command.text):
                 self._wait_for_first_score()
 
-    def command(self, words: str) -> str:
+    def command(self, text: str) -> str:
         """The page's first command with these words."""
-        return next(command.text for command in self._commands if words in command.text)
+        return next(command.text for command in self._commands if text in command.text)
 
     def type(self, text: str) -> str:
         """Type a command in the page's shell and return its output. Raises AssertionError when it fails."""
@@ -107,9 +107,9 @@ class World:
         scores = [item for score_object in score_objects for item in score_object.get("status", {}).get("scores", [])]
         return {item["name"]: item["value"] for item in scores}
 
-    def dsf(self, *words: str) -> str:
+    def dsf(self, *arguments: str) -> str:
         """`dsf` in the page's test pod on the hub."""
-        return self.hub.kubectl("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--", "dsf", *words)
+        return self.hub.kubectl("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--", "dsf", *arguments)
 
     def history(self, cluster: str, scorer: str = "sample-scorer") -> dict[str, Any]:
         """The last cycles of a pair and its books, as `dsf history` has them."""
@@ -139,10 +139,10 @@ class World:
 
         wait_for(succeeds, 90, "a cycle on every cluster", interval=1)
 
-    def helm(self, verb: str, *words: str) -> str:
+    def helm(self, verb: str, *options: str) -> str:
         """Run `helm VERB RELEASE ...` and return its output. Raises AssertionError when it fails."""
         return self.type(
-            " ".join(("helm", verb, RELEASE, *words, f"--kube-context kind-hub --namespace {HUB_NAMESPACE}"))
+            " ".join(("helm", verb, RELEASE, *options, f"--kube-context kind-hub --namespace {HUB_NAMESPACE}"))
         )
 
     def revision(self) -> int:

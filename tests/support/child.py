@@ -81,7 +81,7 @@ class Child:
 def ran(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
     """A program that has run, with what it printed; `options` are those of subprocess.run."""
     usual = {"capture_output": True, "text": True, "timeout": 300, "check": False}
-    return subprocess.run([str(word) for word in command], **{**usual, **options})
+    return subprocess.run([str(argument) for argument in command], **{**usual, **options})
 
 
 @contextlib.contextmanager

@@ -100,16 +100,16 @@ class Clouds:
             "client_id": "app",
             "scope": "https://prometheus.monitor.azure.com/.default",
         }
-        good = self.cluster.good(form.get("client_assertion", ""), "api://AzureADTokenExchange")
-        if not good or not expected_form.items() <= form.items():
+        is_valid = self.cluster.good(form.get("client_assertion", ""), "api://AzureADTokenExchange")
+        if not is_valid or not expected_form.items() <= form.items():
             return None
         self.tokens_issued += 1
         return {"token_type": "Bearer", "access_token": self.token, "expires_in": self.seconds}
 
     def _google(self, form: dict[str, str]) -> Any:
         expected_form = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "audience": POOL}
-        good = self.cluster.good(form.get("subject_token", ""), f"https:{POOL}")
-        if not good or not expected_form.items() <= form.items():
+        is_valid = self.cluster.good(form.get("subject_token", ""), f"https:{POOL}")
+        if not is_valid or not expected_form.items() <= form.items():
             return None
         self.tokens_issued += 1
         kind = "urn:ietf:params:oauth:token-type:access_token"
@@ -136,8 +136,8 @@ class Clouds:
         return {"accessToken": self.token, "expireTime": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def _amazon(self, form: dict[str, str]) -> Any:
-        good = self.cluster.good(form.get("WebIdentityToken", ""), "sts.amazonaws.com")
-        if not good or form["RoleArn"] != ROLE:
+        is_valid = self.cluster.good(form.get("WebIdentityToken", ""), "sts.amazonaws.com")
+        if not is_valid or form["RoleArn"] != ROLE:
             return None
         self.tokens_issued += 1
         key, secret, session = AWS_KEY

@@ -53,13 +53,13 @@ def find(*names: str) -> Path:
 
     Each test process looks up a program that exists once, and a missing one each time.
     """
-    answer = subprocess.run(
+    response = subprocess.run(
         [sys.executable, str(_SCRIPT), "--no-build", *names], capture_output=True, text=True, check=False
     )
-    if answer.returncode:
-        lines = answer.stderr.strip().splitlines()
+    if response.returncode:
+        lines = response.stderr.strip().splitlines()
         raise ControlPlaneMissingError(lines[-1] if lines else f"{_SCRIPT} failed")
-    return Path(answer.stdout.strip())
+    return Path(response.stdout.strip())
 
 
 class ControlPlane:
@@ -186,7 +186,7 @@ class ControlPlane:
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
         """Run kubectl and return both output streams. Raises AssertionError when it fails and `check` is set."""
-        answer = subprocess.run(
+        response = subprocess.run(
             [str(self._programs / "kubectl"), "--kubeconfig", str(self.kubeconfig), *arguments],
             input=stdin,
             stdout=subprocess.PIPE,
@@ -197,8 +197,8 @@ class ControlPlane:
             timeout=300,
             check=False,
         )
-        assert not check or answer.returncode == 0, f"kubectl {' '.join(arguments)}: {answer.stdout}"
-        return answer.stdout
+        assert not check or response.returncode == 0, f"kubectl {' '.join(arguments)}: {response.stdout}"
+        return response.stdout
 
     def namespace(self, prefix: str = "test") -> str:
         """A new namespace with a name nobody else has."""
@@ -237,9 +237,9 @@ class ControlPlane:
         with self.granting(namespace, name, rules) as marked:
             admin.create(_CLUSTER_ROLES.path(), {"metadata": {"name": role}, "rules": marked})
             admin.create(_CLUSTER_ROLE_BINDINGS.path(), binding)
-        answer = admin.create(_SERVICE_ACCOUNTS.path(namespace, name, "token"), {"spec": {"expirationSeconds": 3600}})
+        response = admin.create(_SERVICE_ACCOUNTS.path(namespace, name, "token"), {"spec": {"expirationSeconds": 3600}})
         path = self.dir / f"kubeconfig-{role}"
-        self._write_kubeconfig(path, answer["status"]["token"])
+        self._write_kubeconfig(path, response["status"]["token"])
         return path
 
     def set_rules(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> None:
@@ -321,8 +321,8 @@ class ControlPlane:
         self._check_running()
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admin-token"})
         try:
-            with urllib.request.urlopen(request, context=trusted, timeout=10) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(request, context=trusted, timeout=10) as response:
+                return bool(response.status == 200)
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()

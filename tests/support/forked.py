@@ -55,8 +55,8 @@ class Forked(Child):
     ) -> None:
         self.log = log
         log.touch()
-        words = " ".join([module, *arguments[:1]])
-        self._process = _server(words if words in forkserver.LOADED else module).start(
+        module_and_argument = " ".join([module, *arguments[:1]])
+        self._process = _server(module_and_argument if module_and_argument in forkserver.LOADED else module).start(
             module=module,
             arguments=[str(argument) for argument in arguments],
             environment={**(os.environ if inherit else {}), **(environment or {})},
@@ -121,16 +121,16 @@ class _Server:
     """A process that has a module loaded; it ends with this one, and what it has forked with it."""
 
     def __init__(self, name: str) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, forkserver.MOST_BYTES)
         self._lock = threading.Lock()
         self._codes: dict[int, int] = {}
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
-        with theirs:
+        with server_socket:
             # A session of its own: Ctrl-C is for the tests, whose end it notices.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", forkserver.__file__, str(theirs.fileno()), name],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", forkserver.__file__, str(server_socket.fileno()), name],
+                pass_fds=[server_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 env=environment,

@@ -62,11 +62,11 @@ def fetch(names: Iterable[str] = tuple(PROGRAMS)) -> Iterator[str]:
             yield str(error)
 
 
-def selected_programs(words: list[str]) -> list[str]:
+def selected_programs(program_names: list[str]) -> list[str]:
     """The programs that the command line names; all of them without words."""
-    if words[:1] == ["--without"]:
-        return [name for name in PROGRAMS if name not in words[1:]]
-    return words or list(PROGRAMS)
+    if program_names[:1] == ["--without"]:
+        return [name for name in PROGRAMS if name not in program_names[1:]]
+    return program_names or list(PROGRAMS)
 
 
 if __name__ == "__main__":

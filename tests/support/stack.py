@@ -200,9 +200,9 @@ class Stack:
 
     def samples(self, name: str) -> Iterator[Sample]:
         """All samples of a process's /metrics, parsed as Prometheus' text format."""
-        answer = self.page(name, "/metrics")
-        assert answer.status_code == 200
-        for family in text_string_to_metric_families(answer.text):
+        response = self.page(name, "/metrics")
+        assert response.status_code == 200
+        for family in text_string_to_metric_families(response.text):
             yield from family.samples
 
     def metric(self, process: str, sample: str, **labels: str) -> float | None:

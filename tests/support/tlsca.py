@@ -98,5 +98,5 @@ def _moment(distance: timedelta) -> str:
 
 
 def _openssl(*arguments: str) -> None:
-    answer = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, f"openssl {' '.join(arguments)}: {answer.stderr}"
+    response = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
+    assert response.returncode == 0, f"openssl {' '.join(arguments)}: {response.stderr}"

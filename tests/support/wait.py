@@ -44,6 +44,6 @@ def wait_for(
                 return value
             last_result = value
         if is_last:
-            what = message or getattr(condition, "__name__", "the condition")
-            raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {last_result!r}")
+            expectation = message or getattr(condition, "__name__", "the condition")
+            raise AssertionError(f"not within {seconds:g} s: {expectation}; last seen: {last_result!r}")
         time.sleep(max(interval, min(_REST * (time.monotonic() - began), _LONGEST_REST)))

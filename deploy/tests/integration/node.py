@@ -54,8 +54,8 @@ class Pod:
         volumes = {volume["name"]: volume for volume in self._spec["volumes"]}
         containers = [*self._spec.get("initContainers", []), self._container]
         for mount in [mount for container in containers for mount in container["volumeMounts"]]:
-            place = self.folder / mount["name"]
-            self._places[mount["mountPath"]] = str(place)
+            mount_folder = self.folder / mount["name"]
+            self._places[mount["mountPath"]] = str(mount_folder)
         for name in {mount["name"] for container in containers for mount in container["volumeMounts"]}:
             # A StatefulSet's claim is in no volume.
             self._fill(self.folder / name, volumes.get(name, {}))
@@ -82,16 +82,16 @@ class Pod:
     def get(self, port: int, path: str) -> tuple[int, str]:
         """Status and text of a page; 0 when nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as answer:
-                return answer.status, answer.read().decode()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as response:
+                return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
         except OSError:
             return 0, ""
 
-    def _fill(self, place: Path, volume: chart.Object) -> None:
-        place.mkdir(parents=True, exist_ok=True)
+    def _fill(self, folder: Path, volume: chart.Object) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         if "secret" in volume:
             secret = volume["secret"]
             data = self._node.read(SECRETS, self._namespace, secret["secretName"])
@@ -105,7 +105,7 @@ class Pod:
             return
         for item in items or [{"key": key, "path": key} for key in files]:
             # A configuration names paths of its pod, and a port.
-            (place / item["path"]).write_text(self._here(files[item["key"]]))
+            (folder / item["path"]).write_text(self._here(files[item["key"]]))
 
     def _command(self, container: chart.Object) -> list[str]:
         arguments = [self._here(text) for text in container.get("args", [])]
@@ -136,8 +136,8 @@ class Pod:
             return str(self._node.fixed[self.name, int(text)])
         paths = "|".join(re.escape(path) for path in sorted(self._places, key=len, reverse=True))
         text = re.sub(rf"(?<![\w./-])({paths})(?=/|\s|$)", lambda match: self._places[match[1]], text)
-        for theirs, ours in self._node.hosts.items():
-            text = text.replace(theirs, ours)
+        for address_in_pod, local_address in self._node.hosts.items():
+            text = text.replace(address_in_pod, local_address)
         return text
 
 
@@ -165,14 +165,14 @@ class Node:
     def read(self, resource: Any, namespace: str, name: str) -> dict[str, str]:
         """The data of a Secret or ConfigMap, once it is there: until then a pod waits."""
 
-        def look() -> dict[str, str] | None:
+        def found_object() -> dict[str, str] | None:
             try:
                 data: dict[str, str] = self._session.get(resource.path(namespace, name))["data"]
             except ObjectNotFoundError:
                 return None
             return data
 
-        return wait_for(look, 30, f"{resource.kind} {namespace}/{name}; {self.logs()}")
+        return wait_for(found_object, 30, f"{resource.kind} {namespace}/{name}; {self.logs()}")
 
     def until(self, condition: Any, message: str, timeout: float = 60.0) -> Any:
         """Wait; on failure say what the logs end with."""

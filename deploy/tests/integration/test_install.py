@@ -208,8 +208,8 @@ def test_upgrade_keeps_generated_values(release: Release, session: Session) -> N
     release.upgrade()
     assert _secrets(session) == before
     assert _template(session) == template, "agents are not rolled out anew"
-    again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
-    assert again["metadata"]["generation"] == redis["metadata"]["generation"], "Redis is not restarted"
+    updated_redis = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+    assert updated_redis["metadata"]["generation"] == redis["metadata"]["generation"], "Redis is not restarted"
 
     # A new name needs a new certificate, and no agent needs a new CA for it.
     release.upgrade({"redis": {"exposure": {"type": "LoadBalancer", "host": "192.0.2.10"}}})
@@ -219,8 +219,8 @@ def test_upgrade_keeps_generated_values(release: Release, session: Session) -> N
     assert after[tls]["ca.crt"] == before[tls]["ca.crt"]
     assert after[users] == before[users]
     assert after["dynamic-scoring-hub-signing"] == before["dynamic-scoring-hub-signing"]
-    again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
-    assert again["metadata"]["generation"] > redis["metadata"]["generation"], "Redis reads it at its start"
+    updated_redis = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+    assert updated_redis["metadata"]["generation"] > redis["metadata"]["generation"], "Redis reads it at its start"
 
     # An address that the load balancer gets is used by the next upgrade.
     path = SERVICES.path(HUB_NAMESPACE, "dynamic-scoring-redis-external", "status")

@@ -47,7 +47,7 @@ def installed(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield world, release
 
 
-def _dsf(world: World, *words: str) -> Any:
+def _dsf(world: World, *arguments: str) -> Any:
     """Run `dsf` as an operator and return its parsed JSON."""
     password = world.node.folder / "operator"
     with contextlib.closing(world.client("operator")) as client:
@@ -59,7 +59,7 @@ def _dsf(world: World, *words: str) -> Any:
         "DSF_REDIS_PASSWORD_FILE": str(password),
         "DSF_REDIS_CA_FILE": str(world.node.folder / "redis" / "tls" / "ca.crt"),
     }
-    process = ran([sys.executable, "-P", "-m", "dsf.cli", *words, "--output", "json"], env=environment)
+    process = ran([sys.executable, "-P", "-m", "dsf.cli", *arguments, "--output", "json"], env=environment)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout)
 

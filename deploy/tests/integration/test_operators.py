@@ -47,10 +47,10 @@ def test_manifests_beside_the_chart_are_accepted_by_the_crds_of_other_operators(
 def test_unknown_field_is_refused_by_the_crds_of_other_operators(operators: ControlPlane) -> None:
     # Without this test the others would prove nothing.
     objects = [o for name in chart.FOREIGN for o in _rendered(name)]
-    wrong = [chart.of_kind(objects, kind)[0] for kind in sorted(KINDS)]
-    for obj in wrong:
+    objects_with_typos = [chart.of_kind(objects, kind)[0] for kind in sorted(KINDS)]
+    for obj in objects_with_typos:
         obj["spec"]["misspelt"] = "1"
-    output = _apply(operators, wrong, is_taken=False)
+    output = _apply(operators, objects_with_typos, is_taken=False)
     assert output.count(".spec.misspelt: field not declared in schema") == len(KINDS), output
 
 

@@ -63,8 +63,8 @@ class Bundled:
         for name, text in data.items():
             (self.folder / "configuration" / name).write_text(text)
         command = [*container["command"], *container["args"]]
-        for theirs, ours in mounts.items():
-            command = [text.replace(theirs, f"{self.folder}/{ours}") for text in command]
+        for mount_path, local_path in mounts.items():
+            command = [text.replace(mount_path, f"{self.folder}/{local_path}") for text in command]
         subprocess.run(command, check=True, timeout=300)
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ def test_probes_work_with_every_supported_redis(bundled: Bundled) -> None:
     alone = yaml.safe_load((chart.ROOT / "deploy" / "redis" / "statefulset.yaml").read_text())
     asks = f"{find('redis-cli')} -p {bundled.port}"
 
-    def answers() -> set[bool]:
+    def responses() -> set[bool]:
         outcomes = set()
         for workload in (chart.workloads(OBJECTS)["dynamic-scoring-redis"], alone):
             container = chart.pod(workload)["containers"][0]
@@ -151,10 +151,10 @@ def test_probes_work_with_every_supported_redis(bundled: Bundled) -> None:
                 outcomes.add(process.returncode == 0)
         return outcomes
 
-    assert answers() == {True}
+    assert responses() == {True}
     bundled.stop()
     try:
-        assert answers() == {False}
+        assert responses() == {False}
     finally:
         bundled.start()
 

@@ -165,11 +165,11 @@ class Agent:
     def port(self) -> int:
         """The port of its /metrics, from its log."""
 
-        def look() -> int | None:
+        def announced_port() -> int | None:
             lines = [line for line in self._whole_log().splitlines() if "metrics served" in line]
             return int(lines[-1].split("port=")[1].split()[0]) if lines else None
 
-        return wait_for(look, 30, "the port of /metrics")
+        return wait_for(announced_port, 30, "the port of /metrics")
 
     def page(self, path: str = "/metrics") -> tuple[int, str]:
         """Status and body of a page of its HTTP server."""

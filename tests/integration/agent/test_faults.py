@@ -50,16 +50,16 @@ def test_overlapping_cycle_of_a_scorer_is_skipped(agent: Agent, source: Scripted
 
 def test_hanging_scorer_does_not_delay_other_scorers(agent: Agent, scorer: ScriptedServer) -> None:
     with ScriptedServer(hanging=httpserver.hang, good=matrix(SERIES)) as source:
-        good = summary("good", f"{source.url}/good", scorer.url)
+        healthy_summary = summary("good", f"{source.url}/good", scorer.url)
         slow = {"scoringInterval": 300, "timeoutSeconds": 200}
-        agent.configure(summary("hanging", f"{source.url}/hanging", scorer.url, **slow), good)
+        agent.configure(summary("hanging", f"{source.url}/hanging", scorer.url, **slow), healthy_summary)
         agent.tick("hanging", expires=300)
         wait_for(lambda: "/hanging" in source.paths(), 20, "the source that hangs to be asked")
         agent.tick("good")
         result = agent.result()
         assert (result.scorer, result.outcome) == ("good", "ok")
         # The hanging cycle reaches its deadline only now, with its scorer.
-        agent.configure(good)
+        agent.configure(healthy_summary)
         result = agent.result()
         assert (result.scorer, result.reason) == ("hanging", "deadline")
 
@@ -69,13 +69,13 @@ def test_hanging_scorers_of_one_namespace_stop_no_others(make_agent: AgentFactor
         slow = {"scoringInterval": 300, "timeoutSeconds": 200, "namespace": "greedy"}
         hanging = [summary(f"hanging{number}", f"{source.url}/hanging", scorer.url, **slow) for number in range(24)]
         other = summary("other", f"{source.url}/good", scorer.url, namespace="team")
-        good = [summary("own", f"{source.url}/good", scorer.url), other]
+        healthy_summaries = [summary("own", f"{source.url}/good", scorer.url), other]
         agent = make_agent(agent_concurrency=8)
-        agent.configure(*hanging, *good)
+        agent.configure(*hanging, *healthy_summaries)
         agent.start()
         for _ in range(3):
-            for each in hanging:
-                agent.tick(each["name"], expires=300)
+            for hanging_summary in hanging:
+                agent.tick(hanging_summary["name"], expires=300)
         wait_for(lambda: source.paths().count("/hanging") >= 3, 20, "the sources that hang to be asked")
         for _ in range(3):
             for name in ("own", "other"):
@@ -88,7 +88,7 @@ def test_hanging_scorers_of_one_namespace_stop_no_others(make_agent: AgentFactor
         result = agent.result()
         assert (result.scorer, result.outcome, result.reason) == ("hanging23", "skipped", "share_full")
         assert "namespace greedy hold their share of this agent's threads (3 of 8)" in result.message
-        agent.configure(*good)
+        agent.configure(*healthy_summaries)
         # The waiting ticks belong to scorers that were removed.
         agent.tick("own")
         assert (

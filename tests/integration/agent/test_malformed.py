@@ -63,13 +63,13 @@ def _fuzzed(draw: random.Random) -> bytes:
     """An honest tick with some of it replaced, removed, cut or turned into noise."""
     document: Any = tick(draw.choice(["sample", "sample", "unknown"]), 1577836800.0)
     for _ in range(draw.randint(1, 3)):
-        place = draw.choice([document, document.get("headers"), document.get("properties")])
-        if isinstance(place, dict) and place:
-            name = draw.choice(list(place))
+        container = draw.choice([document, document.get("headers"), document.get("properties")])
+        if isinstance(container, dict) and container:
+            name = draw.choice(list(container))
             if draw.random() < 0.2:
-                del place[name]
+                del container[name]
             else:
-                place[name] = draw.choice([*_VALUES, json.dumps(draw.choice(_VALUES))])
+                container[name] = draw.choice([*_VALUES, json.dumps(draw.choice(_VALUES))])
     item = json.dumps(document).encode()
     kind = draw.random()
     if kind < 0.1:

@@ -31,10 +31,10 @@ def test_cycle_costs_one_pop_and_one_push(agent: Agent) -> None:
         agent.redis.echo("the end")
         commands: Counter[str] = Counter()
         for entry in monitor.listen():
-            words = entry["command"].split()
-            if words[0] == "ECHO":
+            command_parts = entry["command"].split()
+            if command_parts[0] == "ECHO":
                 break
-            commands[" ".join(words[:2])] += 1
+            commands[" ".join(command_parts[:2])] += 1
     assert len(runs) == 1
     # The first push is the test's own.
     assert commands[f"LPUSH {QUEUE}"] == 1
@@ -56,11 +56,11 @@ def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: Scri
         # 12 of a cycle with three stages, 9 of one whose second stage fails.
         events = _events(listener, 21)
     whole, events_of_failed_cycle = ([event for event in events if event["run"] == run] for run in runs)
-    begun = [(f"task-{what}", "dsf.cycle") for what in ("received", "started")]
+    begun = [(f"task-{event_name}", "dsf.cycle") for event_name in ("received", "started")]
     stages = [
-        (f"task-{what}", f"dsf.{name}")
+        (f"task-{event_name}", f"dsf.{name}")
         for name in ("fetch", "score", "publish")
-        for what in ("received", "started", "succeeded")
+        for event_name in ("received", "started", "succeeded")
     ]
     assert [(event["type"], event["name"]) for event in whole] == [*begun, *stages, ("task-succeeded", "dsf.cycle")]
     failures = [("task-failed", "dsf.score"), ("task-failed", "dsf.cycle")]

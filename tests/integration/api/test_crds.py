@@ -213,8 +213,8 @@ def test_kubectl_get_shows_the_readiness(control_plane: ControlPlane, session: S
         failures=[FailedCycle(cluster="cluster1", stage="fetch", reason="bad_query", message="parse error", time=now)],
     )
     status_manifest = status.to_manifest()
-    answer = write_status(session, DYNAMIC_SCORERS, namespace, "sample", status_manifest)
-    assert answer["status"] == status_manifest, "nothing of a status is dropped or filled in"
+    response = write_status(session, DYNAMIC_SCORERS, namespace, "sample", status_manifest)
+    assert response["status"] == status_manifest, "nothing of a status is dropped or filled in"
     head, row = (line.split() for line in control_plane.kubectl("get", "dscorer", "-n", namespace).splitlines())
     assert head == ["NAME", "HEALTH", "SCORE", "INTERVAL", "READY", "SUCCEEDING", "DESIRED", "REASON", "AGE"]
     assert row[:-1] == ["sample", "Active", "sample_score", "30", "False", "1", "3", "CyclesFail"]
@@ -239,7 +239,7 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "expected_message"),
     [
         (
             {"scoring": {"params": {"name": "a", "interval": -5}}},
@@ -369,8 +369,10 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
     ],
 )
-def test_invalid_scorer_is_refused_with_a_helpful_message(session: Session, spec: dict[str, Any], words: str) -> None:
-    assert words in _refusal(session, scorer("default", **spec))
+def test_invalid_scorer_is_refused_with_a_helpful_message(
+    session: Session, spec: dict[str, Any], expected_message: str
+) -> None:
+    assert expected_message in _refusal(session, scorer("default", **spec))
 
 
 @pytest.mark.parametrize(
@@ -409,15 +411,15 @@ def test_source_fields_may_come_from_config(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    ("masks", "words"),
+    ("masks", "expected_message"),
     [
         ([{"clusterName": "a"}], "[0].scoreName: Required value"),
         ([{"clusterName": "", "scoreName": "a"}], "[0].clusterName in body should be at least 1 chars long"),
     ],
 )
 @pytest.mark.parametrize("spelling", ["mask", "masks"])
-def test_invalid_mask_is_refused(session: Session, spelling: str, masks: list[Any], words: str) -> None:
-    assert f"spec.{spelling}{words}" in _refusal(session, config("default", **{spelling: masks}))
+def test_invalid_mask_is_refused(session: Session, spelling: str, masks: list[Any], expected_message: str) -> None:
+    assert f"spec.{spelling}{expected_message}" in _refusal(session, config("default", **{spelling: masks}))
 
 
 @pytest.mark.parametrize("heading", MANIFESTS)

@@ -110,7 +110,7 @@ def test_scorers_that_upstream_accepts_apply_unless_listed(
     session: Session, namespace: str, spec: dict[str, Any]
 ) -> None:
     refusal = _refusal(session, DYNAMIC_SCORERS, namespace, spec)
-    assert not refusal or any(words in refusal for words in LISTED), refusal
+    assert not refusal or any(listed_message in refusal for listed_message in LISTED), refusal
 
 
 @_generated
@@ -119,7 +119,7 @@ def test_configurations_that_upstream_accepts_apply_unless_listed(
     session: Session, namespace: str, spec: dict[str, Any]
 ) -> None:
     refusal = _refusal(session, DYNAMIC_SCORING_CONFIGS, namespace, spec)
-    assert not refusal or any(words in refusal for words in LISTED), refusal
+    assert not refusal or any(listed_message in refusal for listed_message in LISTED), refusal
     assert bool(refusal) == any("" in mask.values() for mask in spec.get("masks", ()))
 
 

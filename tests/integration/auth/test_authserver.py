@@ -47,11 +47,11 @@ class World(NamedTuple):
 
     def revoke(self, token: str) -> None:
         """Revoke a token as described in RFC 7009, with a different client library."""
-        answer = requests.post(
+        response = requests.post(
             f"{self.server.http.url}/revoke", {"token": token}, auth=(CLIENT, SECRET.replace("%", "%25")),
             verify=str(self.ca.cert), timeout=300,
         )  # fmt: skip
-        assert answer.status_code == 200, answer.text
+        assert response.status_code == 200, response.text
 
 
 _TLS = {"caRef": {"kind": "Secret", "name": "ca"}}

@@ -71,7 +71,7 @@ def server() -> Iterator[ScriptedServer]:
         yield running
 
 
-def ways(server: ScriptedServer) -> list[bool]:
+def proxied_requests(server: ScriptedServer) -> list[bool]:
     """Whether each request came through the proxy, which says so."""
     return ["tinyproxy" in request.headers.get("Via", "") for request in server.requests]
 
@@ -108,11 +108,11 @@ def test_proxy_is_configured_by_environment_variables(
     url = f"http://source.test:{server.port}"
     monkeypatch.setenv("HTTP_PROXY", f"http://agent:{PASSWORD}@{proxy.address}")
     cycle(bed, url, "External")
-    assert ways(server) == [True, True]
+    assert proxied_requests(server) == [True, True]
     # The location concerns the scoring API: the source is still queried through the proxy.
     with pytest.raises(CycleError, match=r"score failed.*cannot be resolved"):
         cycle(bed, url, "Internal")
-    assert ways(server) == [True] * 3
+    assert proxied_requests(server) == [True] * 3
     monkeypatch.setenv("NO_PROXY", "source.test")
     with pytest.raises(CycleError, match=r"fetch failed.*cannot be resolved"):
         cycle(bed, url, "External")
@@ -129,7 +129,7 @@ def test_proxy_is_configured_by_a_scoring_authentication(bed: Bed, server: Scrip
     proxy = f"http://{start().address}"
     cycle(bed, server.url, "External", proxy)
     cycle(bed, server.url, "Internal", proxy)
-    assert ways(server) == [True, True, True, False]
+    assert proxied_requests(server) == [True, True, True, False]
     with pytest.raises(CycleError, match="proxy"):
         cycle(bed, server.url, "External", f"http://127.0.0.1:{free_port()}")
 
@@ -158,7 +158,7 @@ def test_hub_health_check_uses_the_proxy(server: ScriptedServer, start: Start) -
         health = check(HealthTarget(url, ConfigSyncMode.Full, access), timeout=300)
         assert health.health_failure is None
         assert {request.path for request in server.requests[before:]} == {"/healthz", "/config"}
-        assert set(ways(server)[before:]) == {is_through}
+        assert set(proxied_requests(server)[before:]) == {is_through}
     closed = Access(proxy=f"http://127.0.0.1:{free_port()}")
     failure = check(HealthTarget(url, ConfigSyncMode.None_, closed), timeout=300).health_failure
     assert failure is not None

@@ -107,12 +107,12 @@ def test_addons_are_watched_in_addon_mode_only(
     without, using = start_hub(), start_hub(addon_mode=True)
     assert without.backend.list(Kind.ADDON) == []
     assert without.backend.get(Kind.ADDON, cluster, ADDON_NAME) is None
-    mine = [
+    addon_names = [
         addon["metadata"]["name"]
         for addon in using.backend.list(Kind.ADDON)
         if addon["metadata"]["namespace"] == cluster
     ]
-    assert mine == [ADDON_NAME]
+    assert addon_names == [ADDON_NAME]
     session.delete(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
     wait_for(lambda: using.notified[-1:] == [ObjectKey(Kind.ADDON, cluster, ADDON_NAME)], 5)
 

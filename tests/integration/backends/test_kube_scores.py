@@ -36,8 +36,8 @@ class Cluster:
         metadata = {"name": "sample", "namespace": self.name}
         body = {**self.manifest(), "metadata": metadata}
         session.create(ADDON_PLACEMENT_SCORES.path(self.name), body, field_manager=manager)
-        theirs = {"scores": [{"name": "a", "value": 1}, {"name": "old", "value": 2}], **status}
-        session.merge(self.path + "/status", {"status": theirs}, field_manager=manager)
+        foreign_status = {"scores": [{"name": "a", "value": 1}, {"name": "old", "value": 2}], **status}
+        session.merge(self.path + "/status", {"status": foreign_status}, field_manager=manager)
 
     def manifest(self) -> dict[str, Any]:
         return score_body(self.name, "sample-scorer", "sample", owner_uid=self.uid)

@@ -72,10 +72,10 @@ class Bench:
         """Let beat work for so long, jumping from one moment at which something is due to the next."""
         end = self.now + seconds
         while True:
-            again = self.dispatcher.run()
-            if again is None or again > end:
+            next_run = self.dispatcher.run()
+            if next_run is None or next_run > end:
                 break
-            self.now = max(self.now, again)
+            self.now = max(self.now, next_run)
         self.now = end
 
 

@@ -23,14 +23,14 @@ from tests.support.redisserver import RedisServer
 def test_new_entry_runs_at_once_and_then_in_its_slots(bench: Bench) -> None:
     bench.store.upsert([entry("c1")], bench.now)
     bench.run(300)
-    first, second, *rest = run_times(bench, "c1")
+    first, second, *later_runs = run_times(bench, "c1")
     assert first == START
     assert second - first >= 15 - 0.01
-    assert all(is_slot("c1/s", 30, at) for at in (second, *rest))
-    assert [round(later - earlier, 3) for earlier, later in zip([second, *rest], rest, strict=False)] == [30.0] * len(
-        rest
-    )
-    assert len(rest) >= 7
+    assert all(is_slot("c1/s", 30, at) for at in (second, *later_runs))
+    assert [round(later - earlier, 3) for earlier, later in zip([second, *later_runs], later_runs, strict=False)] == [
+        30.0
+    ] * len(later_runs)
+    assert len(later_runs) >= 7
 
 
 def test_run_is_opened_with_a_deadline_after_its_expiry(bench: Bench) -> None:
@@ -167,10 +167,10 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
     total = 0
     for cluster, scorer in pairs:
         times = sorted(run_time(run) for name, run in pushed(redis_client, cluster) if name == scorer)
-        first, *rest = [round(after - before, 2) for before, after in pairwise(times)]
+        first, *later_intervals = [round(after - before, 2) for before, after in pairwise(times)]
         # After the first run, that of every slot within five seconds.
         assert 0.49 <= first <= 1.51
-        assert rest == [1.0] * len(rest)
+        assert later_intervals == [1.0] * len(later_intervals)
         assert times[-1] > bench.now - 1.1
         state = books(redis_client, cluster, scorer)
         assert state.scheduled == len(times)

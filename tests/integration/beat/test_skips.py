@@ -50,14 +50,14 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     # The counts stay, and the next pause starts a new period.
     assert books(begun.client, "c1").skipped() == {"paused": 6}
     begun.store.set_override("c1/s", paused=True, now=begun.now)
-    again = begun.now
+    paused_at = begun.now
     begun.run(35)
     skips = books(begun.client, "c1").skips
     assert skips is not None
     assert 2 <= skips.ticks <= 4
     assert books(begun.client, "c1").skipped() == {"paused": 6 + skips.ticks}
     # A pair that ran between its slots leaves one out that would come too soon.
-    assert int(again) <= skips.since <= again + 15
+    assert int(paused_at) <= skips.since <= paused_at + 15
 
 
 def test_skip_reason_follows_the_newest_cause(begun: Bench) -> None:

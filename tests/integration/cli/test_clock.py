@@ -67,8 +67,8 @@ def fleet(redis_client: redis.Redis) -> Fleet:
 def has_difference(result: subprocess.CompletedProcess[str], off: int) -> bool:
     """Whether standard error says by how much this machine's clock is off."""
     side = "ahead of" if off > 0 else "behind"
-    words = rf"the clock of this machine is (599|60\d) s {side} the hub's, whose time counts here"
-    return re.search(words, result.stderr) is not None
+    pattern = rf"the clock of this machine is (599|60\d) s {side} the hub's, whose time counts here"
+    return re.search(pattern, result.stderr) is not None
 
 
 def test_pause_ends_at_the_hubs_time(redis_client: redis.Redis, fleet: Fleet, dsf: WrongDsf, off: int) -> None:

@@ -300,8 +300,8 @@ def test_explain_names_a_missing_token_and_its_file(bed: Bed) -> None:
     assert result.exit_code == 1
     unspaced_output = "".join(result.stdout.split())
     assert "(secret_missing):key'token'ofSecret'prometheus-token'ismissing;itsplaceisthefile" in unspaced_output
-    place = bed.folder.parents[2] / "_secrets" / "worker01" / "prometheus-token" / "token"
-    assert str(place) in unspaced_output
+    token_file = bed.folder.parents[2] / "_secrets" / "worker01" / "prometheus-token" / "token"
+    assert str(token_file) in unspaced_output
     assert bed.source.requests == []
 
 
@@ -312,8 +312,10 @@ def test_explain_limits_the_listed_results(bed: Bed) -> None:
     assert not [line for line in result.stdout.splitlines() if line.lstrip().startswith("refused")]
 
 
-@pytest.mark.parametrize(("since", "words"), [(1.7e9, "until "), (None, ": too near")])
-def test_explain_shows_items_held_back_and_their_rule(fleet: Fleet, bed: Bed, since: float | None, words: str) -> None:
+@pytest.mark.parametrize(("since", "expected_text"), [(1.7e9, "until "), (None, ": too near")])
+def test_explain_shows_items_held_back_and_their_rule(
+    fleet: Fleet, bed: Bed, since: float | None, expected_text: str
+) -> None:
     hold = HoldRule(min_change=5, for_seconds=120)
     record = ScorerRecord(name="sample-scorer", score_name="sample_score", interval=10, validity=300, hold=hold)
     fleet.registry.put_scorer(record)
@@ -328,10 +330,10 @@ def test_explain_shows_items_held_back_and_their_rule(fleet: Fleet, bed: Bed, si
     fleet.redis.hset(keys.pair_key("worker01", "sample-scorer"), "score", score.model_dump_json())
     bed.deliver()
     lines = bed.explain().stdout.splitlines()
-    place = lines.index("4. Held back by the hub")
-    assert "n1: 12 stays, 20 is held back" in lines[place + 1]
-    assert words in lines[place + 1]
-    assert lines[place + 2].endswith("a change is published from 5 points on, if it lasts 120 s")
+    heading_index = lines.index("4. Held back by the hub")
+    assert "n1: 12 stays, 20 is held back" in lines[heading_index + 1]
+    assert expected_text in lines[heading_index + 1]
+    assert lines[heading_index + 2].endswith("a change is published from 5 points on, if it lasts 120 s")
     report = bed.report()
     assert [(item["name"], item["waiting"], "waitingUntil" in item) for item in report["held"]] == [
         ("n1", 20, since is not None)

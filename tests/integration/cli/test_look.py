@@ -151,8 +151,10 @@ def test_status_shows_notices_and_manifest_problems_of_the_hub(
     out.mkdir()
     problem = {"file": "scorer.yaml", "line": 7, "field": "spec.interval", "message": "-1 is less than 1"}
     (out / "problems.yaml").write_text(yaml.safe_dump([{**problem, "severity": "error"}]))
-    why = ConditionNotice(type="ConfigSynced", status="False", reason="MissingField", message="no interval", since=1.0)
-    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
+    condition = ConditionNotice(
+        type="ConfigSynced", status="False", reason="MissingField", message="no interval", since=1.0
+    )
+    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
     monkeypatch.setenv("DSF_MANIFESTS", str(tmp_path))
     result = dsf("status")
     assert result.exit_code == 1

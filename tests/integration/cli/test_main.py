@@ -114,12 +114,12 @@ def test_version_option_prints_the_version(dsf: Dsf) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "completion"),
+    ("typed_words", "completion"),
     [((), "status"), (("sta",), "status"), (("schedule", "pau"), "pause"), (("status", "--out"), "--output")],
 )
-def test_kubectl_completes_commands_and_options(words: tuple[str, ...], completion: str) -> None:
+def test_kubectl_completes_commands_and_options(typed_words: tuple[str, ...], completion: str) -> None:
     script = Path(sys.executable).with_name("kubectl_complete-dsf")
-    result = subprocess.run([script, *words], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run([script, *typed_words], capture_output=True, text=True, check=True, timeout=60)
     *completions, directive = result.stdout.splitlines()
     assert completion in completions
     assert directive == ":4"
@@ -216,11 +216,11 @@ def test_invalid_setting_names_the_variable(nobody: dict[str, str]) -> None:
         ("changes", SAMPLE, "--cluster", "mars"),
         ("rescore", "nobody"),
         ("rescore", SAMPLE, "-c", "worker02", "-c", "mars"),
-        *(("credentials", word, "--cluster", "mars") for word in ("list", "rotate", "revoke")),
-        *(("schedule", *words, "nobody") for words in (("set", "-i", "5"), ("pause",), ("resume",), ("reset",))),
+        *(("credentials", action, "--cluster", "mars") for action in ("list", "rotate", "revoke")),
+        *(("schedule", *change, "nobody") for change in (("set", "-i", "5"), ("pause",), ("resume",), ("reset",))),
         *(
-            ("schedule", *words, SAMPLE, "-c", "mars")
-            for words in (("set", "-i", "5"), ("pause",), ("resume",), ("reset",))
+            ("schedule", *change, SAMPLE, "-c", "mars")
+            for change in (("set", "-i", "5"), ("pause",), ("resume",), ("reset",))
         ),
     ],
     ids=" ".join,
@@ -271,10 +271,10 @@ def test_settings_of_another_redis_are_ignored_for_a_running_demo(
 @contextlib.contextmanager
 def watched(tmp_path: Path, *arguments: str, **values: str) -> Iterator[Forked]:
     """`dsf scores --watch`, whose output and errors are the files `out` and `err`."""
-    words = ("scores", "--watch", *arguments)
+    watch_arguments = ("scores", "--watch", *arguments)
     out, err = tmp_path / "out", tmp_path / "err"
     err.touch()
-    process = Forked("dsf.cli", out, environment(**values), arguments=words, inherit=False, errors=err)
+    process = Forked("dsf.cli", out, environment(**values), arguments=watch_arguments, inherit=False, errors=err)
     try:
         yield process
     finally:

@@ -258,11 +258,11 @@ def test_retry_after_applies_to_later_cycles(servers: tuple[ScriptedServer, Scri
     server.script(answer("slow down", 429, Retry_After="300"), matrix(SERIES) if stage == "fetch" else answer(GOOD))
     first = cycle()
     assert first is not None
-    for again in (cycle(), cycle()):
-        assert again is not None
-        assert (again.stage, again.reason, again.retryable) == (stage, "http_error", True)
-        assert again.message == f"waiting 300 s, as its Retry-After says: {first.message}"
-        assert 200 < (again.retry_after or 0) <= 300
+    for failed_cycle in (cycle(), cycle()):
+        assert failed_cycle is not None
+        assert (failed_cycle.stage, failed_cycle.reason, failed_cycle.retryable) == (stage, "http_error", True)
+        assert failed_cycle.message == f"waiting 300 s, as its Retry-After says: {first.message}"
+        assert 200 < (failed_cycle.retry_after or 0) <= 300
     assert len(server.requests) == 1
     # Other scorers, and the same one with another server, are requested as before.
     assert cycle("another") is None

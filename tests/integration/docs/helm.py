@@ -65,8 +65,8 @@ def _values(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _at(name: str, value: object) -> dict[str, Any]:
-    first, _, rest = name.partition(".")
-    return {first: _at(rest, value) if rest else value}
+    first, _, remainder = name.partition(".")
+    return {first: _at(remainder, value) if remainder else value}
 
 
 def _upgrade(config: helm_python.Config, arguments: argparse.Namespace, render: bool) -> None:
@@ -97,11 +97,11 @@ def _releases(config: helm_python.Config) -> list[dict[str, Any]]:
     return list(releases["releases"] if isinstance(releases, dict) else releases)
 
 
-def helm(words: Sequence[str], kubeconfig: Path, *, render: bool = False) -> str:
+def helm(helm_arguments: Sequence[str], kubeconfig: Path, *, render: bool = False) -> str:
     """Run Helm with these arguments and return its output. Raises HelmError, and AssertionError for what Helm refuses,
     too.
     """
-    arguments = parser().parse_args(words)
+    arguments = parser().parse_args(helm_arguments)
     with helm_python.Config(
         kubeconfig_path=str(kubeconfig),
         kube_context=arguments.kube_context or None,

@@ -68,8 +68,8 @@ class StackWorld(Fleet):
         """Return Flower's view of a task; empty before its first event."""
         user, _, password = _LOGIN.partition(":")
         url = f"http://127.0.0.1:{self.flower_port}/api/task/info/{task}"
-        answer = requests.get(url, auth=(user, password), timeout=300)
-        task_fields: dict[str, Any] = answer.json() if answer.ok else {}
+        response = requests.get(url, auth=(user, password), timeout=300)
+        task_fields: dict[str, Any] = response.json() if response.ok else {}
         return task_fields
 
     def _start_flower(self) -> None:
@@ -139,12 +139,12 @@ class StackWorld(Fleet):
         text = re.sub(r"\blocalhost:5555\b", f"127.0.0.1:{self.flower_port}", command.text)
         text = re.sub(r"--interval 5\b", f"--interval {INTERVAL}", text)
         match Command(command.page, command.line, text).words:
-            case ["dsf", *words]:
+            case ["dsf", *arguments]:
                 with contextlib.chdir(self.folder):
-                    process = forked.dsf(words, environment)
-            case ["celery", "-A", "dsf.celery", *words]:
+                    process = forked.dsf(arguments, environment)
+            case ["celery", "-A", "dsf.celery", *arguments]:
                 with contextlib.chdir(self.folder):
-                    process = forked.celery(words, environment)
+                    process = forked.celery(arguments, environment)
             case _:
                 process = ran(
                     ["/bin/bash", "-o", "pipefail", "-euc", text], cwd=self.folder, env=environment, timeout=180

@@ -51,9 +51,9 @@ def test_unlisted_command_is_an_error() -> None:
 def _dsf_lines() -> Iterator[tuple[str, list[str]]]:
     for command in COMMANDS:
         tokens = shlex.split(re.sub(r"[|;&].*", "", command.text) if "dsf" in command.programs else command.text)
-        for place, token in enumerate(tokens):
-            if token == "dsf" and (place == 0 or tokens[place - 1] in ("--", "hub")):
-                yield f"{command.page}:{command.line}", tokens[place + 1 :]
+        for index, token in enumerate(tokens):
+            if token == "dsf" and (index == 0 or tokens[index - 1] in ("--", "hub")):
+                yield f"{command.page}:{command.line}", tokens[index + 1 :]
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for inline in re.findall(r"`dsf ([^`]+)`", text):
@@ -65,16 +65,20 @@ def _dsf_lines() -> Iterator[tuple[str, list[str]]]:
 
 def test_dsf_commands_parse() -> None:
     whole: Any = typer.main.get_command(app)
-    for place, words in sorted(_dsf_lines()):
-        command, rest = whole, words
-        while hasattr(command, "commands") and rest:
-            assert rest[0] in command.commands, f"{place}: dsf has no command {rest[0]}"
-            command, rest = command.commands[rest[0]], rest[1:]
+    for location, arguments in sorted(_dsf_lines()):
+        command, remaining_arguments = whole, arguments
+        while hasattr(command, "commands") and remaining_arguments:
+            assert remaining_arguments[0] in command.commands, (
+                f"{location}: dsf has no command {remaining_arguments[0]}"
+            )
+            command, remaining_arguments = command.commands[remaining_arguments[0]], remaining_arguments[1:]
         flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         flags |= {"-h", "--help"}
-        for word in rest:
-            if word.startswith("-"):
-                assert word.partition("=")[0] in flags, f"{place}: dsf {' '.join(words)}: no option {word}"
+        for argument in remaining_arguments:
+            if argument.startswith("-"):
+                assert argument.partition("=")[0] in flags, (
+                    f"{location}: dsf {' '.join(arguments)}: no option {argument}"
+                )
 
 
 def test_referenced_files_exist() -> None:
@@ -88,7 +92,7 @@ def test_referenced_files_exist() -> None:
 @pytest.mark.parametrize("command", [c for c in venues.of(Venue.NOWHERE) if "kubectl" in c.programs], ids=str)
 def test_kubectl_accepts_the_flags(command: Command) -> None:
     tokens = shlex.split(command.text)
-    end = next((place for place, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
+    end = next((index for index, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
     # With --help it reads all flags and does nothing.
     arguments = [*tokens[1:end], "--help"]
     process = ran([_kubectl(), *arguments])

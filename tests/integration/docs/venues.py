@@ -123,4 +123,4 @@ def _known(command: Command) -> Venue:
 
 def reason(command: Command) -> str:
     """Why a command cannot be run here, or an empty text."""
-    return next((why for pattern, why in NOWHERE.items() if re.search(pattern, command.text)), "")
+    return next((explanation for pattern, explanation in NOWHERE.items() if re.search(pattern, command.text)), "")

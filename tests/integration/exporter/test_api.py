@@ -65,10 +65,10 @@ def test_pairs_are_paged_worst_first(client: Client) -> None:
     assert first.total == 12
     assert [row.state for row in first.pairs] == ["failing", "skipped", "skipped", "never", "ok"]
     assert first.pairs[0].failure is not None
-    rest = client.pairs(limit=5, cursor=first.cursor)
-    last = client.pairs(limit=5, cursor=rest.cursor)
+    second_page = client.pairs(limit=5, cursor=first.cursor)
+    last = client.pairs(limit=5, cursor=second_page.cursor)
     assert last.cursor is None
-    rows = [*first.pairs, *rest.pairs, *last.pairs]
+    rows = [*first.pairs, *second_page.pairs, *last.pairs]
     assert len({(row.cluster, row.scorer) for row in rows}) == 12
     assert [row.cluster for row in client.all_pairs(state=["skipped"], cluster="edge*")] == ["edge2", "edge3"]
     assert [row.cluster for row in client.all_pairs(reason="bad_query")] == ["edge1"]
@@ -106,8 +106,8 @@ def test_history_pages_are_complete_while_cycles_end(client: Client, exporter: A
 
     def page(cursor: str = "") -> tuple[list[str], str | None]:
         cursor_parameter = f"&cursor={cursor}" if cursor else ""
-        answer = exporter.get(f"/api/v1/history/edge0/{SAMPLE}?limit=2{cursor_parameter}").json()
-        return [cycle["runId"] for cycle in answer["cycles"]], answer["cursor"]
+        response = exporter.get(f"/api/v1/history/edge0/{SAMPLE}?limit=2{cursor_parameter}").json()
+        return [cycle["runId"] for cycle in response["cycles"]], response["cursor"]
 
     run_ids, cursor = page()
     assert (run_ids, cursor) == (runs[5:3:-1], runs[4])
@@ -130,10 +130,10 @@ def test_history_pages_are_complete_while_cycles_end(client: Client, exporter: A
 def test_updates_are_paged(exporter: ApiProcess, client: Client) -> None:
     first = exporter.get("/api/v1/updates?since=0&limit=5").json()
     assert (len(first["pairs"]), first["more"]) == (5, True)
-    again = client.updates(0, limit=5)
-    assert ([list(pair) for pair in again.pairs], again.more) == (first["pairs"], True)
-    rest = client.updates(first["sequence"])
-    assert {tuple(pair) for pair in first["pairs"]} | set(rest.pairs) == set(client.updates(0).pairs)
+    repeated_updates = client.updates(0, limit=5)
+    assert ([list(pair) for pair in repeated_updates.pairs], repeated_updates.more) == (first["pairs"], True)
+    later_updates = client.updates(first["sequence"])
+    assert {tuple(pair) for pair in first["pairs"]} | set(later_updates.pairs) == set(client.updates(0).pairs)
 
 
 def test_scorers_are_paged_with_and_without_a_model(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
@@ -142,8 +142,8 @@ def test_scorers_are_paged_with_and_without_a_model(client: Client, exporter: Ap
         if name.startswith("more"):
             fleet.registry.put_scorer(ScorerRecord(name=name, score_name=name, interval=10, validity=300))
     for number in range(3):
-        why = ConditionNotice(type="Healthy", status="False", reason="Unreachable", since=1.0)
-        Notices(fleet.redis).tell_scorer(ScorerNotice(name=f"unready-{number}", conditions=(why,)))
+        condition = ConditionNotice(type="Healthy", status="False", reason="Unreachable", since=1.0)
+        Notices(fleet.redis).tell_scorer(ScorerNotice(name=f"unready-{number}", conditions=(condition,)))
     summary = client.summary()
     assert (len(summary.scorers), summary.scorers_total, summary.states.total) == (200, 205, 12)
     # The worst is first.
@@ -243,9 +243,9 @@ def test_pages_of_large_results_stay_below_one_megabyte(exporter: ApiProcess, fl
     many = [({"node": f"node-{number}", "meta": "x" * 100}, 1.0) for number in range(3000)]
     for number in range(1, 10):
         fleet.score(f"edge{number}", results=many)
-    answer = exporter.get("/api/v1/scores")
-    assert len(answer.content) < 1_000_000
-    assert answer.json()["continue"] is not None
+    response = exporter.get("/api/v1/scores")
+    assert len(response.content) < 1_000_000
+    assert response.json()["continue"] is not None
     # Page by page all of them are there.
     assert len(client.scores().scores) == 12
 
@@ -255,8 +255,8 @@ def test_etag_stays_while_nothing_changes(exporter: ApiProcess, fleet: Fleet) ->
         first = exporter.get(path)
         tag = first.headers["ETag"]
         assert tag.startswith('W/"')
-        again = exporter.get(path, **{"If-None-Match": tag})
-        assert (again.status_code, again.content) == (304, b"")
+        revalidated = exporter.get(path, **{"If-None-Match": tag})
+        assert (revalidated.status_code, revalidated.content) == (304, b"")
         fleet.score("worker01", age=1)
         fleet.failure("worker01", in_a_row=int(time.time() * 1000) % 1000 + 2)
         assert exporter.get(path, **{"If-None-Match": tag}).status_code == 200

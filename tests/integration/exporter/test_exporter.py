@@ -40,10 +40,10 @@ def test_metrics_describe_the_fleet(exporter: ApiProcess, redis_client: redis.Re
     fleet.counters(keys.REJECTED_MAIL, {"worker02": 3})
     fleet.counters(keys.WRITE_STATS, {"written": 9, "unchanged": 80})
     redis_client.rpush(keys.spoke_queue("worker02"), "tick", "tick")
-    answer = exporter.get("/metrics")
-    assert answer.status_code == 200
-    assert answer.headers["Content-Type"].startswith("text/plain")
-    exposed_samples = samples(answer.text)
+    response = exporter.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/plain")
+    exposed_samples = samples(response.text)
     assert value(exposed_samples, "dynamic_scoring_up") == 1
     gauge = {"ds_cluster": "worker01", "ds_node": "n2", "ds_device": "", "ds_namespace": "", "ds_app": "",
              "ds_pod": "", "ds_container": "", "ds_meta": "mean", "ds_score_name": "sample_score"}  # fmt: skip
@@ -78,9 +78,9 @@ def test_metrics_pass_promtool(exporter: ApiProcess, redis_client: redis.Redis, 
 
 def test_metrics_are_served_as_openmetrics_and_gzip_on_request(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
-    answer = exporter.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
-    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-    assert answer.text.endswith("# EOF\n")
+    response = exporter.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert response.text.endswith("# EOF\n")
     zipped = exporter.get("/metrics", **{"Accept-Encoding": "gzip"})
     assert zipped.headers["Content-Encoding"] == "gzip"
     assert samples(zipped.text)
@@ -142,10 +142,10 @@ def test_unknown_name_is_404_and_lists_the_registered_names(
     exporter: ApiProcess, redis_client: redis.Redis, path: str, detail: str
 ) -> None:
     good_fleet(redis_client)
-    answer = exporter.get(path)
-    assert answer.status_code == 404
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    assert answer.json() == {"title": "Not found", "status": 404, "detail": detail}
+    response = exporter.get(path)
+    assert response.status_code == 404
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert response.json() == {"title": "Not found", "status": 404, "detail": detail}
 
 
 def test_exporter_serves_get_requests_only(exporter: ApiProcess) -> None:
@@ -156,9 +156,9 @@ def test_exporter_serves_get_requests_only(exporter: ApiProcess) -> None:
 def test_openapi_describes_the_responses(exporter: ApiProcess) -> None:
     document = exporter.get("/openapi.json").json()
     assert {"/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule"} <= set(document["paths"])
-    answers = document["paths"]["/api/v1/scores"]["get"]["responses"]
-    assert answers["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ScoreList"}
-    assert {"404", "503"} <= set(answers)
+    responses = document["paths"]["/api/v1/scores"]["get"]["responses"]
+    assert responses["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ScoreList"}
+    assert {"404", "503"} <= set(responses)
     score = document["components"]["schemas"]["ScoreView"]["properties"]
     assert {"scoreName", "validUntil", "ageSeconds", "expired", "fresh"} <= set(score)
     assert score["validUntil"]["anyOf"][0] == {"type": "string", "format": "date-time"}
@@ -174,10 +174,10 @@ def test_exporter_recovers_from_a_redis_outage(tmp_path: Path) -> None:
         away = process.get("/metrics")
         assert away.status_code == 200
         assert samples(away.text) == {("dynamic_scoring_up", frozenset()): 0}
-        answer = process.get("/api/v1/scores")
-        assert answer.status_code == 503
-        assert answer.json()["title"] == "Redis cannot be read"
-        assert "Connection refused" in answer.json()["detail"]
+        response = process.get("/api/v1/scores")
+        assert response.status_code == 503
+        assert response.json()["title"] == "Redis cannot be read"
+        assert "Connection refused" in response.json()["detail"]
         server.restart()
         wait_for(lambda: process.get("/readyz").status_code == 200, 10, "the exporter to reconnect")
         assert value(samples(process.get("/metrics").text), "dynamic_scoring_up") == 1

@@ -33,10 +33,10 @@ def make_app(client: redis.Redis, series_limit: int = sys.maxsize) -> FastAPI:
 
 def scraped(client: TestClient, query: str = "") -> dict[str, list[dict[str, str]]]:
     """Label sets by name of the sample."""
-    answer = client.get(f"/metrics{query}")
-    assert answer.status_code == 200
+    response = client.get(f"/metrics{query}")
+    assert response.status_code == 200
     labels_by_metric: dict[str, list[dict[str, str]]] = {}
-    for family in text_string_to_metric_families(answer.text):
+    for family in text_string_to_metric_families(response.text):
         for sample in family.samples:
             labels_by_metric.setdefault(sample.name, []).append(sample.labels)
     return labels_by_metric
@@ -132,6 +132,6 @@ def test_shards_have_every_cluster_once(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("shard", ["3/3", "-1/3", "1", "a/b", "0/1000", f"{5000 * '1'}/4"])
 def test_invalid_shard_is_refused(fleet: Fleet, shard: str) -> None:
-    answer = TestClient(make_app(fleet.redis)).get(f"/metrics?shard={shard}")
-    assert answer.status_code == 400
-    assert "shard: i/n" in answer.json()["detail"]
+    response = TestClient(make_app(fleet.redis)).get(f"/metrics?shard={shard}")
+    assert response.status_code == 400
+    assert "shard: i/n" in response.json()["detail"]

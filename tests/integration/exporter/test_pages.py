@@ -22,9 +22,9 @@ def test_scores_are_paged(exporter: ApiProcess, redis_client: redis.Redis) -> No
 
     def page(continue_token: str = "", **parameters: str | int) -> dict[str, Any]:
         query = urlencode(parameters | ({"continue": continue_token} if continue_token else {}))
-        answer = exporter.get(f"/api/v1/scores?{query}")
-        assert answer.status_code == 200
-        page_content: dict[str, Any] = answer.json()
+        response = exporter.get(f"/api/v1/scores?{query}")
+        assert response.status_code == 200
+        page_content: dict[str, Any] = response.json()
         return page_content
 
     first = page(limit=3)
@@ -44,10 +44,10 @@ def test_scores_are_paged(exporter: ApiProcess, redis_client: redis.Redis) -> No
 
 @pytest.mark.parametrize("limit", ["0", "10001", "-1", "many"])
 def test_invalid_limit_is_refused(exporter: ApiProcess, limit: str) -> None:
-    answer = exporter.get(f"/api/v1/scores?limit={limit}")
-    assert answer.status_code == 422
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["detail"].startswith("limit: Input should be")
+    response = exporter.get(f"/api/v1/scores?limit={limit}")
+    assert response.status_code == 422
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["detail"].startswith("limit: Input should be")
 
 
 def test_paging_parameters_are_in_the_openapi_document(exporter: ApiProcess) -> None:

@@ -39,7 +39,7 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_text"),
+    ("command", "expected_text"),
     [
         ("status", "sample-scorer"),
         ("status sample-scorer", "worker01"),
@@ -49,9 +49,9 @@ def redis_url() -> Iterator[str]:
     ],
 )
 def test_reading_commands_work_while_redis_cannot_save(
-    dsf: Dsf, redis_url: str, words: str, expected_text: str
+    dsf: Dsf, redis_url: str, command: str, expected_text: str
 ) -> None:
-    assert expected_text in dsf(*words.split()).stdout
+    assert expected_text in dsf(*command.split()).stdout
 
 
 def test_exporter_works_while_redis_cannot_save(redis_url: str, tmp_path: Path) -> None:

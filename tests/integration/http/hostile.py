@@ -250,7 +250,9 @@ def tickets(listener: socket.socket, certificate: Certificate, secrets: Path) ->
         ticket = bytes.fromhex("0400000e 00001c20 00000001 00 0001 78 0000")
         record = ticket * (16380 // len(ticket)) + b"\x16"
         header = b"\x17\x03\x03" + (len(record) + 16).to_bytes(2)
-        key, nonce = (_expanded(bytes.fromhex(secret), *what) for what in ((b"key", 32), (b"iv", 12)))
+        key, nonce = (
+            _expanded(bytes.fromhex(secret), *label_and_length) for label_and_length in ((b"key", 32), (b"iv", 12))
+        )
         for number in itertools.count():
             this = int.from_bytes(nonce) ^ number
             sealed = AESGCM(key).encrypt(this.to_bytes(12), record, header)

@@ -161,15 +161,15 @@ _getaddrinfo = socket.getaddrinfo
 def _name_server(monkeypatch: pytest.MonkeyPatch, look_up: Callable[..., object]) -> None:
     """Answers for names; an address stands for itself, as everywhere."""
 
-    def either(host: str, *rest: Any, **options: Any) -> object:
-        return (_getaddrinfo if host[0].isdigit() else look_up)(host, *rest, **options)
+    def either(host: str, *arguments: Any, **options: Any) -> object:
+        return (_getaddrinfo if host[0].isdigit() else look_up)(host, *arguments, **options)
 
     monkeypatch.setattr("socket.getaddrinfo", either)
 
 
 def test_refused_address_is_checked_at_each_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [[(2, 1, 6, "", ("127.0.0.1", 9))], [(2, 1, 6, "", ("169.254.169.254", 80))]]
-    _name_server(monkeypatch, lambda *_, **__: answers.pop(0))
+    responses = [[(2, 1, 6, "", ("127.0.0.1", 9))], [(2, 1, 6, "", ("169.254.169.254", 80))]]
+    _name_server(monkeypatch, lambda *_, **__: responses.pop(0))
     ask = partial(http.get, "http://rebinding.test:9/", max_bytes=100)
     reasons = []
     for _ in range(2):
@@ -181,10 +181,13 @@ def test_refused_address_is_checked_at_each_connect(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
 def test_checked_address_is_the_one_connected_to(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ScriptedServer(answer("good")) as good, socket.create_server(("127.0.0.2", good.port)) as secret:
+    with (
+        ScriptedServer(answer("good")) as checked_server,
+        socket.create_server(("127.0.0.2", checked_server.port)) as secret,
+    ):
         # In the place of a metadata service, to which nothing can listen here.
         monkeypatch.setattr(addresses, "_METADATA", (ipaddress.ip_network("127.0.0.2"),))
-        first, then = ((2, 1, 6, "", (address, good.port)) for address in ("127.0.0.1", "127.0.0.2"))
+        first, then = ((2, 1, 6, "", (address, checked_server.port)) for address in ("127.0.0.1", "127.0.0.2"))
         looked_up: list[str] = []
 
         def look_up(host: str, *_: object, **__: object) -> object:
@@ -192,9 +195,9 @@ def test_checked_address_is_the_one_connected_to(ask: Ask, monkeypatch: pytest.M
             return [first] if len(looked_up) == 1 else [then]
 
         _name_server(monkeypatch, look_up)
-        url = f"http://rebinding.test:{good.port}/"
+        url = f"http://rebinding.test:{checked_server.port}/"
         ask(url, time.monotonic() + 30)
-        assert (looked_up, good.connections) == (["rebinding.test"], 1)
+        assert (looked_up, checked_server.connections) == (["rebinding.test"], 1)
         transport.close()
         _name_server(monkeypatch, lambda *_, **__: [first, then])
         for _ in range(2):
@@ -202,7 +205,7 @@ def test_checked_address_is_the_one_connected_to(ask: Ask, monkeypatch: pytest.M
                 ask(url, time.monotonic() + 30)
             assert caught.value.reason == "address_refused"
             _name_server(monkeypatch, look_up)
-        assert good.connections == 1
+        assert checked_server.connections == 1
         secret.setblocking(False)
         with pytest.raises(BlockingIOError):
             secret.accept()

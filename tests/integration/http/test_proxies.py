@@ -210,8 +210,8 @@ def test_refusing_or_unreachable_proxy_is_named_in_the_error(monkeypatch: pytest
     assert not caught.value.retryable
     with pytest.raises(HttpError, match=r"through the proxy .*: Connection refused"):
         by_agent("https://scorer.test/")
-    for bad in ("socks5://somebody:opensesame@proxy:1080", "https://proxy:443", "http://proxy:port"):
-        monkeypatch.setenv("https_proxy", bad)
+    for proxy_url in ("socks5://somebody:opensesame@proxy:1080", "https://proxy:443", "http://proxy:port"):
+        monkeypatch.setenv("https_proxy", proxy_url)
         with pytest.raises(HttpError, match="https_proxy is not the URL of a proxy as http://<host>:<port>") as caught:
             by_agent("https://scorer.test/")
         assert "opensesame" not in str(caught.value)

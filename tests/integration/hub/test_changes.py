@@ -15,9 +15,9 @@ BOB = Actor(name="bob@laptop", claimed=True, way="cli")
 
 def change_events(world: World) -> list[tuple[str, str]]:
     """Reason and message of the events of people's changes."""
-    words = ("Paused", "Rescored", "IntervalChanged")
+    reasons = ("Paused", "Rescored", "IntervalChanged")
     events = world.read("events.yaml") or []
-    return [(event["reason"], event["message"]) for event in events if event["reason"] in words]
+    return [(event["reason"], event["message"]) for event in events if event["reason"] in reasons]
 
 
 def test_user_action_becomes_an_event_of_its_scorer(running: World) -> None:

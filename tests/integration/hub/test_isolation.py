@@ -47,9 +47,9 @@ def _is_cluster(name: str, *arguments: Any) -> bool:
     return is_named or f"'name': '{name}'" in str(arguments[0])[:2000]
 
 
-def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> list[str]:
+def _break(monkeypatch: pytest.MonkeyPatch, target: str, is_wrong: Wrong) -> list[str]:
     """Let a function or method raise something that nobody expects, for the bad one only; each time is noted."""
-    module, _, path = place.partition(":")
+    module, _, path = target.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = path.split(".")
     for part in classes:
@@ -59,7 +59,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> list
 
     def broken(*arguments: Any, **keywords: Any) -> Any:
         if is_wrong(*arguments, *keywords.values()):
-            times.append(place)
+            times.append(target)
             raise KeyError(CANARY)
         return true(*arguments, **keywords)
 
@@ -98,13 +98,13 @@ def test_errors_of_some_scorers_do_not_affect_others(
     running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     """Each step of the hub's work raises an error for some scorers."""
-    bad = {f"bad-{number:02}": step for number, step in enumerate(SCORER_STEPS)}
-    times = {name: _break(monkeypatch, step, partial(_is_scorer, name)) for name, step in bad.items()}
+    step_by_scorer = {f"bad-{number:02}": step for number, step in enumerate(SCORER_STEPS)}
+    times = {name: _break(monkeypatch, step, partial(_is_scorer, name)) for name, step in step_by_scorer.items()}
     with contextlib.ExitStack() as stack:
-        apis = {name: stack.enter_context(scoring_api(name)) for name in (*bad, "mem")}
-        for name in bad:
+        apis = {name: stack.enter_context(scoring_api(name)) for name in (*step_by_scorer, "mem")}
+        for name in step_by_scorer:
             running.scorer(name, apis[name])
-        for name, step in bad.items():
+        for name, step in step_by_scorer.items():
             if condition := SCORER_STEPS[step]:
                 running.until(
                     partial(
@@ -130,19 +130,21 @@ def test_errors_of_some_scorers_do_not_affect_others(
         running.until(lambda: running.record("cpu-scorer") is None)
         # And the scorers themselves, as soon as nothing goes wrong any more.
         monkeypatch.undo()
-        for name in bad:
+        for name in step_by_scorer:
             running.scorer(name, apis[name], metadata={"annotations": {"changed": "1"}})
-        running.until(lambda: {f"{cluster}/{name}" for cluster in "ac" for name in bad} <= set(running.pairs()))
-        running.until(lambda: all(running.condition(name, "Scoring")[1] == "NoCyclesYet" for name in bad))
+        running.until(
+            lambda: {f"{cluster}/{name}" for cluster in "ac" for name in step_by_scorer} <= set(running.pairs())
+        )
+        running.until(lambda: all(running.condition(name, "Scoring")[1] == "NoCyclesYet" for name in step_by_scorer))
 
 
 def test_errors_of_some_clusters_do_not_affect_others(
     running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     """Each step of the hub's work raises an error for some clusters."""
-    bad = {f"bad-{number}": step for number, step in enumerate(CLUSTER_STEPS)}
-    times = {name: _break(monkeypatch, step, partial(_is_cluster, name)) for name, step in bad.items()}
-    for name in bad:
+    step_by_cluster = {f"bad-{number}": step for number, step in enumerate(CLUSTER_STEPS)}
+    times = {name: _break(monkeypatch, step, partial(_is_cluster, name)) for name, step in step_by_cluster.items()}
+    for name in step_by_cluster:
         running.cluster(name)
     running.until(lambda: all(times.values()), "an error at each step")
     assert any(CANARY in line for line in logged)
@@ -156,12 +158,14 @@ def test_errors_of_some_clusters_do_not_affect_others(
             lambda: {pair for pair in running.pairs() if "bad" not in pair} == {f"{c}/mem-scorer" for c in "abc"}
         )
         monkeypatch.undo()
-        for name in bad:
+        for name in step_by_cluster:
             running.remove(f"clusters/{name}.yaml")
-        running.until(lambda: not any(running.cluster_record(name) or running.delivered_scorers(name) for name in bad))
-        for name in bad:
+        running.until(
+            lambda: not any(running.cluster_record(name) or running.delivered_scorers(name) for name in step_by_cluster)
+        )
+        for name in step_by_cluster:
             running.cluster(name)
-        running.until(lambda: {f"{name}/mem-scorer" for name in bad} <= set(running.pairs()))
+        running.until(lambda: {f"{name}/mem-scorer" for name in step_by_cluster} <= set(running.pairs()))
 
 
 def test_failing_notification_does_not_stop_later_notifications(
@@ -177,14 +181,14 @@ def test_failing_notification_does_not_stop_later_notifications(
 def test_malformed_address_is_refused_and_blocks_nothing(running: World) -> None:
     config = remote_config("bad")
     config["scoring"]["host"] = "http\u017f://x"
-    with scoring_api() as bad, scoring_api("mem") as other:
-        bad.script(answer(config), path="/config")
+    with scoring_api() as hostile_api, scoring_api("mem") as other:
+        hostile_api.script(answer(config), path="/config")
         auth = {"auth": {"tokenSecretRef": {"name": "t", "key": "k"}}}
-        running.scorer("with-auth", bad, scoring=auth)
+        running.scorer("with-auth", hostile_api, scoring=auth)
         running.until(lambda: running.condition("with-auth", "ConfigSynced")[1] == "InvalidURL")
         running.scorer("mem-scorer", other)
         running.until(lambda: "a/mem-scorer" in running.pairs())
-        running.scorer("with-auth", bad)
+        running.scorer("with-auth", hostile_api)
         running.until(lambda: running.status("with-auth").get("observedGeneration") == 2)
         assert running.condition("with-auth", "ConfigSynced")[1] == "InvalidURL"
         assert "with-auth" not in (running.delivered_scorers("a") or [])
@@ -203,12 +207,14 @@ def test_unexpected_exception_counts_as_failed_health_check(
 
 
 def test_scorer_of_an_unlisted_namespace_is_ignored(running: World) -> None:
-    with scoring_api("theirs") as theirs:
-        running.scorer("theirs", theirs, metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"})
+    with scoring_api("theirs") as foreign_api:
+        running.scorer(
+            "theirs", foreign_api, metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"}
+        )
         running.until(lambda: running.condition("team_theirs", "Scoring")[:2] == ("False", "OtherNamespace"))
         assert "open-cluster-management" in running.condition("team_theirs", "Scoring")[2]
         # The ignored scorer is not queried, and claims no score name.
-        assert theirs.requests == []
+        assert foreign_api.requests == []
         assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
         running.until(lambda: ("theirs", "OtherNamespace", "Warning") in running.events())
         running.remove("scorers/cpu-scorer.yaml")

@@ -22,8 +22,8 @@ from tests.support.wait import wait_for
 
 def page(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()

@@ -115,15 +115,15 @@ def test_hub_stops_when_its_database_becomes_anothers(
 
 
 @pytest.mark.parametrize(
-    ("info", "words"),
+    ("info", "expected_message"),
     [({"redis_version": "6.2.14"}, "Redis 6.2.14, and version 7.0"), ({"redis_mode": "cluster"}, "a Redis Cluster")],
 )
 def test_hub_does_not_start_on_an_unusable_redis(
-    world: World, monkeypatch: pytest.MonkeyPatch, info: dict[str, object], words: str
+    world: World, monkeypatch: pytest.MonkeyPatch, info: dict[str, object], expected_message: str
 ) -> None:
     monkeypatch.setattr("redis.Redis.info", lambda *_: {"redis_version": "7.4.0", **info})
     world.config()
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(SettingsError, match=expected_message):
         world.start()
 
 

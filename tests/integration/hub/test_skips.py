@@ -19,8 +19,8 @@ def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: World) 
         running.client.lpush(keys.spoke_queue(cluster), "of an agent that is away")
     bench.run(100)
     running.tell("cpu-scorer")
-    words = "2 of 2 clusters have no score, for they are sent no ticks; longest: "
-    running.until(lambda: running.condition("cpu-scorer", "Scoring")[2].startswith(words))
+    expected_message = "2 of 2 clusters have no score, for they are sent no ticks; longest: "
+    running.until(lambda: running.condition("cpu-scorer", "Scoring")[2].startswith(expected_message))
     status, reason, message = running.condition("cpu-scorer", "Scoring")
     assert (status, reason) == ("False", "TicksSkipped")
     assert message.endswith(

@@ -29,8 +29,8 @@ def slow(world: World, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> 
     return world
 
 
-def dsf(*words: str) -> Result:
-    return CliRunner().invoke(app, [*words, "-o", "json"])
+def dsf(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "-o", "json"])
 
 
 def status(result: Result) -> dict[str, Any]:

@@ -28,13 +28,13 @@ QUERY: dict[str, Any] = {"type": "Prometheus", "params": {"query": "up", "range"
 
 def _content(world: World) -> dict[str, str]:
     """All that anybody can read, but for the users' own manifests and their copies in `spec`."""
-    places: dict[str, str] = {}
+    text_by_surface: dict[str, str] = {}
     for file in world.out.rglob("*.yaml"):
         documents = list(yaml.load_all(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader))
         for document in documents:
             if isinstance(document, dict) and document.get("kind") in ("DynamicScorer", "ScoringAuthentication"):
                 document.pop("spec", None)
-        places[str(file)] = json.dumps(documents, default=str)
+        text_by_surface[str(file)] = json.dumps(documents, default=str)
     readers: dict[str, Any] = {
         "string": world.client.get,
         "hash": world.client.hgetall,
@@ -43,15 +43,15 @@ def _content(world: World) -> dict[str, str]:
         "list": lambda key: world.client.lrange(key, 0, -1),
     }
     for key in world.client.scan_iter("*"):
-        places[f"redis {key}"] = str(readers.get(str(world.client.type(key)), str)(key))
+        text_by_surface[f"redis {key}"] = str(readers.get(str(world.client.type(key)), str)(key))
     fleet = FleetQueries(world.client)
-    places["/api/v1/summary"] = fleet.summary().model_dump_json()
-    places["/api/v1/scorers"] = fleet.scorers().model_dump_json()
-    places["dsf status"] = read_report(world.client, world.settings, None).model_dump_json()
+    text_by_surface["/api/v1/summary"] = fleet.summary().model_dump_json()
+    text_by_surface["/api/v1/scorers"] = fleet.scorers().model_dump_json()
+    text_by_surface["dsf status"] = read_report(world.client, world.settings, None).model_dump_json()
     for name in ("source", "several", "scoring", "config-url", "remote", "bad-answer"):
         if (scorer := in_folder(world.out, name, "")) is not None:
-            places[f"page of {name}"] = str(settings_of(scorer))
-    return places
+            text_by_surface[f"page of {name}"] = str(settings_of(scorer))
+    return text_by_surface
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -61,9 +61,9 @@ def test_user_information_of_a_url_is_refused_with_its_remedy_and_shown_nowhere(
     world.config()
     world.cluster("a")
     log = tmp_path / "hub.log"
-    with scoring_api() as api, scoring_api("remote") as remote, scoring_api("bad") as bad:
+    with scoring_api() as api, scoring_api("remote") as remote, scoring_api("bad") as failing_api:
         remote.script(answer(remote_config("remote", host=url)), path="/config")
-        bad.script(answer("no", 500), path="/healthz")
+        failing_api.script(answer("no", 500), path="/healthz")
         # Without /config, whose hosts would be used instead.
         scorer_fields: dict[str, Any] = {"mode": "None", "scoring": {"params": {"name": "cpu", "interval": 30}}}
         world.scorer("source", api, source={**QUERY, "host": url}, **scorer_fields)
@@ -71,7 +71,7 @@ def test_user_information_of_a_url_is_refused_with_its_remedy_and_shown_nowhere(
         world.scorer("scoring", api, mode="None", scoring={**scorer_fields["scoring"], "host": url})
         world.scorer("config-url", f"{url}/x?token={TOKEN}")
         world.scorer("remote", remote)
-        world.scorer("bad-answer", f"{bad.url}/x?token={TOKEN}&a=")
+        world.scorer("bad-answer", f"{failing_api.url}/x?token={TOKEN}&a=")
         authentication = {
             "apiVersion": GROUP,
             "kind": "ScoringAuthentication",
@@ -92,8 +92,10 @@ def test_user_information_of_a_url_is_refused_with_its_remedy_and_shown_nowhere(
             world.until(lambda: world.condition("bad-answer", "Healthy")[1] == "HTTPError", timeout=30)
             world.until(lambda: any("proxyURL" in problem for problem in world.problems()), timeout=30)
             world.until(lambda: "InvalidURL" in _content(world)["/api/v1/summary"], timeout=30)
-            places = _content(world) | {"log": log.read_text()}
-            assert [place for place, text in places.items() if any(secret in text for secret in SECRETS)] == []
+            text_by_surface = _content(world) | {"log": log.read_text()}
+            assert [
+                surface for surface, text in text_by_surface.items() if any(secret in text for secret in SECRETS)
+            ] == []
         finally:
             process.kill()
 

@@ -19,8 +19,8 @@ from dsf.kube.leader import LeaderElector
 from dsf.kube.session import Session
 
 
-def say(what: str) -> None:
-    print(what, time.monotonic(), flush=True)
+def say(state: str) -> None:
+    print(state, time.monotonic(), flush=True)
 
 
 def main(kubeconfig: str, namespace: str, identity: str, offset: str) -> None:

@@ -36,10 +36,10 @@ class Recorder:
                 self.reports.append(("changed" if key in self.copy else "added", key))
                 self.copy[key] = new["metadata"]["resourceVersion"]
 
-    def names(self, what: str) -> list[str]:
+    def names(self, change: str) -> list[str]:
         """The names of the objects that were reported as added, changed or deleted, in order."""
         with self._lock:
-            return [key[1] for reported, key in self.reports if reported == what]
+            return [key[1] for reported, key in self.reports if reported == change]
 
 
 @contextlib.contextmanager

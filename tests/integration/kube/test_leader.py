@@ -43,19 +43,19 @@ class Candidate:
         log = plane.dir / f"candidate-{namespace}-{identity}.log"
         self.process = Child([*command, *arguments], log, {"PYTHONPATH": str(_ROOT)})
 
-    def when(self, what: str, timeout: float = 20.0) -> float:
+    def when(self, state: str, timeout: float = 20.0) -> float:
         """The time at which it first said so."""
-        return wait_for(lambda: self._times().get(what), timeout, f"{what!r} in {self.process.log}")
+        return wait_for(lambda: self._times().get(state), timeout, f"{state!r} in {self.process.log}")
 
-    def has_logged(self, what: str) -> bool:
-        return what in self._times()
+    def has_logged(self, state: str) -> bool:
+        return state in self._times()
 
     def _times(self) -> dict[str, float]:
         lines = [line.split() for line in self.process.log.read_text().splitlines()]
         times: dict[str, float] = {}
-        for words in lines:
-            if len(words) == 2 and words[0] in _SAID:
-                times.setdefault(words[0], float(words[1]))
+        for fields in lines:
+            if len(fields) == 2 and fields[0] in _SAID:
+                times.setdefault(fields[0], float(fields[1]))
         return times
 
 
@@ -120,10 +120,10 @@ def test_leader_without_an_api_server_resigns_before_its_lease_lapses(
     def seconds() -> float:
         """From the newest renewal to the loss."""
         namespace = control_plane.namespace()
-        with Way(control_plane) as way:
-            first = candidates(control_plane, namespace, "first", kubeconfig=way.kubeconfig)
+        with Way(control_plane) as server_proxy:
+            first = candidates(control_plane, namespace, "first", kubeconfig=server_proxy.kubeconfig)
             first.when("leading")
-            way.cut()
+            server_proxy.cut()
             renewed = _renewed(session, namespace)
             lost = first.when("lost")
             assert first.process.wait() == 0, "its release does not wait for the API server"

@@ -57,7 +57,7 @@ def test_changes_arrive_at_once_and_in_order(control_plane: ControlPlane, sessio
             session.merge(CONFIG_MAPS.path(namespace, "a"), {"data": {"value": str(number)}})
         session.delete(CONFIG_MAPS.path(namespace, "a"))
         wait_for(lambda: recorder.names("deleted"), 5)
-        assert [what for what, _ in recorder.reports] == ["added", "changed", "changed", "changed", "deleted"]
+        assert [change for change, _ in recorder.reports] == ["added", "changed", "changed", "changed", "deleted"]
         assert reflector.store.list() == []
 
 
@@ -172,11 +172,11 @@ def test_objects_deleted_during_an_outage_are_reported(control_plane: ControlPla
     for name in ("a", "b", "c"):
         _create(session, namespace, name)
     with (
-        Way(control_plane) as way,
-        contextlib.closing(Session.load(way.kubeconfig)) as lasting_session,
+        Way(control_plane) as server_proxy,
+        contextlib.closing(Session.load(server_proxy.kubeconfig)) as lasting_session,
         reflecting(lasting_session, CONFIG_MAPS, recorder, namespace=namespace) as reflector,
     ):
-        way.cut()
+        server_proxy.cut()
         session.delete(CONFIG_MAPS.path(namespace, "b"))
         session.merge(CONFIG_MAPS.path(namespace, "c"), {"data": {"value": "2"}})
         _create(session, namespace, "d")
@@ -185,7 +185,7 @@ def test_objects_deleted_during_an_outage_are_reported(control_plane: ControlPla
         _create(session, namespace, "a")
         # As after hours, when the server does not know any more what has changed since then.
         reflector._version = None
-        way.mend()
+        server_proxy.mend()
         wait_for(lambda: recorder.copy == on_server(session, CONFIG_MAPS, namespace), 40)
         assert recorder.names("deleted") == ["b"]
         assert sorted(recorder.names("changed")) == ["a", "c"]

@@ -206,15 +206,15 @@ def test_status_429_on_the_watch_does_not_list_again() -> None:
     assert script.times[2] - script.times[1] >= 1
 
 
-@pytest.mark.parametrize("way", ["refused", "ends at once", "drops at once"])
-def test_failing_watch_is_retried_with_back_off(way: str) -> None:
+@pytest.mark.parametrize("failure_mode", ["refused", "ends at once", "drops at once"])
+def test_failing_watch_is_retried_with_back_off(failure_mode: str) -> None:
     class Useless(Script):
         def watch(self, number: int, exchange: Exchange) -> None:
-            if way == "refused":
+            if failure_mode == "refused":
                 exchange.answer({"code": 403, "message": "cannot watch"}, 403)
                 return
             exchange.begin()
-            if way == "ends at once":
+            if failure_mode == "ends at once":
                 exchange.end()
             else:
                 exchange.drop()
@@ -226,7 +226,7 @@ def test_failing_watch_is_retried_with_back_off(way: str) -> None:
         wait_for(lambda: time.monotonic() - began > 1.5)
         # 0..0.2, 0.4..1.2, 0.8..2.4, 1.6..4.8 s
         assert len(script.watches) <= 6
-        if way == "refused":
+        if failure_mode == "refused":
             assert "cannot watch" in str(reflector.error)
 
 

@@ -110,17 +110,17 @@ def test_many_threads_share_the_connections(control_plane: ControlPlane, caplog:
 
 def test_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plane: ControlPlane) -> None:
     path = CONFIG_MAPS.path("default")
-    with Way(control_plane) as way, contextlib.closing(Session.load(way.kubeconfig)) as session:
+    with Way(control_plane) as server_proxy, contextlib.closing(Session.load(server_proxy.kubeconfig)) as session:
         session.get(path)
-        way.cut()
+        server_proxy.cut()
         began = time.monotonic()
-        with pytest.raises(UnreachableError, match=f"cannot reach {way.server}: "):
+        with pytest.raises(UnreachableError, match=f"cannot reach {server_proxy.server}: "):
             session.get(path)
         assert time.monotonic() - began < PATIENCE
-        way.mend()
+        server_proxy.mend()
         session.get(path)
-        way.cut()
-        way.mend()
+        server_proxy.cut()
+        server_proxy.mend()
         # The connection in the pool has ended.
         session.get(path)
         with control_plane.paused():
@@ -133,9 +133,9 @@ def test_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plan
 def test_session_names_a_missing_permission(control_plane: ControlPlane) -> None:
     namespace = control_plane.namespace()
     limited = control_plane.service_account(namespace, "limited", [])
-    words = f'cannot delete resource "configmaps" in API group "" in the namespace "{namespace}"'
+    expected_message = f'cannot delete resource "configmaps" in API group "" in the namespace "{namespace}"'
     with (
         contextlib.closing(control_plane.session(limited)) as session,
-        pytest.raises(ForbiddenError, match=words),
+        pytest.raises(ForbiddenError, match=expected_message),
     ):
         session.delete(CONFIG_MAPS.path(namespace, "a"))

@@ -180,14 +180,14 @@ def test_watcher_waits_for_missing_kinds_and_survives_a_killed_server(
 ) -> None:
     uninstall(session)
     cluster = ManagedCluster(control_plane, session, tmp_path, kinds=False)
-    with Way(control_plane, cluster.kubeconfig) as way:
-        cluster.kubeconfig = way.kubeconfig
+    with Way(control_plane, cluster.kubeconfig) as server_proxy:
+        cluster.kubeconfig = server_proxy.kubeconfig
         with cluster.watcher(stable=3600) as child:
             says(child, "install its CRD (for policies, OCM's policy add-on)")
             install(session)
             cluster.wait_claim("empty", 20)
-            way.cut()
+            server_proxy.cut()
             says(child, "the API server cannot be reached")
-            way.mend()
+            server_proxy.mend()
             cluster.policy("one", "NonCompliant")
             cluster.wait_claim("noncompliant")

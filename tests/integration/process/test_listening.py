@@ -85,7 +85,7 @@ def test_listener_uses_ipv4_without_ipv6(server: Server, monkeypatch: pytest.Mon
 def test_single_listen_address_accepts_its_family_only(server: Server) -> None:
     for address in BOTH:
         with server(address) as port:
-            assert [is_reached(each, port) for each in BOTH] == [each == address for each in BOTH]
+            assert [is_reached(candidate, port) for candidate in BOTH] == [candidate == address for candidate in BOTH]
 
 
 def test_occupied_ipv4_port_is_reported() -> None:

@@ -38,11 +38,13 @@ def _has_namespaces() -> bool:
 
 
 @pytest.mark.skipif(not _has_namespaces(), reason="this user may not make namespaces of processes")
-@pytest.mark.parametrize("words", ["dsf.hub", "dsf.agent", "dsf.cli hub", "dsf.cli agent", "dsf.worker beat"])
-def test_process_1_ends_by_sigterm_while_it_imports(words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "module_and_arguments", ["dsf.hub", "dsf.agent", "dsf.cli hub", "dsf.cli agent", "dsf.worker beat"]
+)
+def test_process_1_ends_by_sigterm_while_it_imports(module_and_arguments: str, tmp_path: Path) -> None:
     imports = tmp_path / "imports"
     (tmp_path / "sitecustomize.py").write_text(_SLOW.format(file=str(imports)))
-    command = (*_UNSHARE, sys.executable, "-m", *words.split())
+    command = (*_UNSHARE, sys.executable, "-m", *module_and_arguments.split())
     outer = Child(command, tmp_path / "log", {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"})
     try:
         wait_for(imports.exists, 60, "the process to import")

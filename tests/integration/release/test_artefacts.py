@@ -145,8 +145,10 @@ def test_wheel_has_types_its_version_and_pinned_siblings(dist: Path, name: str) 
     classifiers = wheel_metadata.get_all("Classifier", [])
     assert "Typing :: Typed" in classifiers
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(classifiers)
-    ours = [line for line in wheel_metadata.get_all("Requires-Dist", []) if line.startswith("dynamic-scoring-")]
-    assert [line for line in ours if f"=={VERSION}" not in line.partition(";")[0]] == []
+    own_requirements = [
+        line for line in wheel_metadata.get_all("Requires-Dist", []) if line.startswith("dynamic-scoring-")
+    ]
+    assert [line for line in own_requirements if f"=={VERSION}" not in line.partition(";")[0]] == []
 
 
 def test_framework_finds_the_types_and_methods_of_the_sources(dist: Path) -> None:
@@ -178,8 +180,8 @@ def test_chart_is_rendered_from_its_package(dist: Path) -> None:
     assert f"ghcr.io/open-cluster-management-io/dynamic-scoring-framework:{VERSION}" in images
     with tarfile.open(package) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    ours = {str(path.relative_to(chart.CHART)) for path in chart.CHART.rglob("*") if path.is_file()}
-    assert names == ours
+    chart_files = {str(path.relative_to(chart.CHART)) for path in chart.CHART.rglob("*") if path.is_file()}
+    assert names == chart_files
     (entry,) = yaml.safe_load((dist / "index.yaml").read_text())["entries"]["dynamic-scoring-framework"]
     assert (entry["version"], entry["digest"]) == (VERSION, checksum(package))
     (url,) = entry["urls"]
@@ -241,8 +243,10 @@ def test_existing_target_folder_is_left_unchanged(tmp_path: Path) -> None:
 
 
 def test_dry_run_builds_a_later_version_from_the_last_commit(dry_run: DryRun) -> None:
-    for words in ("uncommitted changes", "no section of this version", "`make test-all`"):
-        assert any("would be refused" in line and words in line for line in dry_run.stderr.splitlines()), words
+    for expected_refusal in ("uncommitted changes", "no section of this version", "`make test-all`"):
+        assert any("would be refused" in line and expected_refusal in line for line in dry_run.stderr.splitlines()), (
+            expected_refusal
+        )
     built_files = {path.name for path in (dry_run.folder / "dist").iterdir()}
     assert {
         f"dynamic-scoring-framework-{VERSION}.tgz",

@@ -53,7 +53,7 @@ def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
         name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTHON", "VIRTUAL_ENV"))
     }
     return subprocess.run(
-        [str(word) for word in command],
+        [str(argument) for argument in command],
         cwd=folder,
         env=variables,
         capture_output=True,
@@ -194,10 +194,10 @@ def _answers(url: str) -> bool:
 def test_scorer_runs_with_its_library_alone(scorer: str) -> None:
     config = requests.get(f"{scorer}/performance/config", timeout=300).json()
     assert config["scoring"]["params"]["name"] == "example_performance_score"
-    answer = requests.post(f"{scorer}/performance/scoring", json={"data": []}, timeout=300)
-    assert answer.status_code == 200
+    response = requests.post(f"{scorer}/performance/scoring", json={"data": []}, timeout=300)
+    assert response.status_code == 200
     scores = {
-        item["metric"]["app"]: item["score"] for item in answer.json()["results"] if item["metric"]["device"] == "all"
+        item["metric"]["app"]: item["score"] for item in response.json()["results"] if item["metric"]["device"] == "all"
     }
     assert scores == {"app01": 80.0, "app02": 80.0}
 
@@ -223,8 +223,8 @@ def test_type_checker_reads_the_types_of_installed_libraries(libraries: Path, tm
     files = [tmp_path / f"{name}_{kind}.py" for name in _PROGRAMS for kind in ("program", "wrong")]
     cache = libraries.parent / "mypy"
     output = ran(*mypy, "--cache-dir", cache, "--hide-error-context", *files, folder=tmp_path).stdout
-    wrong = re.findall(r"^(\w+)\.py:\d+: error: ", output, re.MULTILINE)
-    assert sorted(wrong) == sorted(f"{name}_wrong" for name in _PROGRAMS), output
+    files_with_errors = re.findall(r"^(\w+)\.py:\d+: error: ", output, re.MULTILINE)
+    assert sorted(files_with_errors) == sorted(f"{name}_wrong" for name in _PROGRAMS), output
 
 
 #: Packages that the libraries load and these programs do not use: reading them takes more than half of the time.

@@ -34,10 +34,10 @@ START = 4_102_444_800.0
 
 def handle(ingest: Ingest, frame: bytes | str) -> str:
     """Ingest a frame and return its outcome."""
-    (answer,) = ingest.handle_all([frame.encode() if isinstance(frame, str) else frame])
-    if isinstance(answer, redis.ResponseError):
-        raise answer
-    return answer
+    (response,) = ingest.handle_all([frame.encode() if isinstance(frame, str) else frame])
+    if isinstance(response, redis.ResponseError):
+        raise response
+    return response
 
 
 class MemoryBackend:

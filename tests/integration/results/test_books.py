@@ -53,22 +53,22 @@ class Simulation:
         outcome = self.dice.choice(["ok", "ok", "ok", "empty", "partial", "error", "skipped"])
         frame = self.bed.frame(run, cluster, scorer, outcome=outcome, reason="some_reason")
         self.sent.append(frame)
-        answer = handle(self.bed.ingest, frame)
+        response = handle(self.bed.ingest, frame)
         if self.outcome[run_key] == "lost":
-            assert answer == "late"
+            assert response == "late"
         else:
-            assert answer == outcome
+            assert response == outcome
             self.outcome[run_key] = outcome
 
     def skewed(self) -> None:
         if not self.unheard:
             return
         cluster, scorer, run = run_key = self.unheard.pop()
-        answer = handle(self.bed.ingest, self.bed.frame(run, cluster, scorer, at=self.bed.now + 1000))
+        response = handle(self.bed.ingest, self.bed.frame(run, cluster, scorer, at=self.bed.now + 1000))
         if self.outcome[run_key] == "lost":
-            assert answer == "stale"
+            assert response == "stale"
         else:
-            assert answer == "error"
+            assert response == "error"
             self.outcome[run_key] = "error"
 
     def duplicate(self) -> None:

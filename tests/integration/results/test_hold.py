@@ -154,7 +154,7 @@ def test_results_of_one_batch_are_evaluated_in_order(bed: Bed) -> None:
         bed.now += 30
         frames.append(bed.frame(run, results=[({"node": "a"}, value)]))
     shuffled = [frames[number] for number in (0, 2, 3, 1)]
-    assert [answer in ("ok", "late") for answer in bed.ingest.handle_all(shuffled)] == [True] * 4
+    assert [response in ("ok", "late") for response in bed.ingest.handle_all(shuffled)] == [True] * 4
     assert in_force(bed) == {"a": 50}
     assert cycle(bed, 60) == {"a": 60}
 

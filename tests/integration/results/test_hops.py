@@ -28,11 +28,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Texts with the mark that this process has made and read: `encoded` and `decoded`."""
     counts: Counter[str] = Counter()
 
-    def counting(original: Any, what: str) -> Any:
+    def counting(original: Any, operation: str) -> Any:
         def wrapped(*args: Any, **options: Any) -> Any:
             encoded = original(*args, **options)
-            texts = [encoded] if what == "encoded" else args
-            counts[what] += any(MARK in str(text) for text in texts)
+            texts = [encoded] if operation == "encoded" else args
+            counts[operation] += any(MARK in str(text) for text in texts)
             return encoded
 
         return wrapped

@@ -155,16 +155,16 @@ def test_redis_error_for_one_result_does_not_affect_the_others(bed: Bed) -> None
     bed.add("c2", "s2")
     bed.client.set(keys.history_key("c2", "s2"), "no list")
     frames = bed.backlog(150)
-    bad = bed.open("c2", "s2")
-    frames.insert(70, bed.frame(bad, "c2", "s2"))
-    answers = bed.ingest.handle_all(frames)
-    error = answers.pop(70)
+    failing_run = bed.open("c2", "s2")
+    frames.insert(70, bed.frame(failing_run, "c2", "s2"))
+    responses = bed.ingest.handle_all(frames)
+    error = responses.pop(70)
     assert isinstance(error, redis.ResponseError)
     assert str(error).startswith("WRONGTYPE")
-    assert answers == ["ok"] * 150
+    assert responses == ["ok"] * 150
     assert bed.state().count("ok") == 150
     assert bed.state("c2", "s2").count("ok") == 0
-    assert bed.client.zrange(keys.OPEN_RUNS, 0, -1) == [keys.run_member("c2", "s2", bad)]
+    assert bed.client.zrange(keys.OPEN_RUNS, 0, -1) == [keys.run_member("c2", "s2", failing_run)]
 
 
 @pytest.mark.parametrize("key", [keys.REJECTED, keys.CHANGED, keys.SEQUENCE, keys.HUB_CHANGED, keys.HUB_WAKE])

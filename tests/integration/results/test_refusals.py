@@ -106,26 +106,26 @@ def _changed(frame: bytes, old: str, new: str) -> bytes:
 
 
 def test_forged_results_are_rejected(bed: Bed) -> None:
-    good = bed.frame(bed.open())
-    signature = good.split()[1].decode()
+    valid_frame = bed.frame(bed.open())
+    signature = valid_frame.split()[1].decode()
     bed.add("c2")
     forged = [
-        _changed(good, signature, "0" * 64),
-        _changed(good, signature, signature[::-1]),
-        _changed(good, '"ok"', '"error"'),
-        _changed(good, " c1\n", " c2\n"),
-        _changed(good, " 1 c1", " 2 c1"),
-        _changed(good, "DSF1", "DSF2"),
-        good[:-1],
-        good + b" ",
+        _changed(valid_frame, signature, "0" * 64),
+        _changed(valid_frame, signature, signature[::-1]),
+        _changed(valid_frame, '"ok"', '"error"'),
+        _changed(valid_frame, " c1\n", " c2\n"),
+        _changed(valid_frame, " 1 c1", " 2 c1"),
+        _changed(valid_frame, "DSF1", "DSF2"),
+        valid_frame[:-1],
+        valid_frame + b" ",
         bed.frame(messages.new_run_id(bed.now), key_id=2),
-        _changed(good, " c1\n", " nowhere\n"),
+        _changed(valid_frame, " c1\n", " nowhere\n"),
     ]
     for frame in forged:
         assert handle(bed.ingest, frame) == "bad_signature"
     assert bed.rejected() == {"bad_signature": len(forged)}
     assert books(bed) == {}
-    assert handle(bed.ingest, good) == "ok"
+    assert handle(bed.ingest, valid_frame) == "ok"
 
 
 def test_rotated_key_is_accepted_until_it_is_withdrawn(bed: Bed) -> None:
@@ -267,8 +267,8 @@ def test_full_redis_ingests_results_as_a_whole(bed: Bed) -> None:
 
 def _unchecked(bed: Bed, run: str, **fields: Any) -> bytes:
     """A result with these fields, well signed, as no agent of ours makes one."""
-    good = messages.verify(bed.frame(run, outcome="partial"), bytes.fromhex(SECRET)).result
-    return messages.sign(good.model_copy(update=fields), messages.derive_key(bytes.fromhex(SECRET), "c1", 1))
+    valid_result = messages.verify(bed.frame(run, outcome="partial"), bytes.fromhex(SECRET)).result
+    return messages.sign(valid_result.model_copy(update=fields), messages.derive_key(bytes.fromhex(SECRET), "c1", 1))
 
 
 def _everything(bed: Bed) -> dict[str, str]:

@@ -61,10 +61,10 @@ def test_messages_of_a_neighbouring_version_are_understood(bed: Bed, store: Any,
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "version_text"),
     [("too_old", "its agent (0.0.1) speaks version -1"), ("too_new", "its agent (9.0.0) speaks version 3")],
 )
-def test_agent_of_an_unsupported_version_is_named(bed: Bed, store: Any, name: str, words: str) -> None:
+def test_agent_of_an_unsupported_version_is_named(bed: Bed, store: Any, name: str, version_text: str) -> None:
     ingest, frame = store(recorded("current")), recorded("refused")[name]
     assert handle(ingest, frame) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"
@@ -73,7 +73,7 @@ def test_agent_of_an_unsupported_version_is_named(bed: Bed, store: Any, name: st
     report = read_report(bed.client, bed.settings, None)
     assert not report.ok
     [problem] = report.problems
-    assert problem.message.startswith(f"cluster {CLUSTER}: {words} of the messages, the hub 0 to 2")
+    assert problem.message.startswith(f"cluster {CLUSTER}: {version_text} of the messages, the hub 0 to 2")
     assert ("upgrade it" in problem.message) is (name == "too_old")
     # The agent is upgraded or downgraded.
     assert handle(ingest, recorded("current")["result"]) == "ok"

@@ -78,12 +78,12 @@ def test_worker_does_not_start_without_the_master_secret(
 
 
 def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str, folder: Path) -> None:
-    good = bed.backlog(40)
+    valid_frames = bed.backlog(40)
     long = {"padding": "x" * 300}
     # A JSON decoder that supports types of its own would fail on this payload.
     typed = {"__type__": "datetime", "__value__": "no date", **long}
-    bad: list[object] = [
-        good[3].replace(good[3].split()[1], b"00" * 32),
+    malformed_messages: list[object] = [
+        valid_frames[3].replace(valid_frames[3].split()[1], b"00" * 32),
         typed,
         None,
         [[[["y" * 300]]]],
@@ -91,15 +91,15 @@ def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str,
         {"v": "\ud800", **long},
         # A Celery message, as agents of another system would send them.
         {
-            "body": base64.b64encode(json.dumps([[good[0].decode()], {}, {}]).encode()).decode(),
+            "body": base64.b64encode(json.dumps([[valid_frames[0].decode()], {}, {}]).encode()).decode(),
             "headers": {"task": "dsf.fetch"},
         },
     ]
     raw = [b"not JSON{" * 50, b"[" * 200_000, b"\xff" * 300, b'{"cluster":"c1","body":' + b"[" * 5000]
     with WorkerProcess(redis_url, folder) as worker:
-        for slot, content in enumerate([*bad, *raw]):
+        for slot, content in enumerate([*malformed_messages, *raw]):
             put(bed.client, slot, content)
-        push(bed.client, good)
+        push(bed.client, valid_frames)
         wait_for(lambda: bed.state().count("ok") == 40, 30, "the good ones")
         wait_for(lambda: waiting(bed.client) == 0, 10, "nothing to be left")
         assert worker.process is not None
@@ -107,9 +107,9 @@ def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str,
         assert worker.stop() == 0
     rejected = bed.rejected()
     # `null` is too short to be looked at, and counts all the same.
-    assert rejected == {"bad_signature": 1, "malformed": len(bad) + len(raw) - 1}
+    assert rejected == {"bad_signature": 1, "malformed": len(malformed_messages) + len(raw) - 1}
     assert bed.state().open == 0
-    assert 0 < worker.log().count("result refused") < len(bad) + len(raw), "one line a second at most"
+    assert 0 < worker.log().count("result refused") < len(malformed_messages) + len(raw), "one line a second at most"
     assert "x" * 300 not in worker.log()
     assert "Traceback" not in worker.log()
 

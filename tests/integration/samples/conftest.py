@@ -65,9 +65,9 @@ def llm_forecast() -> Iterator[Start]:
 
 def ask(method: str, url: str, body: Any = None, **options: Any) -> Any:
     """The JSON that is answered with 200."""
-    answer = requests.request(method, url, json=body, timeout=300, **options)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = requests.request(method, url, json=body, timeout=300, **options)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def series(values: list[str], **labels: str) -> dict[str, Any]:

@@ -59,9 +59,9 @@ class LanguageModel:
         exchange.closing.wait(self.seconds)
         with self._lock:
             self._running -= 1
-        words = self.says.split()[: request["max_tokens"]]
+        tokens = self.says.split()[: request["max_tokens"]]
         choice = {"index": 0, "text": self.says, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
-        usage = {"prompt_tokens": 9, "completion_tokens": len(words), "total_tokens": 9 + len(words)}
+        usage = {"prompt_tokens": 9, "completion_tokens": len(tokens), "total_tokens": 9 + len(tokens)}
         document = {
             "id": f"cmpl-{next(self._ids)}",
             "object": "text_completion",

@@ -477,7 +477,7 @@ def _asks_for(authorization: str, then: Handler) -> Handler:
     refusal = answer("who are you?", 401)
 
     def handle(exchange: Any) -> None:
-        good = exchange.request.headers.get("Authorization") == authorization
-        (then if good else refusal)(exchange)
+        is_authorized = exchange.request.headers.get("Authorization") == authorization
+        (then if is_authorized else refusal)(exchange)
 
     return handle

@@ -56,8 +56,10 @@ class Identities:
         user = base64.b64encode(f"agent:{CANARIES['proxy password']}".encode()).decode()
 
         def forward(exchange: Exchange) -> None:
-            good = exchange.request.headers.get("Proxy-Authorization") == f"Basic {user}"
-            (series if good and exchange.http.path.startswith(_BEHIND_PROXY) else answer("whose?", 407))(exchange)
+            is_authorized = exchange.request.headers.get("Proxy-Authorization") == f"Basic {user}"
+            (series if is_authorized and exchange.http.path.startswith(_BEHIND_PROXY) else answer("whose?", 407))(
+                exchange
+            )
 
         self._source = stack.enter_context(ScriptedServer(ask))
         self._proxy = stack.enter_context(ScriptedServer(forward))

@@ -42,11 +42,11 @@ def processes(
         "agent": (sys.executable, "-m", "dsf.agent"),
     }
     common = {"backend": "dir", "manifests": folder / "manifests", "listen_host": "127.0.0.1", "listen_port": 0}
-    mine: dict[str, dict[str, object]] = {
+    settings_by_role: dict[str, dict[str, object]] = {
         role: {"redis_username": hub_user(role), "redis_password_file": _file(folder / f"{role}-password", password)}
         for role, password in passwords.items()
     }
-    mine["agent"] = {
+    settings_by_role["agent"] = {
         "redis_username": cluster_user(CLUSTER),
         "redis_password_file": _file(folder / "agent-password", derive_password(MASTER, CLUSTER, 1)),
         "cluster": CLUSTER,
@@ -56,13 +56,13 @@ def processes(
         "probe_dir": folder,
     }
     for role in ("controller", "results"):
-        mine[role]["signing_secret"] = MASTER.hex()
+        settings_by_role[role]["signing_secret"] = MASTER.hex()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     environment["PYTHONUNBUFFERED"] = "1"
     with contextlib.ExitStack() as stack:
         started = {}
         for role in roles:
-            values = {**common, **settings, "role": role, **mine[role]}
+            values = {**common, **settings, "role": role, **settings_by_role[role]}
             if role in TARGETS:
                 values |= {"role": "hub", "target": role, "probe_port": 0}
             variables = {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}

@@ -48,8 +48,8 @@ class SentinelRedis:
         self._password_file.write_text(CLIENT_PASSWORD)
 
     def _replication(self, port: int | None = None) -> tuple[str, ...]:
-        who = ("--masteruser", hub_user("replica"), "--masterauth", "password-of-replica")
-        return who if port is None else (*who, "--replicaof", f"localhost {port}")
+        master_credentials = ("--masteruser", hub_user("replica"), "--masterauth", "password-of-replica")
+        return master_credentials if port is None else (*master_credentials, "--replicaof", f"localhost {port}")
 
     @property
     def url(self) -> str:
@@ -85,7 +85,7 @@ class SentinelRedis:
     def _configuration(self, port: int) -> str:
         """deploy/redis/sentinel.conf.example with our places, ports and passwords."""
         text = _EXAMPLE.read_text()
-        for theirs, ours in {
+        for example_text, replacement in {
             "tls-port 26379": f"tls-port {port}\nbind 127.0.0.1",
             "announce-port 26379": f"announce-port {port}",
             "sentinel-0.example.com": "localhost",
@@ -100,8 +100,8 @@ class SentinelRedis:
             "down-after-milliseconds hub 5000": f"down-after-milliseconds hub {_PATIENT}",
             "failover-timeout hub 60000": "failover-timeout hub 6000",
         }.items():
-            assert text.count(theirs) == 1, f"{theirs!r} is not once in {_EXAMPLE.name}"
-            text = text.replace(theirs, ours)
+            assert text.count(example_text) == 1, f"{example_text!r} is not once in {_EXAMPLE.name}"
+            text = text.replace(example_text, replacement)
         return text
 
     def _is_settled(self) -> bool:

@@ -141,20 +141,20 @@ def test_commands_show_no_secret(fleet: Fleet) -> None:
 
 
 def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
-    places: dict[str, str] = {}
+    text_by_surface: dict[str, str] = {}
     for arguments in (("status",), ("history", SCORER, "--cluster", "c1"), ("explain", SCORER, "--cluster", "c1")):
         for form in ("table", "json"):
             process = forked.dsf((*arguments, "-o", form), as_operator(echoing))
-            places[f"dsf {' '.join(arguments)} -o {form}"] = process.stdout + process.stderr
-    places |= dict(contents(echoing)) | dict(files(echoing)) | dict(served(echoing))
-    assert [(place, name) for place, text in places.items() for name in secrets_in(text, CANARIES)] == []
+            text_by_surface[f"dsf {' '.join(arguments)} -o {form}"] = process.stdout + process.stderr
+    text_by_surface |= dict(contents(echoing)) | dict(files(echoing)) | dict(served(echoing))
+    assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, CANARIES)] == []
     # The history shows the refusal of the token, or that the message is withheld.
-    history_output = places[f"dsf history {SCORER} --cluster c1 -o json"]
+    history_output = text_by_surface[f"dsf history {SCORER} --cluster c1 -o json"]
     assert "not a good token" in history_output or WITHHELD in history_output
-    if "HTTP 401" in places[f"dsf explain {SCORER} --cluster c1 -o json"]:
+    if "HTTP 401" in text_by_surface[f"dsf explain {SCORER} --cluster c1 -o json"]:
         # Every view reports a clock difference.
         skewed = "s ahead of that of who asks"
-        assert skewed in places[f"dsf explain {SCORER} --cluster c1 -o json"]
+        assert skewed in text_by_surface[f"dsf explain {SCORER} --cluster c1 -o json"]
         # A cycle that had no time may have been the newest one.
         file = echoing.out / "dynamicscorers" / f"{SCORER}.yaml"
         echoing.until(lambda: skewed in file.read_text(), "the status to tell of the clock")
@@ -182,33 +182,35 @@ def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
     def errors() -> int:
         return Pairs(fleet.admin).state("c1", OTHER).count("error")
 
-    places: dict[str, str] = {}
+    text_by_surface: dict[str, str] = {}
     try:
-        for what, bad in {
+        for response_kind, invalid_response in {
             "a form": answer(form, Content_Type="application/x-www-form-urlencoded"),
             "another status": gives("lost token", 201),
             "an echo": echo,
             "a renewal": in_turn,
         }.items():
-            if bad is in_turn:
+            if invalid_response is in_turn:
                 fleet.scorer.script(repeat, path="/other")
-            fleet.oauth.script(bad)
+            fleet.oauth.script(invalid_response)
             before, repeated_before = errors(), len(repeated)
 
-            def has_failed(before: int = before, expected_repeats: int = repeated_before + (bad is in_turn)) -> bool:
+            def has_failed(
+                before: int = before, expected_repeats: int = repeated_before + (invalid_response is in_turn)
+            ) -> bool:
                 return errors() >= before + 3 and len(repeated) >= expected_repeats
 
-            fleet.until(has_failed, f"failed cycles by {what}", 30)
+            fleet.until(has_failed, f"failed cycles by {response_kind}", 30)
             process = forked.dsf(("explain", OTHER, "--cluster", "c1", "-o", "json"), as_operator(fleet))
-            places[f"dsf explain by {what}"] = process.stdout + process.stderr
-            assert (len(repeated) > repeated_before) == (bad is in_turn)
-        places |= dict(contents(fleet)) | dict(files(fleet)) | dict(pages(fleet))
+            text_by_surface[f"dsf explain by {response_kind}"] = process.stdout + process.stderr
+            assert (len(repeated) > repeated_before) == (invalid_response is in_turn)
+        text_by_surface |= dict(contents(fleet)) | dict(files(fleet)) | dict(pages(fleet))
     finally:
         fleet.give_tokens()
-    assert [(place, name) for place, text in places.items() for name in secrets_in(text, CANARIES)] == []
-    assert "HTTP 200, not JSON" in places["dsf explain by a form"]
-    good = Pairs(fleet.admin).state("c1", OTHER).count("ok")
-    fleet.until(lambda: Pairs(fleet.admin).state("c1", OTHER).count("ok") > good, "a good cycle")
+    assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, CANARIES)] == []
+    assert "HTTP 200, not JSON" in text_by_surface["dsf explain by a form"]
+    good_cycles = Pairs(fleet.admin).state("c1", OTHER).count("ok")
+    fleet.until(lambda: Pairs(fleet.admin).state("c1", OTHER).count("ok") > good_cycles, "a good cycle")
 
 
 @pytest.mark.parametrize(

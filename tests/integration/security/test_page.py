@@ -40,8 +40,8 @@ def seed(admin: redis.Redis) -> None:
     fleet.failure("worker02")
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
-    why = ConditionNotice(type="Healthy", status="False", reason="Unreachable", message="no", since=1.0)
-    Notices(admin).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
+    condition = ConditionNotice(type="Healthy", status="False", reason="Unreachable", message="no", since=1.0)
+    Notices(admin).tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
 
 
 def test_page_user_is_denied_nothing(secure_redis: SecureRedis, tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_page_user_is_denied_nothing(secure_redis: SecureRedis, tmp_path: Path) 
         visitor.headers = {}
         for act in ACTS:
             # A comparison waits for the backtest before it.
-            place = wait_for(lambda act=act: _do(visitor, act), 30, act)  # type: ignore[misc]
-            visitor.get(place)
-            assert visitor.status == 200, place
+            location = wait_for(lambda act=act: _do(visitor, act), 30, act)  # type: ignore[misc]
+            visitor.get(location)
+            assert visitor.status == 200, location
         assert {change.action.value for change in changes.read(admin).changes} == set(ACTS)
         assert admin.llen(keys.spoke_queue("worker01")) == 1
         assert visitor.post("/logout", visitor.get("/"))[0] == 303
@@ -76,6 +76,6 @@ def test_page_user_is_denied_nothing(secure_redis: SecureRedis, tmp_path: Path) 
 def _do(visitor: Visitor, act: str) -> str:
     """Do it; returns where the page leads then."""
     form = visitor.get(f"/act/{act}?scorer={SAMPLE}&cluster=worker01")
-    status, text, place = visitor.post(f"/act/{act}", form, **FIELDS)
+    status, text, location = visitor.post(f"/act/{act}", form, **FIELDS)
     assert status == 303, (act, re.findall(r'role="alert".*', text))
-    return place
+    return location

@@ -121,15 +121,15 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
         result = messages.Result(cluster="c1", scorer=scorer, run=run_id, at=time.time(), **values)  # type: ignore[arg-type]
         return handle(ingest, messages.sign(result, messages.derive_key(MASTER, "c1", 2)))
 
-    good = [({"node": "n"}, 1.0)]
+    valid_results = [({"node": "n"}, 1.0)]
     # Run ids of the same millisecond have no defined order.
     by_hand = (messages.new_run_id(time.time() + n / 100) for n in itertools.count())
-    assert send(run, outcome="ok", results=good, timings={"fetch": 0.5}) == "ok"
-    assert send(run, outcome="ok", results=good) == "replayed"
+    assert send(run, outcome="ok", results=valid_results, timings={"fetch": 0.5}) == "ok"
+    assert send(run, outcome="ok", results=valid_results) == "replayed"
     assert send(next(by_hand), outcome="error", stage="fetch", reason="timeout", message="x") == "error"
     assert send(next(by_hand), outcome="skipped", reason="overlap") == "skipped"
     assert send(next(by_hand), outcome="skipped", reason="expired") == "skipped"
-    assert send(next(by_hand), outcome="ok", results=good) == "ok"
+    assert send(next(by_hand), outcome="ok", results=valid_results) == "ok"
     assert send(next(by_hand), "none", outcome="ok") == "stale"
     assert handle(ingest, {"v": 1}) == "malformed"
     runs = Runs(results)
@@ -198,11 +198,11 @@ def test_optimiser_rescores_as_its_own_user(secure_redis: SecureRedis) -> None:
         redis_ca_file=secure_redis.ca.cert,
         queue_limit=2,
     )
-    ours = HubRedis.of(settings)
-    assert ours is not None
+    hub_redis = HubRedis.of(settings)
+    assert hub_redis is not None
     caller = Actor(name="system:serviceaccount:a:b", claimed=False, way="mcp")
 
-    runs = ours.rescore(caller, "s1", None)
+    runs = hub_redis.rescore(caller, "s1", None)
     assert [(run.cluster, run.message) for run in runs] == [("c1", ""), ("c2", "")]
     for run in runs:
         assert admin.llen(keys.spoke_queue(run.cluster)) == 1
@@ -213,18 +213,18 @@ def test_optimiser_rescores_as_its_own_user(secure_redis: SecureRedis) -> None:
     (change,) = read(admin).changes
     assert (change.action, change.who, change.way) == ("rescore", "system:serviceaccount:a:b", "mcp")
     assert (change.cluster_count, change.clusters) == (2, [])
-    ours.rescore(caller, "s1", "c1")
-    (refusal,) = ours.rescore(caller, "s1", "c1")
+    hub_redis.rescore(caller, "s1", "c1")
+    (refusal,) = hub_redis.rescore(caller, "s1", "c1")
     assert refusal.run_id == ""
     assert "2 messages wait in spoke.c1" in refusal.message
     with pytest.raises(UnknownScorerError, match="registered: s1"):
-        ours.rescore(caller, "s2", None)
+        hub_redis.rescore(caller, "s2", None)
     with pytest.raises(UnknownScorerError, match="it runs on: c1, c2"):
-        ours.rescore(caller, "s1", "elsewhere")
+        hub_redis.rescore(caller, "s1", "elsewhere")
     with pytest.raises(UnknownClusterError, match="registered: c1, c2, elsewhere"):
-        ours.rescore(caller, "s1", "c3")
+        hub_redis.rescore(caller, "s1", "c3")
     assert admin.acl_log() == []
     # Where nobody made its password, it says so, and only now: plans need none.
     password.unlink()
     with pytest.raises(SettingsError, match="DSF_REDIS_PASSWORD_FILE"):
-        ours.rescore(caller, "s1", None)
+        hub_redis.rescore(caller, "s1", None)

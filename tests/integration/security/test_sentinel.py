@@ -129,14 +129,14 @@ def _plan(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "expected_message"),
     [
         ({"redis_url": "sentinel://localhost:1"}, "DSF_REDIS_SENTINEL_MASTER: not set"),
         ({"redis_url": "sentinel://a:1;redis://b:2"}, "DSF_REDIS_URL: not a scheme for Redis, or several"),
     ],
 )
 def test_missing_sentinel_setting_is_named(
-    settings_factory: SettingsFactory, values: dict[str, object], words: str
+    settings_factory: SettingsFactory, values: dict[str, object], expected_message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(SettingsError, match=expected_message):
         connect(settings_factory(**values))

@@ -76,10 +76,10 @@ def _told(
         if source is None:
             continue
         folder = secrets[source.get("secretName") or source["name"]]
-        (place,) = [m["mountPath"] for m in container["volumeMounts"] if m["name"] == volume["name"]]
+        (mount_path,) = [m["mountPath"] for m in container["volumeMounts"] if m["name"] == volume["name"]]
         for item in source["items"]:
             path = str(folder / item["key"])
-            environment = {k: path if v == f"{place}/{item['path']}" else v for k, v in environment.items()}
+            environment = {k: path if v == f"{mount_path}/{item['path']}" else v for k, v in environment.items()}
     for name, value in (environment | extra_variables).items():
         if name.startswith(ENV_PREFIX):
             monkeypatch.setenv(name, value.replace("{{CLUSTER_NAME}}", CLUSTER))
@@ -95,8 +95,8 @@ def test_agent_of_the_chart_finds_redis(
 ) -> None:
     workloads = chart.workloads(objects)
     with monkeypatch.context() as patch, contextlib.ExitStack() as stack:
-        places = {"DSF_BACKEND": "dir", "DSF_ADDON_MODE": "false", "DSF_MANIFESTS": str(tmp_path)}
-        hub = _told(workloads["dynamic-scoring-hub"], secrets, patch, **places)
+        hub_variables = {"DSF_BACKEND": "dir", "DSF_ADDON_MODE": "false", "DSF_MANIFESTS": str(tmp_path)}
+        hub = _told(workloads["dynamic-scoring-hub"], secrets, patch, **hub_variables)
         client = stack.enter_context(contextlib.closing(connect(hub)))
         registrar = Registrar(client, Outage("redis"))
         credentials = AgentCredentials(DirectoryBackend(hub), registrar, client, hub)
@@ -124,7 +124,7 @@ def test_agent_of_the_chart_finds_redis(
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "expected_text"),
     [
         ({"redis_sentinel_password_file": "/dev/null"}, "refuses user or password (invalid username-password pair"),
         ({"redis_sentinel_username": "nobody"}, "DSF_REDIS_SENTINEL_USERNAME, DSF_REDIS_SENTINEL_PASSWORD_FILE"),
@@ -136,14 +136,14 @@ def test_agent_of_the_chart_finds_redis(
     ],
 )
 def test_sentinel_failure_names_each_sentinel_and_the_reason(
-    pair: SentinelRedis, settings_factory: SettingsFactory, values: dict[str, object], words: str
+    pair: SentinelRedis, settings_factory: SettingsFactory, values: dict[str, object], expected_text: str
 ) -> None:
     settings = settings_factory(**(pair.settings() | values))
     with contextlib.closing(connect(settings, retries=0)) as client, pytest.raises(redis.ConnectionError) as caught:
         client.ping()
     text = str(caught.value)
     assert text.startswith("no Sentinel says where Redis '")
-    assert words in text
+    assert expected_text in text
     # Each of them by its name, and no Python in it.
     assert text.count("Sentinel at localhost:") == 3
     assert "Redis<" not in text

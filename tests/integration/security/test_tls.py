@@ -43,12 +43,14 @@ def _check(server: SecureRedis, kinds: dict[str, Certificate], roles: tuple[str,
     settings = {"redis_url": server.url(), "redis_ca_file": server.ca.cert}
     with processes(folder, roles, server.passwords, **settings) as running:
         logs = {role: folder / f"{role}.log" for role in running}
-        for words, certificate in kinds.items():
+        for expected_text, certificate in kinds.items():
             if certificate != server.certificate:
                 server.restart_blindly(certificate)
             for role, log in logs.items():
-                wait_for(lambda log=log, words=words: words in log.read_text(), 40, f"{role} to say {words!r}")
-                line = next(line for line in log.read_text().splitlines() if words in line)
+                wait_for(
+                    lambda log=log, text=expected_text: text in log.read_text(), 40, f"{role} to say {expected_text!r}"
+                )
+                line = next(line for line in log.read_text().splitlines() if expected_text in line)
                 assert f"Redis at localhost:{server.port} is refused" in line
             assert [role for role, child in running.items() if not child.is_running] == []
         server.restart(server.ca.issue("localhost"))
@@ -62,7 +64,7 @@ def _check(server: SecureRedis, kinds: dict[str, Certificate], roles: tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("problem", "words"),
+    ("problem", "expected_message"),
     [
         ("stranger", "not signed by the CA in .*ca.crt"),
         ("no CA", "not signed by a CA of this system; set DSF_REDIS_CA_FILE"),
@@ -82,7 +84,7 @@ def test_tls_problem_is_reported_by_the_client(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     problem: str,
-    words: str,
+    expected_message: str,
 ) -> None:
     user, password = hub_user("web"), shared_redis.passwords["web"]
     url = shared_redis.url(user, password)
@@ -111,26 +113,26 @@ def test_tls_problem_is_reported_by_the_client(
     if problem == "other name":
         with SecureRedis(shared_redis.ca, certificate=shared_redis.ca.issue("localhost")) as other:
             url = other.url().replace("localhost", "127.0.0.1")
-            _fails(settings_factory(redis_url=url, redis_ca_file=ca_file, **PATIENT), words)
+            _fails(settings_factory(redis_url=url, redis_ca_file=ca_file, **PATIENT), expected_message)
     else:
-        _fails(settings_factory(redis_url=url, redis_ca_file=ca_file, **PATIENT), words)
+        _fails(settings_factory(redis_url=url, redis_ca_file=ca_file, **PATIENT), expected_message)
 
 
-def _fails(settings: object, words: str) -> None:
+def _fails(settings: object, expected_message: str) -> None:
     client = connect(settings, retries=0)  # type: ignore[arg-type]
-    with contextlib.closing(client), pytest.raises(redis.ConnectionError, match=words) as caught:
+    with contextlib.closing(client), pytest.raises(redis.ConnectionError, match=expected_message) as caught:
         client.ping()
     assert "secret-guess" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_server_with_client_verification_requires_a_certificate(ca: TestCa, settings_factory: SettingsFactory) -> None:
-    mine = ca.issue("a client")
+    client_certificate = ca.issue("a client")
     with SecureRedis(ca) as server:
         server.client().config_set("tls-auth-clients", "yes")
         url = server.hub_url("web")
         _fails(settings_factory(redis_url=url, redis_ca_file=ca.cert, **PATIENT), "certificate")
-        files = {"redis_cert_file": mine.cert, "redis_key_file": mine.key}
+        files = {"redis_cert_file": client_certificate.cert, "redis_key_file": client_certificate.key}
         client = connect(settings_factory(redis_url=url, redis_ca_file=ca.cert, **files))
         with contextlib.closing(client):
             assert client.ping()

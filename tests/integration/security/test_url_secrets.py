@@ -141,10 +141,10 @@ def _without_specs(text: str) -> str:
 
 
 def _objects(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    for place, text in files(fleet):
-        if place.startswith("file manifests") or "dynamic-scoring-config" in place:
+    for surface, text in files(fleet):
+        if surface.startswith("file manifests") or "dynamic-scoring-config" in surface:
             continue
-        yield place, _without_specs(text) if place.endswith(".yaml") else text
+        yield surface, _without_specs(text) if surface.endswith(".yaml") else text
 
 
 def _commands(fleet: Fleet) -> Iterator[tuple[str, str]]:
@@ -174,16 +174,16 @@ def _page(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 def test_secrets_of_urls_are_on_no_surface(urls: Urls) -> None:
     fleet = urls.fleet
-    places = dict(traffic(fleet, "cycles", "dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish"))
+    text_by_surface = dict(traffic(fleet, "cycles", "dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish"))
     for surface in (contents, _objects, served, pages, _page, _commands):
-        places |= dict(surface(fleet))
-    assert len(places) > 100
+        text_by_surface |= dict(surface(fleet))
+    assert len(text_by_surface) > 100
     # The search reads what it should.
-    for place, words in (
+    for checked_surface, expected_text in (
         ("dsf explain good-urls --cluster c1 -o table", "12.5"),
         ("dsf history failing-source --cluster c1 -o json", "bad query"),
         ("page /scorers/user-in-source", "auth.basic"),
         ("dsf status user-in-scoring -o table", "auth.basic"),
     ):
-        assert words in places[place], place
-    assert "\n".join(place for place, text in places.items() if secrets_in(text, SECRETS)) == ""
+        assert expected_text in text_by_surface[checked_surface], checked_surface
+    assert "\n".join(surface for surface, text in text_by_surface.items() if secrets_in(text, SECRETS)) == ""

@@ -72,7 +72,7 @@ def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRe
                 with pytest.raises(NoPermissionError):
                     client.execute_command(*command)
         (line,) = (str(line) for line in admin.acl_list() if f"user {cluster_user('c1')} " in str(line))
-        rules.add(" ".join(word for word in line.split() if not word.startswith("#")))
+        rules.add(" ".join(rule for rule in line.split() if not rule.startswith("#")))
     assert len(rules) == 1
     assert not admin.exists(keys.RESULTS_QUEUE)
 
@@ -127,7 +127,7 @@ def test_hub_that_takes_over_lists_all_users_once(secure_redis: SecureRedis, mon
     list_calls: list[int] = []
     read = ClusterUsers._lines
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterUsers, "_lines", lambda mine: list_calls.append(1) or read(mine))
+        patch.setattr(ClusterUsers, "_lines", lambda cluster_users: list_calls.append(1) or read(cluster_users))
         assert [users.ensure(name, [2, 1]) for name in ("c1", "c2")] == [False, False]
         assert users.ensure("c3", [2])
         assert users.ensure("c4", [1])
@@ -147,7 +147,7 @@ def test_ended_rotations_are_saved_together_and_a_revocation_at_once(
     users.sync({name: [2, 1] for name in names})
     saved: list[int] = []
     save = ClusterUsers._save
-    monkeypatch.setattr(ClusterUsers, "_save", lambda mine: saved.append(1) or save(mine))
+    monkeypatch.setattr(ClusterUsers, "_save", lambda cluster_users: saved.append(1) or save(cluster_users))
     assert all(users.ensure(name, [2]) for name in names)
     assert saved == []
     assert users.ensure("c1", [3])
@@ -215,12 +215,12 @@ def test_cluster_name_is_not_treated_as_a_pattern(secure_redis: SecureRedis) -> 
     users = users_of(secure_redis)
     names = ["c", "c1", "c10", "c1.0", "1", "c-1", "results", "hub", "hub.results"]
     users.sync({name: [1] for name in names})
-    for mine in names:
-        client = agent(secure_redis, users, mine)
-        assert client.llen(keys.spoke_queue(mine)) == 0
-        assert client.set(keys.mail_slot(mine, 0), "x")
+    for own_cluster in names:
+        client = agent(secure_redis, users, own_cluster)
+        assert client.llen(keys.spoke_queue(own_cluster)) == 0
+        assert client.set(keys.mail_slot(own_cluster, 0), "x")
         for other in names:
-            if other != mine:
+            if other != own_cluster:
                 for command in (("LLEN", keys.spoke_queue(other)), ("SET", keys.mail_slot(other, 0), "x")):
                     with pytest.raises(redis.ResponseError, match="no permissions"):
                         client.execute_command(*command)

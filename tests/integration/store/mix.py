@@ -174,8 +174,8 @@ class Mix:
         assert len(rows) == len(expected_states)
         order = list(Verdict)
         assert [order.index(row.state) for row in rows] == sorted(order.index(row.state) for row in rows)
-        again = self.model.pairs(PairFilter(clusters=CLUSTERS))
-        assert again.pairs == rows
+        repeated_rows = self.model.pairs(PairFilter(clusters=CLUSTERS))
+        assert repeated_rows.pairs == rows
         for state, stage, reason in set(expected_states.values()):
             expected_pairs = {
                 pair for pair, state_and_reason in expected_states.items() if state_and_reason == (state, stage, reason)
@@ -199,8 +199,8 @@ class Mix:
         assert failing == sorted(failing, reverse=True)
 
     def _check_values(self, expected_states: Known) -> None:
-        good = {pair for pair, state_and_reason in expected_states.items() if state_and_reason[0] is Verdict.OK}
-        expected = {pair: value for pair in good if (value := self.bed.state(*pair).value) is not None}
+        ok_pairs = {pair for pair, state_and_reason in expected_states.items() if state_and_reason[0] is Verdict.OK}
+        expected = {pair: value for pair in ok_pairs if (value := self.bed.state(*pair).value) is not None}
         top_values = {
             (top_row.cluster, scorer): top_row.value
             for scorer in self.bed.registry.scorers()
@@ -213,8 +213,8 @@ def every_row(model: FleetQueries) -> dict[tuple[str, str], tuple[Any, ...]]:
     """All that is known of each pair."""
     rows_by_pair = {}
     for row in every(model.rows()):
-        why = row.why(Verdict.FAILING if row.is_failing else Verdict.OK)
-        parts = (row.last_success, row.valid_until, row.items, row.value, row.is_failing, row.is_skipped, why)
+        reason = row.why(Verdict.FAILING if row.is_failing else Verdict.OK)
+        parts = (row.last_success, row.valid_until, row.items, row.value, row.is_failing, row.is_skipped, reason)
         rows_by_pair[row.cluster, row.scorer] = parts
     return rows_by_pair
 

@@ -57,10 +57,10 @@ def test_reader_survives_an_emptied_redis(bed_in_memory: Bed) -> None:
     assert mix.model.scorer("s1").states.ok == 1
     mix.client.flushall()
     assert mix.model.summary().pairs == 0
-    again = Mix(bed_in_memory, 4)
+    second_mix = Mix(bed_in_memory, 4)
     bed_in_memory.cycle("c2", "s1", outcome="error")
-    again.model = mix.model
-    again.check()
+    second_mix.model = mix.model
+    second_mix.check()
     assert mix.model.scorer("s1").states.failing == 1
 
 
@@ -70,11 +70,11 @@ def test_reader_detects_an_emptied_redis_that_has_caught_up(bed_in_memory: Bed) 
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1
     mix.client.flushall()
-    again = Mix(bed_in_memory, 4)
+    second_mix = Mix(bed_in_memory, 4)
     for _ in range(20):
         bed_in_memory.cycle("c2", "s1")
-    again.model = mix.model
-    again.check()
+    second_mix.model = mix.model
+    second_mix.check()
     assert mix.model.scorer("s1").states.never == len(CLUSTERS) - 1
 
 

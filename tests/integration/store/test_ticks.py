@@ -65,9 +65,9 @@ def test_repeated_rescore_call_sends_once(redis_client: redis.Redis) -> None:
     ScheduleStore(redis_client).upsert([entry("c1")])
     script = redis_client.register_script(lua("rescore"))
     for _ in range(2):
-        answer = script(
+        response = script(
             keys=[keys.ENTRIES, keys.OPEN_RUNS, keys.pair_key("c1", "s"), keys.spoke_queue("c1")],
             args=["c1/s", "c1/s/1795000000000-00000000", 1, "message", 1],
         )
-        assert answer == "sent"
+        assert response == "sent"
     assert redis_client.llen(keys.spoke_queue("c1")) == books(redis_client, "c1").scheduled == 1

@@ -55,16 +55,16 @@ def test_score_now_shows_its_outcome(acting: WebProcess, redis_client: redis.Red
     fleet = good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
-    status, _, place = visitor.post("/act/rescore", form, note="look again")
+    status, _, location = visitor.post("/act/rescore", form, note="look again")
     assert status == 303
     assert redis_client.llen(keys.spoke_queue("worker01")) == 1
-    assert "1 of 1 run is under way" in visitor.get(place)
+    assert "1 of 1 run is under way" in visitor.get(location)
     [change] = changes.read(redis_client).changes
     assert (change.action, change.way, change.note, change.claimed) == ("rescore", "page", "look again", True)
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=change.reference)
     # The page caches an outcome for a second.
-    wait_for(lambda: "1 of 1 run has ended" in visitor.get(place), 10)
-    assert "fetch: bad_query" in visitor.get(place)
+    wait_for(lambda: "1 of 1 run has ended" in visitor.get(location), 10)
+    assert "fetch: bad_query" in visitor.get(location)
     assert "look again" in visitor.get(f"/changes?scorer={SAMPLE}")
     other = visitor.get("/changes?scorer=sampel&cluster=worker01")
     assert 'None of <a href="/find?q=sampel">sampel</a> on <a href="/find?q=worker01">worker01</a> is known.' in other
@@ -74,21 +74,21 @@ def test_outcome_is_read_once_for_all_viewers(acting: WebProcess, redis_client: 
     """And what has ended is not looked for again: its pair's history may have newer cycles alone."""
     fleet = good_fleet(redis_client)
     visitor = Visitor(acting)
-    status, _, place = visitor.post("/act/rescore", visitor.get(f"/act/rescore?scorer={SAMPLE}"))
-    assert (status, "2 of 2 runs are under way" in visitor.get(place)) == (303, True)
+    status, _, location = visitor.post("/act/rescore", visitor.get(f"/act/rescore?scorer={SAMPLE}"))
+    assert (status, "2 of 2 runs are under way" in visitor.get(location)) == (303, True)
     redis_client.config_resetstat()
     # As open pages ask.
-    polled = [acting.get(place, **{"If-None-Match": "none"}) for _ in range(20)]
-    assert {answer.status_code for answer in polled} == {200}
+    polled = [acting.get(location, **{"If-None-Match": "none"}) for _ in range(20)]
+    assert {response.status_code for response in polled} == {200}
     read = redis_client.info("commandstats").get("cmdstat_lrange", {}).get("calls", 0)
     assert read <= 10, "each reading is of two histories"
-    runs = json.loads(str(redis_client.get(keys.web_outcome(place.rpartition("/")[2]))))["runs"]
+    runs = json.loads(str(redis_client.get(keys.web_outcome(location.rpartition("/")[2]))))["runs"]
     run = next(run["run"] for run in runs if run["cluster"] == "worker01")
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=run)
-    assert "1 of 2 runs are under way" in visitor.get(place)
+    assert "1 of 2 runs are under way" in visitor.get(location)
     redis_client.delete(keys.history_key("worker01", SAMPLE))
     redis_client.config_resetstat()
-    html = visitor.get(place)
+    html = visitor.get(location)
     assert ("1 of 2 runs are under way" in html, "fetch: bad_query" in html) == (True, True)
     assert redis_client.info("commandstats")["cmdstat_lrange"]["calls"] == 1
     assert acting.get("/outcomes/nothing").status_code == 404
@@ -118,9 +118,9 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
 
         def act_and_reload(act: str, cluster: str = "", **fields: str) -> str:
             form = visitor.get(f"/act/{act}?scorer={SAMPLE}&cluster={cluster}")
-            status, _, place = visitor.post(f"/act/{act}", form, **fields)
+            status, _, location = visitor.post(f"/act/{act}", form, **fields)
             assert status == 303
-            return visitor.get(place)
+            return visitor.get(location)
 
         def states(html: str) -> list[str]:
             """Return the states of the table of clusters, or of the first line of a pair."""
@@ -136,8 +136,8 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
         assert "0 of 2 fresh, 2 paused" in html
         assert "It is paused: no new scores" in html
         assert "What is paused" in html
-        for wrong in ("No cluster has a fresh score", "What is wrong"):
-            assert wrong not in html
+        for unexpected_text in ("No cluster has a fresh score", "What is wrong"):
+            assert unexpected_text not in html
         html = act_and_reload("resume")
         assert states(html) == ["ok", "ok"]
         assert states(act_and_reload("pause", "worker01", **pause)) == ["paused"]
@@ -151,8 +151,8 @@ def test_interval_form_sets_and_resets_the_override(acting: WebProcess, redis_cl
     good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/interval?scorer={SAMPLE}&cluster=worker01")
-    for wrong in ("0", "-1", "1.5", "x", "99999999999"):
-        assert visitor.post("/act/interval", form, seconds=wrong)[0] == 422
+    for invalid_seconds in ("0", "-1", "1.5", "x", "99999999999"):
+        assert visitor.post("/act/interval", form, seconds=invalid_seconds)[0] == 422
     assert visitor.post("/act/interval", form, seconds="7")[0] == 303
     assert "7 s" in visitor.get(f"/clusters/worker01/scorers/{SAMPLE}")
     form = visitor.get(f"/act/reset?scorer={SAMPLE}")
@@ -203,10 +203,10 @@ def test_login_requires_the_token_and_opens_a_session(closed: WebProcess, redis_
     before = dict(visitor.cookies)
     status, text, _ = visitor.post("/login", form, token="wrong")
     assert (status, "not the token" in text) == (401, True)
-    status, _, place = visitor.post("/login", form, token=TOKEN)
-    assert (status, place) == (303, f"/scorers/{SAMPLE}")
+    status, _, location = visitor.post("/login", form, token=TOKEN)
+    assert (status, location) == (303, f"/scorers/{SAMPLE}")
     assert visitor.cookies != before
-    html = visitor.get(place)
+    html = visitor.get(location)
     assert visitor.status == 200
     assert f"/act/rescore?scorer={SAMPLE}" in html
     # Redis and the log do not contain the token.
@@ -235,8 +235,8 @@ def test_login_in_a_second_tab_redirects_to_its_page(closed: WebProcess, redis_c
     session = dict(visitor.cookies)
     # Its form belongs to the cookie that the first login replaced.
     for token in (TOKEN, "wrong"):
-        status, _, place = visitor.post("/login", second, token=token)
-        assert (status, place, visitor.cookies) == (303, f"/scorers/{SAMPLE}", session)
+        status, _, location = visitor.post("/login", second, token=token)
+        assert (status, location, visitor.cookies) == (303, f"/scorers/{SAMPLE}", session)
     # Without the session it is a form of nobody.
     visitor.cookies.clear()
     visitor.get("/login")
@@ -252,9 +252,9 @@ def test_action_after_the_end_of_the_session_is_reported_as_lost(closed: WebProc
     visitor.post("/logout", form)
     for referer, to in ((closed.url + path, path), ("http://evil.example/act/rescore", "/"), ("", "/")):
         visitor.headers = {"Referer": referer}
-        status, _, place = visitor.post("/act/rescore", form)
-        assert (status, place) == (303, link("", "/login", to=to, lost="1"))
-    assert "nothing was done" in visitor.get(place)
+        status, _, location = visitor.post("/act/rescore", form)
+        assert (status, location) == (303, link("", "/login", to=to, lost="1"))
+    assert "nothing was done" in visitor.get(location)
     assert changes.read(redis_client).changes == []
 
 
@@ -262,8 +262,8 @@ def test_action_after_the_end_of_the_session_is_reported_as_lost(closed: WebProc
 def test_login_does_not_redirect_to_foreign_addresses(closed: WebProcess, redis_client: redis.Redis, to: str) -> None:
     visitor = Visitor(closed)
     form = visitor.get("/login")
-    status, _, place = visitor.post("/login", form, token=TOKEN, to=to)
-    assert (status, place) == (303, "/")
+    status, _, location = visitor.post("/login", form, token=TOKEN, to=to)
+    assert (status, location) == (303, "/")
 
 
 def test_action_is_denied_and_logged_if_rights_cannot_be_checked(
@@ -290,7 +290,7 @@ def test_action_is_denied_and_logged_if_rights_cannot_be_checked(
         visitor = Visitor(page, **{"X-Forwarded-User": "ann"})
         assert visitor.post("/act/rescore", "", scorer=SAMPLE)[0] == 503
         [line] = [line for line in page.log.splitlines() if "act refused" in line]
-        assert all(word in line for word in ("ann", "rescore", SAMPLE))
+        assert all(expected_text in line for expected_text in ("ann", "rescore", SAMPLE))
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 

@@ -46,9 +46,9 @@ def test_api_responds_like_the_exporter(page: WebProcess, redis_client: redis.Re
 
 def test_api_client_authenticates_with_the_token(closed: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
-    answer = closed.get("/api/v1/summary")
-    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert answer.json()["title"] == "Not known"
+    response = closed.get("/api/v1/summary")
+    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+    assert response.json()["title"] == "Not known"
     assert closed.get("/openapi.json").status_code == 303
     wait_for(lambda: Client(closed.url, token=TOKEN).summary().clusters == 2, 10)
     # An API token opens no page, and is not logged.

@@ -60,8 +60,8 @@ def failing_fleet(client: redis.Redis) -> Fleet:
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
     fleet.cycle("worker02", outcome="error", stage="fetch", reason="bad_query", message=PROBE)
-    why = ConditionNotice(type="ConfigSynced", status="False", reason="MissingInterval", message=PROBE, since=1.0)
-    Notices(client).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
+    condition = ConditionNotice(type="ConfigSynced", status="False", reason="MissingInterval", message=PROBE, since=1.0)
+    Notices(client).tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
     Notices(client).tell_cluster(ClusterNotice(name="worker02", labels={CLUSTER_SET: "eu", "env": "prod"}))
     return fleet
 
@@ -311,8 +311,8 @@ def test_keyboard_shortcuts_work(page: WebProcess, browser: Browser, redis_clien
             browser_page.keyboard.press("ArrowRight")
             browser_page.keyboard.press("ArrowDown")
             second = browser_page.evaluate("document.activeElement.pathname || ''")
-            places = zip(first.split("/"), second.split("/"), strict=False)
-            return [before == after for before, after in places] == [True, True, False, True, False]
+            paired_segments = zip(first.split("/"), second.split("/"), strict=False)
+            return [before == after for before, after in paired_segments] == [True, True, False, True, False]
 
         wait_for(moves, 20, "the arrows to lead to another row and column", interval=0.5)
         browser_page.keyboard.press("?")
@@ -453,15 +453,15 @@ def many(client: redis.Redis, *, clusters: int, scorers: int) -> None:
             scorer = f"scorer-{number}"
             record = {"name": scorer, "score_name": f"score_{number}", "interval": 30, "validity": 86400}
             pipe.hset(keys.SCORERS, scorer, json.dumps(record))
-            for place, name in enumerate(names):
+            for index, name in enumerate(names):
                 entry = Entry(cluster=name, scorer=scorer, score_name=f"score_{number}", interval=30)
                 pipe.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
                 pipe.zadd(keys.DUE, {entry.pair: now + 30})
-                fields: dict[str, object] = {"last_success": now - place % 60, "valid_until": now + 80_000, "items": 1}
-                if number == 3 and place % 5 == 0:
+                fields: dict[str, object] = {"last_success": now - index % 60, "valid_until": now + 80_000, "items": 1}
+                if number == 3 and index % 5 == 0:
                     failure = {"run": "", "stage": "fetch", "reason": "bad_query", "message": "parse error", "at": now}
                     fields |= {"failing": 2, "failure": json.dumps(failure)}
-                row = {field: str(value) for field, value in {**fields, "value": place % 100}.items()}
+                row = {field: str(value) for field, value in {**fields, "value": index % 100}.items()}
                 pipe.hset(keys.ROWS, entry.pair, json.dumps(row))
         pipe.execute()
 

@@ -114,9 +114,9 @@ def test_api_server_decides_what_users_may_do(
         # them.
         runstore.keep(redis_client, [SAMPLE], comparison(time.time()))
         reader, _ = visitor(tokens["reader"])
-        for who, sees in ((viewer, False), (reader, True), (actor, False)):
-            html = who.get(f"/scorers/{SAMPLE}/backtests")
-            assert (who.status, "apps/web" in html, "3 of 9 decisions" in html) == (200, sees, sees)
+        for account, sees in ((viewer, False), (reader, True), (actor, False)):
+            html = account.get(f"/scorers/{SAMPLE}/backtests")
+            assert (account.status, "apps/web" in html, "3 of 9 decisions" in html) == (200, sees, sees)
             assert ("shown to those who may list them" in html) is not sees
 
         # A comparison started here has the Placements that prefer one of the two scores, whoever started it.
@@ -126,7 +126,7 @@ def test_api_server_decides_what_users_may_do(
             fleet.score(cluster, "other")
         control_plane.session().create(PLACEMENTS.path(namespace), placement("web"))
         form = actor.get(f"/act/compare?scorer={SAMPLE}")
-        status, text, place = actor.post("/act/compare", form, other="other", how="now")
+        status, text, location = actor.post("/act/compare", form, other="other", how="now")
         assert status == 303, text
         wait_for(lambda: not runstore.read(redis_client, "other")[0].is_running, 90, "the comparison")
         run = runstore.read(redis_client, "other")[0]
@@ -134,8 +134,8 @@ def test_api_server_decides_what_users_may_do(
         assert [(placement.namespace, placement.name) for placement in run.comparison.placements] == [
             (namespace, "web")
         ]
-        assert f"Placement {namespace}/web" in reader.get(place)
-        assert f"{namespace}/web" not in actor.get(place)
+        assert f"Placement {namespace}/web" in reader.get(location)
+        assert f"{namespace}/web" not in actor.get(location)
         assert viewer.post("/act/compare", secret, scorer=SAMPLE, other="other")[0] == 403
 
         nobody, _ = visitor(tokens["nobody"])

@@ -40,11 +40,11 @@ def fetch(page: WebProcess, path: str, *texts: str) -> str:
     and what else is on the page is read anew."""
 
     def page_with_texts() -> str:
-        answer = page.get(path)
-        assert answer.status_code == 200, answer.text
+        response = page.get(path)
+        assert response.status_code == 200, response.text
         for text in texts:
-            assert text in answer.text
-        return answer.text
+            assert text in response.text
+        return response.text
 
     return wait_for(page_with_texts, 20, f"{texts!r} on {path}")
 
@@ -196,9 +196,9 @@ def test_search_keeps_only_matching_results_in_memory(
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", results=results)
     monkeypatch.setattr(search, "PAGE_ROWS", 30)
-    answer = search.find(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
-    rows = answer["page"].rows
-    assert (len(rows), answer["page"].total, answer["looked"].read) == (30, 52, 52)
+    response = search.find(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
+    rows = response["page"].rows
+    assert (len(rows), response["page"].total, response["looked"].read) == (30, 52, 52)
     assert {len(row.score.results) for row in rows} == {1}
 
 
@@ -220,9 +220,9 @@ def test_search_reports_the_number_of_searched_pairs(
     sources = Sources(Reading(redis_client))
 
     def search_report(text: str) -> tuple[list[str], int, int]:
-        answer = search.find(sources, {}, {"q": text})
-        looked = answer["looked"]
-        return [row.cluster for row in answer["page"].rows], looked.read, looked.of
+        response = search.find(sources, {}, {"q": text})
+        looked = response["looked"]
+        return [row.cluster for row in response["page"].rows], looked.read, looked.of
 
     # The last of all pairs: its run says when it was due, and few are due then.
     wait_for(lambda: search_report(f"run:{run}") == (["edge9"], 1, 1), 20)
@@ -296,10 +296,10 @@ def test_invalid_cursor_is_refused(page: WebProcess, redis_client: redis.Redis) 
 def test_missing_page_is_reported_with_status_404(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     for path in ("/scorers/nothing", "/clusters/nothing", "/clusters/worker01/scorers/x", "/nothing"):
-        answer = page.get(path)
-        assert answer.status_code == 404
-        assert "There is no such" in answer.text
-        assert answer.headers["content-type"].startswith("text/html")
+        response = page.get(path)
+        assert response.status_code == 404
+        assert "There is no such" in response.text
+        assert response.headers["content-type"].startswith("text/html")
 
 
 PROBE = "\"'><script>alert(1)</script><!--e--><!--b live-->{{7*7}}"
@@ -345,10 +345,10 @@ def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) 
     fetch(page, f"/clusters/{there}", "&lt;img src=x")
     paths = (f"/scorers/{there}", f"/clusters/{there}/scorers/{there}", f"/find?q={there}", "/changes", "/parts")
     for path in ("/", *paths, "/parts?by=env", f"/parts?by={there}", f"/?set={there}", f"/changes?scorer={there}"):
-        answer = page.get(path)
-        assert answer.status_code == 200, path
-        assert "<img" not in answer.text, path
-        assert "49" not in re.findall(r"&gt;(\d+)", answer.text), path
+        response = page.get(path)
+        assert response.status_code == 200, path
+        assert "<img" not in response.text, path
+        assert "49" not in re.findall(r"&gt;(\d+)", response.text), path
 
 
 def test_runs_and_pages_link_to_flower_and_grafana(
@@ -356,12 +356,12 @@ def test_runs_and_pages_link_to_flower_and_grafana(
 ) -> None:
     run = new_run_id(time.time())
     good_fleet(redis_client).cycle("worker01", run=run)
-    places = {"web_flower_url": "https://flower.example/", "web_grafana_url": "https://grafana.example/d/1"}
-    with WebProcess(redis_server.url, tmp_path / "log", **places) as page:
+    url_settings = {"web_flower_url": "https://flower.example/", "web_grafana_url": "https://grafana.example/d/1"}
+    with WebProcess(redis_server.url, tmp_path / "log", **url_settings) as page:
         html = fetch(page, PAIR, run)
         assert f'href="https://flower.example/tasks?name=dsf.%20{run}"' in html
-        for place in places.values():
-            assert f'<a href="{place}" rel="noopener">' in html
+        for external_url in url_settings.values():
+            assert f'<a href="{external_url}" rel="noopener">' in html
         assert page.terminate() == 0
 
 
@@ -370,10 +370,10 @@ def test_pages_load_no_foreign_resources(page: WebProcess, redis_client: redis.R
     html = fetch(page, "/", "All 2 scores")
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]*)"', html)
     assert len(loaded) == 3
-    for place in loaded:
-        answer = page.get(place)
-        assert answer.status_code == 200, place
-        assert "immutable" in answer.headers["cache-control"]
+    for resource_path in loaded:
+        response = page.get(resource_path)
+        assert response.status_code == 200, resource_path
+        assert "immutable" in response.headers["cache-control"]
     assert " style=" not in html
     assert not re.search(r"<[^>]* on\w+=", html)
 
@@ -385,18 +385,18 @@ def test_pages_work_behind_a_prefix(
     folder = tmp_path_factory.mktemp("prefixed")
     with WebProcess(redis_server.url, folder / "log", web_root_path="/dsf") as prefixed:
         html = fetch(prefixed, "/dsf/", "All 2 scores")
-        places = re.findall(r'(?:href|src|action)="(/[^"]*)"', html)
-        assert places
-        assert all(place.startswith("/dsf/") for place in places)
-        assert all(prefixed.get(place.partition("#")[0]).status_code == 200 for place in places)
+        links = re.findall(r'(?:href|src|action)="(/[^"]*)"', html)
+        assert links
+        assert all(link.startswith("/dsf/") for link in links)
+        assert all(prefixed.get(link.partition("#")[0]).status_code == 200 for link in links)
 
 
 def test_address_with_an_extra_slash_does_not_redirect(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     for path in ("/plans/", "/scorers/", "/api/v1/summary/"):
-        answer = page.get(path)
-        assert answer.status_code == 404
-        assert "location" not in answer.headers
+        response = page.get(path)
+        assert response.status_code == 404
+        assert "location" not in response.headers
 
 
 def test_prefix_may_not_be_an_address_of_the_page(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -404,8 +404,8 @@ def test_prefix_may_not_be_an_address_of_the_page(page: WebProcess, redis_client
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores are fresh") + page.get("/docs").text
     described = list(page.get("/openapi.json").json()["paths"])
-    places = [*re.findall(r'(?:href|src|action)="(/[^"]*)"', html), *described, *(v.path for v in all_views(VIEWS))]
-    begins = {re.split("[/?#]", place)[1] for place in places} - {""}
+    addresses = [*re.findall(r'(?:href|src|action)="(/[^"]*)"', html), *described, *(v.path for v in all_views(VIEWS))]
+    begins = {re.split("[/?#]", address)[1] for address in addresses} - {""}
     assert begins >= {"scorers", "static", "api", "placements"}
     assert begins <= own_segments()
 
@@ -454,8 +454,8 @@ def test_settings_are_shown_with_their_origin(
         r'data-name="Setting">([^<]*)</th>.*?<code>([^<]*)</code>.*?class="mark">([^<]*)</span>(.*?)</td>', html
     )
     settings = {
-        unescape(name): (unescape(value), origin, unescape(re.sub("<[^>]*>", "", rest)).strip())
-        for name, value, origin, rest in rows
+        unescape(name): (unescape(value), origin, unescape(re.sub("<[^>]*>", "", explanation)).strip())
+        for name, value, origin, explanation in rows
     }
     assert settings["query"] == ("up", "/config", "")
     assert settings["scoring path"] == ("/mine", "spec", "")
@@ -477,10 +477,10 @@ def test_settings_are_shown_with_their_origin(
 def test_scorer_that_could_not_run_shows_its_condition(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     notices = Notices(redis_client)
-    why = ConditionNotice(
+    condition = ConditionNotice(
         type="ConfigSynced", status="False", reason="MissingInterval", message=f"no interval {PROBE}", since=1.0
     )
-    notices.tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
+    notices.tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
     notices.tell_cluster(ClusterNotice(name="worker01", labels={"env": PROBE}, absent={STATIC: f"masked {PROBE}"}))
     html = fetch(page, "/", "broken could not run yet")
     assert "MissingInterval" in html
@@ -499,8 +499,8 @@ def test_fleet_is_grouped_by_cluster_set_and_label(page: WebProcess, redis_clien
         Notices(redis_client).tell_cluster(ClusterNotice(name=cluster, labels=labels))
     html = fetch(page, "/parts", "1 failing", ">us east</a>", ">eu</a>")
     assert html.index(">us east</a>") < html.index(">eu</a>")
-    [place] = re.findall(r'href="([^"]*)">us east</a>', html)
-    await_pairs(page, unescape(place), ["worker02"], "1 pair ")
+    [region_link] = re.findall(r'href="([^"]*)">us east</a>', html)
+    await_pairs(page, unescape(region_link), ["worker02"], "1 pair ")
     assert 'href="/?set=eu#choose"' in html
     await_pairs(page, "/?label=env%3Dp*&set=eu", ["worker01"], "1 cluster;")
     await_pairs(page, "/?set=asia", [], "0 clusters;")
@@ -515,8 +515,8 @@ def test_fleet_is_grouped_by_cluster_set_and_label(page: WebProcess, redis_clien
         html = fetch(page, f"/parts{by}", ">EU</a>", ">eu</a>")
         assert name in html
         for region, cluster in (("EU", "worker01"), ("eu", "worker02")):
-            [place] = re.findall(rf'href="([^"]*)">{region}</a>', html)
-            await_pairs(page, unescape(place), [cluster], "1 pair ")
+            [region_link] = re.findall(rf'href="([^"]*)">{region}</a>', html)
+            await_pairs(page, unescape(region_link), [cluster], "1 pair ")
     fetch(page, "/?set=EU", "1 cluster;")
     fetch(page, "/find?q=LABEL:Zone=E*+cluster:WORKER*", "1 pair ")
 

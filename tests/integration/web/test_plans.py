@@ -27,7 +27,7 @@ def column(cluster: str, *blocks: dict[str, Any]) -> dict[str, Any]:
     return {"cluster": cluster, "blocks": list(blocks), **policy}
 
 
-def comparison(namespace: str = "apps", words: str = XSS, **overrides: Any) -> PlanComparison:
+def comparison(namespace: str = "apps", text: str = XSS, **overrides: Any) -> PlanComparison:
     clusters = [
         {
             "cluster": "worker01",
@@ -42,13 +42,25 @@ def comparison(namespace: str = "apps", words: str = XSS, **overrides: Any) -> P
             "changes": True,
         },
     ]
-    place = {"cluster": "worker01", "device": "half", "replicas": 1, "score": 10.0}
-    better = {**place, "cluster": "worker02", "score": 90.0}
+    current_placement = {"cluster": "worker01", "device": "half", "replicas": 1, "score": 10.0}
+    better = {**current_placement, "cluster": "worker02", "score": 90.0}
     moves = [
-        {"workload": "a", "change": "moves", "now": [place], "proposed": [better], "why": f"scores 80 less {words}"},
-        {"workload": "b", "change": "stays", "now": [place], "proposed": [place], "next_best": "worker02 with all (7)"},
+        {
+            "workload": "a",
+            "change": "moves",
+            "now": [current_placement],
+            "proposed": [better],
+            "why": f"scores 80 less {text}",
+        },
+        {
+            "workload": "b",
+            "change": "stays",
+            "now": [current_placement],
+            "proposed": [current_placement],
+            "next_best": "worker02 with all (7)",
+        },
     ]
-    report = {"namespace": namespace, "plan_id": "0123", "applied": False, "gap": 0.0, "warnings": [words]}
+    report = {"namespace": namespace, "plan_id": "0123", "applied": False, "gap": 0.0, "warnings": [text]}
     plan_fields = {"score_now": 70.0, "score_proposed": 150.0, "clusters": clusters, "moves": moves}
     return PlanComparison.model_validate({"at": time.time(), "status": "Optimal", **report, **plan_fields, **overrides})
 
@@ -75,7 +87,7 @@ def test_proposal_is_shown_beside_the_plan_in_force(page: WebProcess, redis_clie
 
 
 def test_axe_finds_nothing_on_plans(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
-    remember(redis_client, comparison(words="where it runs now", warnings=[]))
+    remember(redis_client, comparison(text="where it runs now", warnings=[]))
     with Tab(browser, page.url) as tab:
         expect(tab.open("/plans").locator("h1")).to_contain_text("Plan of apps")
         tab.picture("plan")

@@ -24,8 +24,8 @@ def test_unchanged_page_is_answered_with_status_304(page: WebProcess, redis_clie
     fleet.failure("worker01", message="another text")
 
     def changed() -> bool:
-        answer = page.get(PAIR, **{"If-None-Match": tag})
-        return answer.status_code == 200 and "another text" in answer.text and answer.headers["etag"] != tag
+        response = page.get(PAIR, **{"If-None-Match": tag})
+        return response.status_code == 200 and "another text" in response.text and response.headers["etag"] != tag
 
     wait_for(changed, 20, "the change to be polled")
 

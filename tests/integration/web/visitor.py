@@ -19,15 +19,15 @@ class Visitor:
 
     def get(self, path: str) -> str:
         """The text of a page."""
-        answer = self.page.request("GET", path, cookies=self.cookies, headers=self.headers)
-        self.cookies.update(answer.cookies.get_dict())
-        self.status = answer.status_code
-        return answer.text
+        response = self.page.request("GET", path, cookies=self.cookies, headers=self.headers)
+        self.cookies.update(response.cookies.get_dict())
+        self.status = response.status_code
+        return response.text
 
     def post(self, path: str, html: str, **fields: str) -> tuple[int, str, str]:
         """Send the form of a page with these fields; status, text and where it leads to."""
         hidden = dict(re.findall(r'name="(\w+)" value="([^"]*)"', html))
         data = {**hidden, **fields}
-        answer = self.page.request("POST", path, data=data, cookies=self.cookies, headers=self.headers)
-        self.cookies.update(answer.cookies.get_dict())
-        return answer.status_code, answer.text, answer.headers.get("location", "")
+        response = self.page.request("POST", path, data=data, cookies=self.cookies, headers=self.headers)
+        self.cookies.update(response.cookies.get_dict())
+        return response.status_code, response.text, response.headers.get("location", "")

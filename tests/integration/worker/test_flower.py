@@ -196,11 +196,11 @@ def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
         "/api/tasks": "default-src 'none'; sandbox",
         "/metrics": "default-src 'none'; sandbox",
     }.items():
-        answer = flower.get(path)
-        assert answer.status_code == 200, path
-        assert policy in answer.headers["Content-Security-Policy"], path
-        assert "connect-src *" not in answer.headers["Content-Security-Policy"]
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        response = flower.get(path)
+        assert response.status_code == 200, path
+        assert policy in response.headers["Content-Security-Policy"], path
+        assert "connect-src *" not in response.headers["Content-Security-Policy"]
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert "<script>alert(1)" not in flower.get("/task/0f").text
 
 
@@ -229,8 +229,8 @@ def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str
             wait_for(functools.partial(is_ready, url), 60, f"Flower to answer on {address}")
             assert requests.get(f"{url}/metrics", timeout=300).status_code == 401
             assert requests.get(f"{url}/metrics", timeout=300, auth=("admin", "guess")).status_code == 401
-            answer = requests.get(f"{url}/metrics", timeout=300, auth=("admin", "secret"))
-            assert (answer.status_code, "# HELP" in answer.text) == (200, True)
+            response = requests.get(f"{url}/metrics", timeout=300, auth=("admin", "secret"))
+            assert (response.status_code, "# HELP" in response.text) == (200, True)
     finally:
         child.kill()
 

@@ -41,13 +41,13 @@ class Bed:
     def url(self, user: str) -> str:
         return f"redis://{user}:secret@127.0.0.1:{self.server.port}/0"
 
-    def celery(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def celery(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
         environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": self.url("dsf-operator")}
-        return forked.celery(words, environment)
+        return forked.celery(arguments, environment)
 
-    def inspect(self, *words: str) -> Any:
-        process = self.celery("inspect", *words, "--json", *PATIENT)
+    def inspect(self, *arguments: str) -> Any:
+        process = self.celery("inspect", *arguments, "--json", *PATIENT)
         assert process.returncode == 0, process.stdout + process.stderr
         return json.loads(process.stdout)[WORKER]
 

@@ -18,26 +18,26 @@ from tests.node.lab import clusters, folders, host, network, standins
 from tests.node.lab.command import CannotRunError, LabError, say
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Do what the words say."""
-    verb, rest = (words[0], words[1:]) if words else ("--help", [])
+    verb, verb_arguments = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if verb == "up":
         with clusters.lock():
             clusters.prepare()
             folders.KEPT.touch()
-            clusters.up(*rest)
+            clusters.up(*verb_arguments)
         say("ready; `scripts/node shell` to look around, `scripts/node down` to end it")
-    elif verb == "down" and not rest:
+    elif verb == "down" and not verb_arguments:
         with clusters.lock():
             clusters.down()
     elif verb == "can":
-        if why := host.reason_against():
-            raise CannotRunError(why)
+        if obstacle := host.reason_against():
+            raise CannotRunError(obstacle)
     elif verb == "shell":
-        command = [*network.inside(network.LAN), *(rest or [os.environ.get("SHELL", "/bin/bash")])]
+        command = [*network.inside(network.LAN), *(verb_arguments or [os.environ.get("SHELL", "/bin/bash")])]
         os.execvpe(command[0], command, standins.environment())
-    elif verb == "stand-in" and rest and rest[0] in standins.STAND_INS:
-        standins.STAND_INS[rest[0]](rest[1:])
+    elif verb == "stand-in" and verb_arguments and verb_arguments[0] in standins.STAND_INS:
+        standins.STAND_INS[verb_arguments[0]](verb_arguments[1:])
     else:
         print(__doc__, end="")
         raise SystemExit(0 if verb in ("-h", "--help") else 2)

@@ -96,7 +96,7 @@ class Cluster:
     def command(self, *arguments: str | Path) -> list[str]:
         """kubectl's command line."""
         kubectl = [self.programs / "kubectl", "--kubeconfig", self.kubeconfig, "--cache-dir", self.run / "kubectl"]
-        return [*network.inside(network.LAN), *(str(word) for word in [*kubectl, *arguments])]
+        return [*network.inside(network.LAN), *(str(argument) for argument in [*kubectl, *arguments])]
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None, timeout: float = 120) -> str:
         """Run kubectl and return its output. Raises LabError when it fails."""
@@ -109,13 +109,13 @@ class Cluster:
 
     def get(self, *arguments: str) -> dict[str, Any]:
         """An object, or a list of them."""
-        answer: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        return answer
+        response: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return response
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
         """The objects of a list."""
-        answer: list[dict[str, Any]] = self.get(*arguments)["items"]
-        return answer
+        response: list[dict[str, Any]] = self.get(*arguments)["items"]
+        return response
 
     def apply(self, *manifests: Path | dict[str, Any]) -> None:
         """Server-side, files and folders or objects."""
@@ -130,8 +130,8 @@ class Cluster:
         traces += [f"process {pid}" for pid in self.node.processes()]
         tops = (str(self.state), str(self.run))
         traces += [line for line in Path("/proc/mounts").read_text().splitlines() if any(top in line for top in tops)]
-        places = [self.state, self.run, Path("/run/netns", self.namespace), *self.node.cgroups()]
-        return traces + [str(place) for place in places if place.exists()]
+        paths = [self.state, self.run, Path("/run/netns", self.namespace), *self.node.cgroups()]
+        return traces + [str(path) for path in paths if path.exists()]
 
     # --- parts -----------------------------------------------------------------------------------------------------
 

@@ -26,23 +26,23 @@ def run(*command: str | Path, stdin: str | None = None, timeout: float = 120, lo
 
     With `log` everything that it prints goes to that file, and nothing is returned.
     """
-    words = [str(word) for word in command]
+    arguments = [str(argument) for argument in command]
     if log is not None:
         with log.open("w") as output:
             process = subprocess.run(
-                words, input=stdin, stdout=output, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
+                arguments, input=stdin, stdout=output, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False
             )
         printed = log.read_text(errors="replace")
     else:
-        process = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+        process = subprocess.run(arguments, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
         printed = process.stdout + process.stderr
     if process.returncode:
         where = f" (all of it: {log})" if log else ""
-        raise LabError(f"{' '.join(words)[:300]}: exit code {process.returncode}{where}\n{printed.strip()[-2000:]}")
+        raise LabError(f"{' '.join(arguments)[:300]}: exit code {process.returncode}{where}\n{printed.strip()[-2000:]}")
     return process.stdout if log is None else ""
 
 
 def succeeds(*command: str | Path) -> bool:
     """Whether the command ends with 0; what it prints is for nobody."""
-    words: Sequence[str] = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, timeout=300, check=False).returncode == 0
+    arguments: Sequence[str] = [str(argument) for argument in command]
+    return subprocess.run(arguments, capture_output=True, timeout=300, check=False).returncode == 0

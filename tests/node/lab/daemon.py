@@ -41,7 +41,7 @@ class Daemon:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             process = subprocess.Popen(
-                [*inside(namespace), *(str(word) for word in command)],
+                [*inside(namespace), *(str(argument) for argument in command)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

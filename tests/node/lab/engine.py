@@ -65,14 +65,14 @@ def stop() -> None:
 
 def docker(*arguments: str | Path) -> list[str]:
     """The command line of its client."""
-    return [_client(), f"--host=unix://{SOCKET}", *(str(word) for word in arguments)]
+    return [_client(), f"--host=unix://{SOCKET}", *(str(argument) for argument in arguments)]
 
 
 @functools.cache
 def _client() -> str:
     """The engine's own client, also where a stand-in of the same name comes first on PATH."""
-    places = [place for place in os.environ["PATH"].split(":") if place != str(folders.RUN / "bin")]
-    return shutil.which("docker", path=":".join(places)) or "docker"
+    path_folders = [folder for folder in os.environ["PATH"].split(":") if folder != str(folders.RUN / "bin")]
+    return shutil.which("docker", path=":".join(path_folders)) or "docker"
 
 
 def build(context: Path, tag: str, *options: str | Path) -> None:

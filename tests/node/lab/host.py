@@ -34,8 +34,8 @@ def reason_against() -> str:
 
 def prepare() -> None:
     """Install missing packages, load modules and raise limits. Raises CannotRunError."""
-    if why := reason_against():
-        raise CannotRunError(why)
+    if obstacle := reason_against():
+        raise CannotRunError(obstacle)
     install()
     limit = Path("/proc/sys/fs/inotify/max_user_instances")
     if int(limit.read_text()) < _INOTIFY:

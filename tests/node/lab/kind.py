@@ -34,7 +34,7 @@ class KindCluster(Cluster):
 
     def command(self, *arguments: str | Path) -> list[str]:
         """kubectl's command line."""
-        return ["kubectl", "--context", f"kind-{self.name}", *(str(word) for word in arguments)]
+        return ["kubectl", "--context", f"kind-{self.name}", *(str(argument) for argument in arguments)]
 
     def traces(self) -> list[str]:
         """Its container, if it is there."""

@@ -268,8 +268,8 @@ class NodeRuntime:
         """The processes that hold this node's containers."""
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                if words[0].endswith(b"containerd-shim-runc-v2") and str(self.socket).encode() in words:
+                command_line = (folder / "cmdline").read_bytes().split(b"\0")
+                if command_line[0].endswith(b"containerd-shim-runc-v2") and str(self.socket).encode() in command_line:
                     yield int(folder.name)
 
     def _remove_cgroups(self) -> None:
@@ -286,9 +286,9 @@ class NodeRuntime:
 
 def unmount_below(*tops: Path) -> None:
     """Every mount below these folders, the inner ones first."""
-    places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for place in sorted((p for p in places if any(p.startswith(f"{top}/") for top in tops)), reverse=True):
-        succeeds("umount", "--lazy", place)
+    mount_points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount_point in sorted((p for p in mount_points if any(p.startswith(f"{top}/") for top in tops)), reverse=True):
+        succeeds("umount", "--lazy", mount_point)
 
 
 def _write_toml(path: Path, config: dict[str, Any]) -> None:

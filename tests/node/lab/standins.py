@@ -19,14 +19,14 @@ from tests.node.lab.command import LabError, run
 _TOKEN = "clusteradm join --hub-token played --hub-apiserver played --cluster-name <cluster_name>"
 
 
-def kind(words: list[str]) -> None:
+def kind(command_line: list[str]) -> None:
     """kind create cluster | load docker-image | delete clusters."""
     parser = argparse.ArgumentParser(prog="kind")
     parser.add_argument("verb", choices=["create", "load", "delete"])
     parser.add_argument("what", choices=["cluster", "clusters", "docker-image"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--name", default="kind")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(command_line)
     match arguments.verb, arguments.what:
         case "create", "cluster":
             clusters.up(arguments.name)
@@ -35,10 +35,10 @@ def kind(words: list[str]) -> None:
         case "delete", "clusters":
             clusters.down(*arguments.rest)
         case _:
-            raise LabError(f"kind {' '.join(words)}: not known here")
+            raise LabError(f"kind {' '.join(command_line)}: not known here")
 
 
-def clusteradm(words: list[str]) -> None:
+def clusteradm(command_line: list[str]) -> None:
     """clusteradm init | get token | join | accept."""
     parser = argparse.ArgumentParser(prog="clusteradm")
     parser.add_argument("verb", choices=["init", "get", "join", "accept"])
@@ -50,7 +50,7 @@ def clusteradm(words: list[str]) -> None:
         parser.add_argument(option)
     for flag in ("--wait", "--force-internal-endpoint-lookup"):
         parser.add_argument(flag, action="store_true")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(command_line)
     where = clusters.cluster(arguments.context.removeprefix("kind-"))
     match arguments.verb, arguments.what:
         case "init", None:
@@ -62,21 +62,21 @@ def clusteradm(words: list[str]) -> None:
         case "accept", None:
             ocm.accept(where, *arguments.clusters.split(","))
         case _:
-            raise LabError(f"clusteradm {' '.join(words)}: not known here")
+            raise LabError(f"clusteradm {' '.join(command_line)}: not known here")
 
 
-def docker(words: list[str]) -> None:
+def docker(command_line: list[str]) -> None:
     """docker build, with the machine's network; tags and ids of images; `docker inspect` of a node that kind would run
     as a container."""
-    if words[:1] == ["build"]:
-        os.execvp("env", ["env", "DOCKER_BUILDKIT=0", *engine.docker("build", "--network=host", *words[1:])])
-    if words[:1] == ["tag"] or words[:2] == ["image", "inspect"]:
-        command = engine.docker(*words)
+    if command_line[:1] == ["build"]:
+        os.execvp("env", ["env", "DOCKER_BUILDKIT=0", *engine.docker("build", "--network=host", *command_line[1:])])
+    if command_line[:1] == ["tag"] or command_line[:2] == ["image", "inspect"]:
+        command = engine.docker(*command_line)
         os.execvp(command[0], command)
-    if words[:1] == ["inspect"] and words[-1].endswith("-control-plane"):
-        print(clusters.cluster(words[-1].removesuffix("-control-plane")).address)
+    if command_line[:1] == ["inspect"] and command_line[-1].endswith("-control-plane"):
+        print(clusters.cluster(command_line[-1].removesuffix("-control-plane")).address)
         return
-    raise LabError(f"docker {' '.join(words)}: not known here")
+    raise LabError(f"docker {' '.join(command_line)}: not known here")
 
 
 STAND_INS: dict[str, Callable[[list[str]], None]] = {"kind": kind, "clusteradm": clusteradm, "docker": docker}

@@ -113,7 +113,7 @@ def test_embedded_redis_is_private_to_its_user(supervisor: Supervisor, tmp_path:
         assert (folder / name).stat().st_mode & 0o077 == 0
     assert folder.stat().st_mode & 0o077 == 0
     # The password is not in the command line, which everybody can read, and connections need it.
-    assert all(password not in word for word in server.program().command)
+    assert all(password not in argument for argument in server.program().command)
     with redis.Redis.from_url(server.address) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
 

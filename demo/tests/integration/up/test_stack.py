@@ -58,9 +58,9 @@ def test_refused_password_is_reported_once_per_occurrence(
         redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">changed")
         follow_anew()
         follow_anew()
-        (words,) = messages
-        assert "refuses user or password" in words
-        assert "sesame" not in words
+        (message,) = messages
+        assert "refuses user or password" in message
+        assert "sesame" not in message
         redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">sesame")
         follow_anew()
         redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">changed")

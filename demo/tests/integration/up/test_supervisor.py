@@ -222,8 +222,8 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("look", [Supervisor.check, lambda supervisor: supervisor.wait_ready(10, "child")])
-def test_signal_during_object_deletion_ends_the_block(tmp_path: Path, look: Callable[[Supervisor], None]) -> None:
+@pytest.mark.parametrize("poll", [Supervisor.check, lambda supervisor: supervisor.wait_ready(10, "child")])
+def test_signal_during_object_deletion_ends_the_block(tmp_path: Path, poll: Callable[[Supervisor], None]) -> None:
     class Deleted:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -232,7 +232,7 @@ def test_signal_during_object_deletion_ends_the_block(tmp_path: Path, look: Call
         with supervising(tmp_path, lambda _: None) as supervisor:
             supervisor.start(python("child", SLEEP))
             Deleted()
-            look(supervisor)
+            poll(supervisor)
             pytest.fail("the signal did not end the block")
 
     with pytest.raises(KeyboardInterrupt):

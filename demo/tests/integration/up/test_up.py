@@ -144,7 +144,7 @@ def test_unreachable_redis_is_reported_without_its_password(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "expected_text"),
     [
         (("--manifests", "/nonexistent"), "does not exist"),
         (("--manifests", ".", "--backend", "kube"), "kube"),
@@ -157,18 +157,18 @@ def test_unreachable_redis_is_reported_without_its_password(
         (("--manifests", ".", "--redis-url-file", sys.executable), "not text"),
     ],
 )
-def test_up_refuses_wrong_usage(arguments: tuple[str, ...], word: str) -> None:
+def test_up_refuses_wrong_usage(arguments: tuple[str, ...], expected_text: str) -> None:
     result = commandline.dsf("up", *arguments)
     assert result.exit_code == 2
     assert isinstance(result.exception, SystemExit)
-    assert word in " ".join(result.stderr.split())
+    assert expected_text in " ".join(result.stderr.split())
     assert "secret" not in result.stderr
 
 
 def test_demo_reads_the_same_redis_url_file(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("redis://:secret@[y")
-    for options, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
+    for options, expected_text in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
         result = commandline.dsf("demo", "--redis-url-file", str(tmp_path / "url"), *options)
         assert result.exit_code == 2
-        assert word in " ".join(result.stderr.split())
+        assert expected_text in " ".join(result.stderr.split())
         assert "secret" not in result.stderr

@@ -99,8 +99,8 @@ class HubWorld:
         environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
         if clock:
             environment |= {"PYTHONPATH": f"{_OFF_CLOCK}{os.pathsep}{_ROOT}", "OFF_CLOCK": str(clock)}
-        ours = child_environment(**values)
-        environment |= {name: value for name, value in ours.items() if name.startswith(ENV_PREFIX)}
+        dsf_variables = child_environment(**values)
+        environment |= {name: value for name, value in dsf_variables.items() if name.startswith(ENV_PREFIX)}
         log = self._logs / f"{target}-{len(self._processes)}.log"
         command = [sys.executable, "-m", "dsf.hub"]
         # A shifted clock needs a new interpreter.
@@ -158,7 +158,7 @@ class HubWorld:
     def items(self, resource: Resource) -> list[dict[str, Any]]:
         """All objects of a kind."""
 
-        def answer() -> dict[str, Any]:
+        def response() -> dict[str, Any]:
             try:
                 return self.session.get(resource.path())
             except ApiServerError as error:
@@ -167,7 +167,7 @@ class HubWorld:
                     raise
                 return {}
 
-        items: list[dict[str, Any]] = wait_for(answer, 10)["items"]
+        items: list[dict[str, Any]] = wait_for(response, 10)["items"]
         return items
 
     def work(self, cluster: str) -> dict[str, Any] | None:
@@ -285,6 +285,6 @@ def addon(cluster: str) -> dict[str, Any]:
     }
 
 
-def has_logged(log: Path, *words: str) -> bool:
+def has_logged(log: Path, *texts: str) -> bool:
     """Whether a line of a log has all of these words."""
-    return any(all(word in line for word in words) for line in log.read_text().splitlines())
+    return any(all(text in line for text in texts) for line in log.read_text().splitlines())

@@ -118,7 +118,7 @@ def test_check_of_a_running_upstream_hub_names_blocking_objects(world: HubWorld)
     result = dsf("migrate", "--check", "--kubeconfig", str(world.plane.kubeconfig), "-n", world.namespace, "-o", "json")
     assert result.exit_code == 1
     # Blocking findings come first.
-    findings = {each["object"]: each for each in reversed(json.loads(result.stdout)["findings"])}
+    findings = {finding["object"]: finding for finding in reversed(json.loads(result.stdout)["findings"])}
     assert findings[f"DynamicScorer {elsewhere}/away"]["severity"] == "stops"
     assert "its masks are lost" in findings[f"DynamicScoringConfig {elsewhere}/dynamic-scoring-config"]["message"]
     assert findings[f"AddOnPlacementScore {cluster}/gone"]["severity"] == "change"

@@ -72,8 +72,8 @@ def test_unwritable_cluster_does_not_delay_other_clusters(world: HubWorld, api: 
         }
         world.session.create(MANAGED_CLUSTERS.path(), body)
     world.until(lambda: has_logged(hub.log, "reconciliation failed", 'namespaces "nowhere-9" not found'), 5)
-    good = world.plane.cluster()
-    world.until(lambda: world.delivered_scorers(good) == ["cpu-scorer"], 3)
+    writable_cluster = world.plane.cluster()
+    world.until(lambda: world.delivered_scorers(writable_cluster) == ["cpu-scorer"], 3)
     world.until(lambda: world.condition("Distributed") == ("False", "Distributing"), 3)
     # The text is that of the first one, so that the status is written once.
     world.until(lambda: "nowhere-0: PATCH " in world.told_by("Distributed")[2], 3)

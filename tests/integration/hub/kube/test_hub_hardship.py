@@ -134,7 +134,7 @@ def test_conflicting_writers_are_overwritten(world: HubWorld, api: ScriptedServe
         assert world.send(name, 1) == "ok"
     world.until(lambda: world.scores() == {storm: [1], masked: [1]}, 20)
     work = MANIFEST_WORKS.path(storm, MANIFESTWORK_NAME)
-    good = world.session.get(work)["spec"]
+    original_spec = world.session.get(work)["spec"]
     scorer = DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer")
 
     def edit(number: int) -> None:
@@ -157,7 +157,7 @@ def test_conflicting_writers_are_overwritten(world: HubWorld, api: ScriptedServe
         assert world.send(storm, 2) == "ok"
         world.until(lambda: edits[0] > 30, 20)
     world.until(lambda: world.score(storm) == [2], 5)
-    world.until(lambda: world.session.get(work)["spec"] == good, 5)
+    world.until(lambda: world.session.get(work)["spec"] == original_spec, 5)
     world.until(lambda: world.status().get("healthStatus") == "Active", 5)
     expected_conditions = {"Healthy": "True", "ConfigSynced": "True", "Scoring": "True"}
     world.until(lambda: {kind: world.condition(kind)[0] for kind in expected_conditions} == expected_conditions, 5)

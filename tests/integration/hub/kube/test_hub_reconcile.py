@@ -92,18 +92,18 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
         return status_report
 
     assert not running.until(report).ok
-    bad = {
+    invalid_authentication = {
         "apiVersion": API_VERSION,
         "kind": "ScoringAuthentication",
         "metadata": {"name": "thanos", "namespace": running.namespace},
         "spec": {"allowedHosts": ["prometheus.test"], "headers": twice},
     }
-    running.apply(bad)
+    running.apply(invalid_authentication)
     auth_by_reference = {"headers": None, "authenticationRef": {"name": "thanos"}}
     running.session.merge(path, {"spec": {"source": {"auth": auth_by_reference}}})
     running.until(lambda: running.condition("ConfigSynced") == ("False", "InvalidAuthentication"), 10)
     assert "'thanos' has mistakes: spec: headers: a name is there twice" in running.told_by("ConfigSynced")[2]
-    running.apply({**bad, "spec": {"allowedHosts": ["prometheus.test"], "headers": twice[:1]}})
+    running.apply({**invalid_authentication, "spec": {"allowedHosts": ["prometheus.test"], "headers": twice[:1]}})
     running.until(lambda: running.condition("ConfigSynced") == ("True", "Synced"), 10)
     running.until(lambda: running.delivered_scorers(cluster) == ["cpu-scorer"], 10)
 
@@ -140,14 +140,19 @@ def test_added_and_removed_clusters_are_followed_and_edited_works_repaired_at_on
     assert running.work(waiting) is None
     for work in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
         path = MANIFEST_WORKS.path(other, work)
-        good = running.session.get(path)["spec"]
+        original_spec = running.session.get(path)["spec"]
         running.session.merge(path, {"spec": {"workload": {"manifests": []}}})
-        running.until(lambda path=path, good=good: running.session.get(path)["spec"] == good, 30)
+        running.until(
+            lambda path=path, expected_spec=original_spec: running.session.get(path)["spec"] == expected_spec, 30
+        )
         running.session.merge(path, {"metadata": {"labels": None}})
         running.until(lambda path=path: running.session.get(path)["metadata"].get("labels"), 30)
         running.session.delete(path)
         running.until(
-            lambda work=work, good=good: (running.object(MANIFEST_WORKS, other, work) or {}).get("spec") == good, 3
+            lambda work=work, expected_spec=original_spec: (
+                (running.object(MANIFEST_WORKS, other, work) or {}).get("spec") == expected_spec
+            ),
+            3,
         )
     path = MANAGED_CLUSTERS.path(name=waiting)
     running.session.merge(path, {"spec": {"hubAcceptsClient": True}})

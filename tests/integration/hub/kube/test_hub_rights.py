@@ -30,17 +30,17 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     [cluster] = world.setup(api.url, "one")
     limited = world.plane.service_account(world.namespace, "hub", without(HUB, "works", verbs="get list watch"))
     hub = world.hub(kubeconfig=limited)
-    words = (
+    expected_message = (
         'cannot patch resource "manifestworks" in API group "work.open-cluster-management.io" '
         f'in the namespace "{cluster}"'
     )
 
     world.until(lambda: world.condition("Distributed") == ("False", "DistributionRefused"), 20)
-    assert words in world.told_by("Distributed")[2]
-    world.until(lambda: has_logged(hub.log, "reconciliation failed", words))
+    assert expected_message in world.told_by("Distributed")[2]
+    world.until(lambda: has_logged(hub.log, "reconciliation failed", expected_message))
     world.until(lambda: world.events("DistributionRefused"), 5)
     described = world.plane.kubectl("describe", "dscorer", "cpu-scorer", "-n", world.namespace)
-    assert words in described[described.index("Events:") :]
+    assert expected_message in described[described.index("Events:") :]
 
     # Granted: it is not waited for a look at everything, which is ten minutes away.
     world.plane.set_rules(world.namespace, "hub", list(HUB.values()))
@@ -52,10 +52,10 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     world.results()
     assert world.send(cluster, 42) == "ok"
     world.until(lambda: world.condition("Scoring") == ("False", "ScoresNotWritten"), 20)
-    words = 'cannot patch resource "addonplacementscores/status"'
+    expected_message = 'cannot patch resource "addonplacementscores/status"'
     assert f"1 of 1 scores cannot be written; {cluster}: " in world.told_by("Scoring")[2]
-    assert words in world.told_by("Scoring")[2]
-    world.until(lambda: has_logged(hub.log, "score not written", words))
+    assert expected_message in world.told_by("Scoring")[2]
+    world.until(lambda: has_logged(hub.log, "score not written", expected_message))
     world.until(lambda: world.events("ScoresNotWritten"), 5)
     world.plane.set_rules(world.namespace, "hub", list(HUB.values()))
     world.until(lambda: world.score(cluster) == [42], 20)

@@ -108,12 +108,12 @@ class Server:
         if "manifestworks" not in path:
             return {"items": []}
         self.queries.append(query)
-        place = int(query.get("continue", "0"))
+        offset = int(query.get("continue", "0"))
         matching_works = [
             work for work in self.works if query["fieldSelector"] == f"metadata.name={work['metadata']['name']}"
         ]
-        next_page = str(place + 1) if place + 1 < len(matching_works) else ""
-        return {"items": matching_works[place : place + 1], "metadata": {"continue": next_page}}
+        next_page = str(offset + 1) if offset + 1 < len(matching_works) else ""
+        return {"items": matching_works[offset : offset + 1], "metadata": {"continue": next_page}}
 
     def delete(self, path: str, *, uid: str) -> None:
         self._fail()

@@ -18,8 +18,8 @@ def test_processes_are_denied_nothing_with_their_own_users(fleet: Fleet) -> None
     assert "dynamic_scoring_up 1.0" in fleet.get(fleet.web_port, "/metrics")
     expected = {"dsf-controller", "dsf-beat", "dsf-results", "dsf-web", "dsf-flower", "spoke-c1", "spoke-c10"}
     fleet.until(lambda: {client["user"] for client in fleet.admin.client_list()} - {"admin"} == expected, "all users")
-    ours = {"dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
-    fleet.until(lambda: _seen_by_flower(fleet) >= ours, "Flower to show every task")
+    dsf_tasks = {"dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
+    fleet.until(lambda: _seen_by_flower(fleet) >= dsf_tasks, "Flower to show every task")
     fleet.get(fleet.flower_port, "/broker")
     fleet.get(fleet.flower_port, "/workers")
     # Flower asks these workers: their registered tasks.
@@ -42,25 +42,30 @@ class TestResults:
 
     def test_forged_result_is_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "bad_signature", 4) as thief:
-            mine = fleet.signing_key()
+            own_key = fleet.signing_key()
             guessed = messages.SigningKey(id=1, secret=b"x" * 32)
             send(thief, sign(result("c1"), guessed))
             # In the name of another cluster, before and after signing.
-            send(thief, sign(result("c10"), mine))
-            send(thief, sign(result("c10"), mine).replace(b" c10\n", b" c1\n"))
-            send(thief, sign(result("c1"), mine).replace(b" c1\n", b" c10\n"))
+            send(thief, sign(result("c10"), own_key))
+            send(thief, sign(result("c10"), own_key).replace(b" c10\n", b" c1\n"))
+            send(thief, sign(result("c1"), own_key).replace(b" c1\n", b" c10\n"))
 
     def test_altered_result_is_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "bad_signature", 3) as thief:
-            good = sign(result("c1"), fleet.signing_key())
-            signature = good.split()[1]
-            send(thief, good.replace(b"99.0", b"100.0"), good[:-20], good.replace(signature, signature[::-1]))
+            valid_result = sign(result("c1"), fleet.signing_key())
+            signature = valid_result.split()[1]
+            send(
+                thief,
+                valid_result.replace(b"99.0", b"100.0"),
+                valid_result[:-20],
+                valid_result.replace(signature, signature[::-1]),
+            )
 
     def test_forged_celery_messages_are_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "malformed", 4) as thief:
-            good = sign(result("c1"), fleet.signing_key()).decode()
+            valid_result = sign(result("c1"), fleet.signing_key()).decode()
             for task in ("dsf.cycle", "celery.chord_unlock", "os.system", "celery.map"):
-                send(thief, message(good, task=task))
+                send(thief, message(valid_result, task=task))
 
     def test_truncated_and_oversized_results_are_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "malformed", 4) as thief:
@@ -91,9 +96,9 @@ class TestResults:
             for queue in ("spoke.c10", "spoke.c1", "hub.results")
         ]
         with counted(fleet, "malformed", 3) as thief:
-            good = sign(result("c1"), fleet.signing_key()).decode()
+            valid_result = sign(result("c1"), fleet.signing_key()).decode()
             for embed in ({"chain": evil}, {"callbacks": evil, "errbacks": evil}, {"chord": evil[0]}):
-                send(thief, message(good, embed))
+                send(thief, message(valid_result, embed))
         # Fields that are signed: its own scores it may forge, but nothing follows.
         with undisturbed(fleet):
             skipped = fleet.state("c1").skipped().get("overlap", 0)

@@ -58,8 +58,12 @@ def rotated(fleet: Fleet) -> int:
     """Rotate the credentials of c1; how many more cycles than c10, which keeps its own, it missed meanwhile."""
     key_id = fleet.key_id() + 1
     before = [missed(fleet, cluster) for cluster in CLUSTERS]
-    answer = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "120")
-    assert (answer["c1"]["currentId"], answer["c1"]["previousIds"], answer["c1"]["usedId"]) == (key_id, [], key_id)
+    response = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "120")
+    assert (response["c1"]["currentId"], response["c1"]["previousIds"], response["c1"]["usedId"]) == (
+        key_id,
+        [],
+        key_id,
+    )
     works(fleet, "c1", key_id)
     c1, c10 = (missed(fleet, cluster) - old for cluster, old in zip(CLUSTERS, before, strict=True))
     return c1 - max(c10, 0)
@@ -132,8 +136,8 @@ def test_revoked_credential_ends_at_once(fleet: Fleet) -> None:
     old, other_key_id = fleet.key_id(), fleet.key_id("c10")
     thief = fleet.spoke()
     assert thief.ping()
-    answer = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
-    assert answer["c1"]["previousIds"] == []
+    response = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
+    assert response["c1"]["previousIds"] == []
     with pytest.raises((redis.ConnectionError, redis.AuthenticationError)):
         thief.ping()
     with pytest.raises(redis.AuthenticationError):

@@ -10,13 +10,13 @@ from tests.support.httpserver import answer
 
 def test_secrets_appear_nowhere(fleet: Fleet) -> None:
     """A source that refuses the token is one more occasion to show it."""
-    places = dict(traffic(fleet, "good cycles", "dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish"))
+    text_by_surface = dict(traffic(fleet, "good cycles", "dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish"))
     fleet.source.script(answer({"error": "no such token"}, 401))
     try:
         fleet.until(lambda: fleet.state("c1").failing > 0, "a failed cycle")
-        places |= dict(traffic(fleet, "failed cycles", "dsf.fetch"))
-        places |= dict(contents(fleet)) | dict(files(fleet)) | dict(served(fleet)) | dict(pages(fleet))
-        places |= {f"refused {number}": text for number, text in enumerate(fleet.refused)}
+        text_by_surface |= dict(traffic(fleet, "failed cycles", "dsf.fetch"))
+        text_by_surface |= dict(contents(fleet)) | dict(files(fleet)) | dict(served(fleet)) | dict(pages(fleet))
+        text_by_surface |= {f"refused {number}": text for number, text in enumerate(fleet.refused)}
         # A cycle that had no time may have been the newest one then.
         refusal_reason = "unauthorized"
         fleet.until(lambda: refusal_reason in fleet.get(fleet.web_port, "/api/v1/scorers"), "the refusal to be shown")
@@ -27,8 +27,8 @@ def test_secrets_appear_nowhere(fleet: Fleet) -> None:
         for key_id in range(1, fleet.key_id(cluster) + 2):
             secrets[f"password {key_id} of {cluster}"] = fleet.users.password(cluster, key_id)
             secrets[f"signing key {key_id} of {cluster}"] = derive_key(MASTER, cluster, key_id).secret.hex()
-    assert len(places) > 30
-    assert [(place, name) for place, text in places.items() for name in secrets_in(text, secrets)] == []
+    assert len(text_by_surface) > 30
+    assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, secrets)] == []
     # The search itself finds what is there.
-    for words in (SCORER, refusal_reason):
-        assert any(words in text for text in places.values())
+    for expected_text in (SCORER, refusal_reason):
+        assert any(expected_text in text for text in text_by_surface.values())

@@ -48,24 +48,24 @@ def test_hub_checks_tokens_and_rights(bed: Bed) -> None:
     http = client(bed, KubernetesAccess(bed.session, bed.namespace), "optimizer.test")
     body, dry = bed.body(), bed.body(dryRun=True)
 
-    answer = http.post("/optimize", json=body)
-    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert "no token; send" in answer.json()["detail"]
-    answer = http.post("/optimize", json=body, headers=bearer("made-up"))
-    assert (answer.status_code, answer.json()["title"]) == (401, "Unauthorized")
-    assert "made-up" not in answer.text
+    response = http.post("/optimize", json=body)
+    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "no token; send" in response.json()["detail"]
+    response = http.post("/optimize", json=body, headers=bearer("made-up"))
+    assert (response.status_code, response.json()["title"]) == (401, "Unauthorized")
+    assert "made-up" not in response.text
 
-    answer = http.post("/optimize", json=dry, headers=nobody)
-    assert answer.status_code == 403
-    assert answer.json()["detail"] == (
+    response = http.post("/optimize", json=dry, headers=nobody)
+    assert response.status_code == 403
+    assert response.json()["detail"] == (
         f"system:serviceaccount:{bed.namespace}:nobody may not get {MANIFEST_WORK_REPLICA_SETS} in namespace "
         f"{bed.namespace}; needed to propose a plan"
     )
     assert http.post("/optimize", json=dry, headers=reader).json()["objective_value"] == 115
-    answer = http.post("/optimize", json=body, headers=reader)
-    assert answer.status_code == 403
-    assert "may not create placements" in answer.json()["detail"]
+    response = http.post("/optimize", json=body, headers=reader)
+    assert response.status_code == 403
+    assert "may not create placements" in response.json()["detail"]
     assert bed.objects() == {}
     assert http.post("/optimize", json=body, headers=writer).json()["applied"] is True
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=reader).status_code == 403
@@ -104,8 +104,8 @@ def test_static_token_follows_its_file(bed: Bed, tmp_path: Path) -> None:
     assert http.get("/plans", headers=bearer("the-first-token-of-all")).status_code == 401
     assert http.get("/plans", headers=bearer("the-second-token-of-all")).status_code == 200
     file.unlink()
-    answer = http.get("/plans", headers=bearer("the-second-token-of-all"))
-    assert (answer.status_code, "cannot read" in answer.json()["detail"]) == (503, True)
+    response = http.get("/plans", headers=bearer("the-second-token-of-all"))
+    assert (response.status_code, "cannot read" in response.json()["detail"]) == (503, True)
 
 
 def test_web_pages_are_refused_by_a_service_without_tokens(bed: Bed) -> None:
@@ -113,15 +113,15 @@ def test_web_pages_are_refused_by_a_service_without_tokens(bed: Bed) -> None:
         assert client(bed, OpenAccess(), host).get("/plans").status_code == 200
     # A name that somebody let point to this machine.
     for path in ("/reset", "/mcp"):
-        answer = client(bed, OpenAccess(), "attacker.test").post(path, json={"namespace": bed.namespace})
-        assert (answer.status_code, "localhost only" in answer.json()["detail"]) == (403, True)
+        response = client(bed, OpenAccess(), "attacker.test").post(path, json={"namespace": bed.namespace})
+        assert (response.status_code, "localhost only" in response.json()["detail"]) == (403, True)
     http = client(bed, OpenAccess())
     for origin in ("https://attacker.test", "null", "http://[bad", "localhost"):
         for path in ("/reset", "/mcp"):
-            answer = http.post(path, json={"namespace": bed.namespace}, headers={"Origin": origin})
-            assert (answer.status_code, "web page" in answer.json()["detail"]) == (403, True)
-    ours = {"Origin": "http://localhost:8338"}
-    assert http.post("/reset", json={"namespace": bed.namespace}, headers=ours).status_code == 200
+            response = http.post(path, json={"namespace": bed.namespace}, headers={"Origin": origin})
+            assert (response.status_code, "web page" in response.json()["detail"]) == (403, True)
+    own_origin = {"Origin": "http://localhost:8338"}
+    assert http.post("/reset", json={"namespace": bed.namespace}, headers=own_origin).status_code == 200
 
 
 def test_http_api_returns_plans_and_errors(bed: Bed) -> None:
@@ -136,7 +136,7 @@ def test_http_api_returns_plans_and_errors(bed: Bed) -> None:
     assert [plan["namespace"] for plan in http.get("/plans", params={"namespace": bed.namespace}).json()["items"]] == [
         bed.namespace
     ]
-    for wrong, text in (
+    for invalid_fields, text in (
         ({"dryrun": True}, "body.dryrun: Extra inputs are not permitted"),
         ({"preference": None}, "either preference or preferences is required"),
         ({"namespace": "../../etc"}, "body.namespace: String should match pattern"),
@@ -145,17 +145,17 @@ def test_http_api_returns_plans_and_errors(bed: Bed) -> None:
         ({"clusters": bed.body()["clusters"] * 2}, "named more than once"),
         ({"preference": {"addOnPlacementScore": PERFORMANCE, "weight": -1}}, "no weight is above zero"),
     ):
-        answer = http.post("/optimize", json=bed.body() | wrong)
-        assert answer.status_code == 422
-        assert text in answer.json()["detail"], answer.text
+        response = http.post("/optimize", json=bed.body() | invalid_fields)
+        assert response.status_code == 422
+        assert text in response.json()["detail"], response.text
     # An invalid namespace does not select all namespaces.
     for path in ("/plans", "/addonplacementscores"):
         for name in ("", "..", "a/b", "UPPER"):
-            answer = http.get(path, params={"namespace": name})
-            assert (answer.status_code, "query.namespace: String should" in answer.json()["detail"]) == (422, True)
+            response = http.get(path, params={"namespace": name})
+            assert (response.status_code, "query.namespace: String should" in response.json()["detail"]) == (422, True)
         assert http.get(path).status_code == 200
-    answer = http.post("/optimize", json=bed.body(planId="0123456789abcdef"))
-    assert answer.status_code == 409
+    response = http.post("/optimize", json=bed.body(planId="0123456789abcdef"))
+    assert response.status_code == 409
     assert http.get("/scorers/nobody").status_code == 404
     unknown_score = http.post(
         "/optimize", json=bed.body(preference={"addOnPlacementScore": "no-such-score"}, dryRun=True)
@@ -174,6 +174,6 @@ def test_unreachable_hub_is_reported_with_status_502(bed: Bed, tmp_path: Path) -
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(bed.plane.url, f"https://127.0.0.1:{free_port()}"))
     service = bed.service(ManifestClient(bed.plane.session(kubeconfig)), access=OpenAccess())
     http = TestClient(make_app(service), base_url="http://localhost")
-    for answer in (http.get("/readyz"), http.post("/optimize", json=bed.body()), http.get("/plans")):
-        assert (answer.status_code, answer.json()["title"]) == (502, "The hub cannot be used")
+    for response in (http.get("/readyz"), http.post("/optimize", json=bed.body()), http.get("/plans")):
+        assert (response.status_code, response.json()["title"]) == (502, "The hub cannot be used")
     assert http.get("/healthz").status_code == 200

@@ -96,8 +96,8 @@ def test_repeated_plan_changes_nothing_and_another_plan_replaces_it(bed: Bed) ->
     service = bed.service()
     first = service.apply(bed.params())
     versions = bed.versions()
-    again = service.apply(bed.params())
-    assert [assignment.kept for assignment in again.plan.assignments] == [1, 1]
+    repeated = service.apply(bed.params())
+    assert [assignment.kept for assignment in repeated.plan.assignments] == [1, 1]
     service.apply(bed.params())
     settled = bed.versions()
     third = service.apply(bed.params())
@@ -106,7 +106,7 @@ def test_repeated_plan_changes_nothing_and_another_plan_replaces_it(bed: Bed) ->
     assert settled.keys() == versions.keys()
     power = service.apply(bed.params(POWER))
     assert power.objective_value == 170
-    assert power.plan_id != first.plan_id == again.plan_id
+    assert power.plan_id != first.plan_id == repeated.plan_id
     # The same objects: never two policies on a cluster, and never none.
     assert bed.versions().keys() == versions.keys()
     assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
@@ -124,13 +124,13 @@ def test_smaller_plan_deletes_the_objects_of_the_larger_plan(bed: Bed) -> None:
 
 def test_reset_removes_generated_objects_only(bed: Bed) -> None:
     service = bed.service()
-    theirs = {
+    foreign_placement = {
         "apiVersion": PLACEMENTS.api_version,
         "kind": "Placement",
         "metadata": {"name": "theirs", "namespace": bed.namespace},
         "spec": {},
     }
-    bed.session.create(PLACEMENTS.path(bed.namespace), theirs)
+    bed.session.create(PLACEMENTS.path(bed.namespace), foreign_placement)
     service.apply(bed.params())
     report = service.reset(bed.namespace)
     assert len(report.deleted) == 6
@@ -200,13 +200,13 @@ def test_missing_rights_are_detected_before_the_first_write(bed: Bed) -> None:
 
 
 def test_foreign_placement_is_not_changed(bed: Bed) -> None:
-    theirs = {
+    foreign_placement = {
         "apiVersion": PLACEMENTS.api_version,
         "kind": "Placement",
         "metadata": {"name": "app01-placement", "namespace": bed.namespace},
         "spec": {"numberOfClusters": 7},
     }
-    bed.session.create(PLACEMENTS.path(bed.namespace), theirs)
+    bed.session.create(PLACEMENTS.path(bed.namespace), foreign_placement)
     with pytest.raises(PlanConflictError, match="exists and was not created by a plan; delete it, or hand it over"):
         bed.service().apply(bed.params())
     assert list(bed.objects()) == [("Placement", "app01-placement")]
@@ -219,7 +219,7 @@ def test_foreign_placement_is_not_changed(bed: Bed) -> None:
 
 def test_rollback_restores_foreign_fields(bed: Bed) -> None:
     selected = {"requiredClusterSelector": {"labelSelector": {"matchLabels": {"mine": "yes"}}}}
-    theirs = {
+    foreign_placement = {
         "apiVersion": PLACEMENTS.api_version,
         "kind": "Placement",
         "metadata": {
@@ -231,7 +231,7 @@ def test_rollback_restores_foreign_fields(bed: Bed) -> None:
         "spec": {"numberOfClusters": 7, "predicates": [selected], "tolerations": [{"key": "gpu"}]},
     }
     path = PLACEMENTS.path(bed.namespace, "app01-placement")
-    bed.session.create(PLACEMENTS.path(bed.namespace), theirs)
+    bed.session.create(PLACEMENTS.path(bed.namespace), foreign_placement)
     before = bed.objects()
     for after in range(6):
         with pytest.raises(ApplyError, match="everything is as it was before"):

@@ -55,10 +55,10 @@ def pieces(count: int, size: int = 65536) -> Iterator[bytes]:
         yield b" " * size
 
 
-def is_problem(answer: requests.Response, status: int) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    problem: dict[str, Any] = answer.json()
+def is_problem(response: requests.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
     assert problem["status"] == status
     assert problem["title"]
     assert problem["detail"]
@@ -110,8 +110,10 @@ def test_body_of_too_many_values_is_refused(url: str) -> None:
 
 
 def test_errors_of_many_wrong_elements_are_truncated(url: str) -> None:
-    for wrong in ([1] * 100_000, [{"name": "c", "availablePolicies": [1] * 90}] * 3_000):
-        response = requests.post(f"{url}/optimize", json=BODY | {"clusters": wrong}, headers=HEADERS, timeout=300)
+    for invalid_clusters in ([1] * 100_000, [{"name": "c", "availablePolicies": [1] * 90}] * 3_000):
+        response = requests.post(
+            f"{url}/optimize", json=BODY | {"clusters": invalid_clusters}, headers=HEADERS, timeout=300
+        )
         assert len(is_problem(response, 422)["detail"]) < 1000
 
 
@@ -143,9 +145,9 @@ def test_duplicate_key_in_a_body_is_refused(url: str, path: str) -> None:
 
 def test_wrong_tokens_of_one_client_are_limited(tmp_path: Path) -> None:
     with guarded_service(tmp_path) as url:
-        answers = [
+        responses = [
             requests.get(f"{url}/plans", headers={"Authorization": f"Bearer {number}"}, timeout=300)
             for number in range(AT_ONCE + 1)
         ]
-        assert [answer.status_code for answer in answers] == [401] * AT_ONCE + [429]
+        assert [response.status_code for response in responses] == [401] * AT_ONCE + [429]
         is_problem(requests.get(f"{url}/plans", headers=HEADERS, timeout=300), 429)

@@ -217,10 +217,10 @@ def test_scores_are_listed_with_their_description(bed: Bed) -> None:
         view = service.explain_scorer(name)
         assert (view.name, view.description, view.score_object) == (scorer, "How fast", PERFORMANCE)
     # Scores without a label are those of the scorer whose scores have their name: other tests have left some.
-    mine = [score_view for score_view in view.scores if score_view.cluster in bed.clusters]
-    assert [(score_view.cluster, score_view.items, score_view.lowest, score_view.highest) for score_view in mine] == [
-        (cluster, 6, 10, 80) for cluster in bed.clusters
-    ]
+    own_score_views = [score_view for score_view in view.scores if score_view.cluster in bed.clusters]
+    assert [
+        (score_view.cluster, score_view.items, score_view.lowest, score_view.highest) for score_view in own_score_views
+    ] == [(cluster, 6, 10, 80) for cluster in bed.clusters]
     with pytest.raises(UnknownScorerError, match=f"there are: .*{scorer}"):
         service.explain_scorer("nobody")
     unregister(bed, scorer)

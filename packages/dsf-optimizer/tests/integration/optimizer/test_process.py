@@ -68,13 +68,13 @@ def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed
         requested_plans = [
             threads.submit(requests.post, f"{url}/optimize", json=bed.body(), timeout=300) for _ in range(2)
         ]
-        finished, rest = wait(requested_plans, timeout=300, return_when=FIRST_COMPLETED)
+        finished, unfinished = wait(requested_plans, timeout=300, return_when=FIRST_COMPLETED)
         (busy,) = (future.result() for future in finished)
         assert (busy.status_code, busy.json()["title"]) == (503, "No plan")
         assert "other plans have been written for 1 s by now; try again" in busy.json()["detail"]
         child.signal(signal.SIGTERM)
         assert child.wait() == 0, child.tail()
-        (cut,) = (future.result(PATIENCE) for future in rest)
+        (cut,) = (future.result(PATIENCE) for future in unfinished)
         assert (cut.status_code, cut.json()["title"]) == (503, "No plan")
         assert cut.json()["detail"] == "the optimiser is shutting down, no plan was made; try again"
         assert "Traceback" not in child.log.read_text()
@@ -88,14 +88,18 @@ def test_service_plans_and_ends_despite_a_failing_redis(bed: Bed, tmp_path: Path
         assert document["components"]["schemas"]["OptimizeParams"]["examples"]
         assert requests.post(f"{url}/optimize", json=bed.body(), timeout=300).json()["applied"] is True
         server.kill()
-        answer = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=300)
-        assert (answer.status_code, answer.json()["applied"], answer.json()["objective_value"]) == (200, True, 170)
+        response = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=300)
+        assert (response.status_code, response.json()["applied"], response.json()["objective_value"]) == (
+            200,
+            True,
+            170,
+        )
         assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
         log = child.log.read_text()
         assert "the change cannot be recorded" in log
         assert "the plan cannot be stored for the page" in log
-        answer = requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=300)
-        assert (answer.status_code, len(answer.json()["deleted"])) == (200, 6)
+        response = requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=300)
+        assert (response.status_code, len(response.json()["deleted"])) == (200, 6)
         child.signal(signal.SIGTERM)
         assert child.wait() == 0, child.tail()
     assert bed.objects() == {}

@@ -40,8 +40,8 @@ def pid_of(process: SolverProcess) -> int:
 
 def test_solver_process_returns_the_same_as_solve(solver: SolverProcess) -> None:
     problem = instance(10, 5, 3)
-    first, again = (solver.solve(problem, SearchLimits(time_limit=20)) for _ in range(2))
-    assert first == again == solve(problem, SearchLimits(time_limit=20))
+    first, second = (solver.solve(problem, SearchLimits(time_limit=20)) for _ in range(2))
+    assert first == second == solve(problem, SearchLimits(time_limit=20))
 
 
 def test_solver_process_raises_the_errors_of_solve(solver: SolverProcess) -> None:

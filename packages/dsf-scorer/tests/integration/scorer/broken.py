@@ -51,7 +51,7 @@ def api(
     config: Any = CONFIG,
     health: Callable[[], Any] = lambda: {"status": "ok"},
     prefix: str = "",
-    bad: int | None = 400,
+    error_status: int | None = 400,
     guard: Callable[[str | None], bool] = lambda _: True,
     method: str = "POST",
     content_type: str = "",
@@ -75,7 +75,7 @@ def api(
             data = json.loads(body)["data"]
             data[:]
         except (ValueError, TypeError, KeyError):
-            return answered([]) if bad is None else JSONResponse({"detail": "bad"}, bad)
+            return answered([]) if error_status is None else JSONResponse({"detail": "bad"}, error_status)
         try:
             # In a thread, so that a slow answer delays no other one.
             response = answered(await run_in_threadpool(score, data))
@@ -155,10 +155,10 @@ def config_with(**params: Any) -> dict[str, Any]:
     return {**CONFIG, "source": {**source, "params": {**source["params"], **params}}}
 
 
-def late(seconds: float, answer: Any) -> Any:
+def late(seconds: float, response: Any) -> Any:
     """An answer that takes its time."""
     time.sleep(seconds)
-    return answer
+    return response
 
 
 def likely(data: list[dict[str, Any]]) -> Results:
@@ -251,8 +251,8 @@ BROKEN: list[tuple[str, str, Callable[[], FastAPI], tuple[str, ...]]] = [
     ("large", "500", lambda: api(refuses(lambda count: count > 500)), ()),
     ("large", "too slow", lambda: api(slow(7, 1000)), ("--timeout", "6")),
     ("large", "too many results", lambda: api(lambda data: mean(data) * (11 if len(data) > 500 else 1)), ()),
-    ("bad-json", "200", lambda: api(bad=None), ()),
-    ("bad-json", "500", lambda: api(bad=500), ()),
+    ("bad-json", "200", lambda: api(error_status=None), ()),
+    ("bad-json", "500", lambda: api(error_status=500), ()),
     ("content-type", "scores", lambda: api(content_type="text/plain"), ()),
     ("content-type", "config", lambda: api(config=PlainTextResponse(json.dumps(CONFIG))), ()),
     ("range", "all are published as 0", lambda: api(likely), ()),

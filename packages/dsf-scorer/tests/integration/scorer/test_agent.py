@@ -70,8 +70,8 @@ def cycle(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Callable
 
 
 def test_cycle_queries_each_source_and_returns_scores(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
-    answers = (matrix(series("x", "1", "3"), series("spoilt", "NaN", "1")), matrix(series("y", "-1")))
-    with ScriptedServer(*answers) as prometheus, served(scorer(prometheus.url)) as url:
+    responses = (matrix(series("x", "1", "3"), series("spoilt", "NaN", "1")), matrix(series("y", "-1")))
+    with ScriptedServer(*responses) as prometheus, served(scorer(prometheus.url)) as url:
         result = cycle(summary_of(url))
     assert [request.query["query"] for request in prometheus.requests] == ["a", "b"]
     assert result.refused == {}

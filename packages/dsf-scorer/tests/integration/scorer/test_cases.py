@@ -177,10 +177,10 @@ def test_junit_report_lists_cases_and_failures(folder: Path) -> None:
     assert (root.tag, root.get("tests"), root.get("failures")) == ("testsuites", "2", "1")
     [suite] = root
     assert [case.get("name") for case in suite] == ["the step is that of /config", "<&> \\x07 é"]
-    good, bad = suite
-    assert len(good) == 0
-    assert "expected 91, got 90" in (bad[0].get("message") or "")
-    assert (bad.get("file"), bad.get("line")) == (str(folder / "test.yaml"), "11")
+    passed_case, failed_case = suite
+    assert len(passed_case) == 0
+    assert "expected 91, got 90" in (failed_case[0].get("message") or "")
+    assert (failed_case.get("file"), failed_case.get("line")) == (str(folder / "test.yaml"), "11")
     assert run(folder, GOOD, "--junit", str(folder / "no" / "junit.xml")).exit_code == 2
 
 

@@ -265,7 +265,7 @@ def test_checks_are_skipped_without_results_for_synthetic_series() -> None:
 
 
 def test_table_shows_each_check_with_its_remedy() -> None:
-    with served(api(bad=None)) as url:
+    with served(api(error_status=None)) as url:
         result = run(f"{url}/config", "--skip", "large")
     assert result.exit_code == 1
     assert "bad-json        fail" in result.stdout
@@ -343,7 +343,7 @@ def test_series_without_a_score_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "outcome", "message"),
+    ("status", "response", "outcome", "message"),
     [
         (200, {"status": "success", "data": {"resultType": "matrix", "result": [{}, {}]}}, "pass", "2 series"),
         (200, {"status": "success", "data": {"resultType": "matrix", "result": []}}, "warn", "no series for"),
@@ -351,12 +351,12 @@ def test_series_without_a_score_are_named() -> None:
         (200, {"status": "success"}, "fail", "not that of a range query"),
     ],
 )
-def test_queries_run_on_a_prometheus(status: int, answer: object, outcome: str, message: str) -> None:
+def test_queries_run_on_a_prometheus(status: int, response: object, outcome: str, message: str) -> None:
     prometheus = FastAPI()
 
     @prometheus.get("/api/v1/query_range")
     def query_range() -> JSONResponse:
-        return JSONResponse(answer, status)
+        return JSONResponse(response, status)
 
     skipped = [part for name in NAMES if name not in ("config", "query") for part in ("--skip", name)]
     with served(api()) as url, served(prometheus) as server:

@@ -51,14 +51,14 @@ def test_aws_query_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
         update={"source_query": 'sum by (node) (rate(a{b=~"c+|d%", e!="ü&="}[5m])) + 1'}
     )
     access = Authenticator(bed.secrets).access(summary, "fetch", 0.0)
-    answer = http.get(
+    response = http.get(
         summary.source_endpoint,
         params={"query": summary.source_query},
         access=access,
         deadline=time.monotonic() + 30,
         max_bytes=1000,
     )
-    assert b"success" in answer
+    assert b"success" in response
     assert amazon.requests[-1].query["query"] == summary.source_query
     assert any("Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***" in line for line in bed.shown)
 

@@ -56,12 +56,12 @@ def signed(exchange: Exchange) -> None:
     names = authorization.partition("SignedHeaders=")[2].partition(",")[0].split(";")
     signature = amazon.expected(exchange, "eu-west-1", "aps", names)
     session = exchange.request.headers.get("X-Amz-Security-Token")
-    good = (
+    is_valid = (
         authorization.endswith(f"Signature={signature}")
         and f"Credential={AWS_KEY[0]}/" in authorization
         and session == AWS_KEY[2]
     )
-    (GOOD if good else answer(authorization, 403))(exchange)
+    (GOOD if is_valid else answer(authorization, 403))(exchange)
 
 
 def source(world: World, cloud: str) -> ScriptedServer:
@@ -242,12 +242,12 @@ BAD: dict[str, Handler] = {
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize("response_kind", BAD)
 def test_cloud_server_without_a_token_fails_as_auth_failed(
-    world: World, cloud: str, what: str, local: ssl.SSLContext
+    world: World, cloud: str, response_kind: str, local: ssl.SSLContext
 ) -> None:
-    world.bed.seconds = 1 if what == "hangs" else 30
-    with ScriptedServer(BAD[what], tls=local) as server, ScriptedServer(answer("never asked")) as never:
+    world.bed.seconds = 1 if response_kind == "hangs" else 30
+    with ScriptedServer(BAD[response_kind], tls=local) as server, ScriptedServer(answer("never asked")) as never:
         error = world.bed.failure(never.url, world.methods(cloud, server.url), world.tls)
         assert never.requests == []
     assert (error.reason, "no token from" in error.message) == ("auth_failed", True)
@@ -261,17 +261,19 @@ NEW = "eyJuZXctdG9rZW4iOiJvZi1jbG91ZCJ9"
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize(
-    ("bad", "words"),
+    ("invalid_response", "expected_message"),
     [
         (answer({"access_token": NEW, "error_codes": [NEW]}, 201), "HTTP 201: only status 200 counts as an answer"),
         (answer(f"<SessionToken>{NEW}</SessionToken>", 500), "that is not shown, as it may hold a token"),
     ],
 )
-def test_token_in_an_invalid_cloud_response_is_not_shown(world: World, cloud: str, bad: Handler, words: str) -> None:
-    world.clouds.server.script(bad)
+def test_token_in_an_invalid_cloud_response_is_not_shown(
+    world: World, cloud: str, invalid_response: Handler, expected_message: str
+) -> None:
+    world.clouds.server.script(invalid_response)
     error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
     assert (error.reason, NEW[:8] in error.message) == ("auth_failed", False)
-    assert words in error.message
+    assert expected_message in error.message
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def push(agent: Agent, body: ExportMetricsServiceRequest | bytes, **headers: str
     return requests.post(agent.url, data, headers={"Content-Type": "application/x-protobuf", **headers}, timeout=300)
 
 
-def partial(answer: requests.Response) -> tuple[int, str]:
+def partial(response: requests.Response) -> tuple[int, str]:
     """Number of rejected points and the words that an answer has for them."""
-    success = ExportMetricsServiceResponse.FromString(answer.content).partial_success
+    success = ExportMetricsServiceResponse.FromString(response.content).partial_success
     return success.rejected_data_points, success.error_message

@@ -65,11 +65,11 @@ def test_unsupported_source_error_names_the_setting(tmp_path: Path, redis_url: s
             summary("pushed", "http://agent/v1/metrics", scorer.url, sourceType="OpenTelemetry", sourceQuery="m"),
             summary("cluster", "", scorer.url, sourceType="Kubernetes"),
         )
-        for name, words in (("pushed", "DSF_OTLP_PORT"), ("cluster", "DSF_AGENT_KUBE")):
+        for name, setting in (("pushed", "DSF_OTLP_PORT"), ("cluster", "DSF_AGENT_KUBE")):
             agent.tick(name)
             result = agent.result()
             assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "unsupported_source")
-            assert words in result.message
+            assert setting in result.message
 
 
 def test_port_in_use_is_named_and_bound_as_soon_as_it_is_free(

@@ -160,7 +160,7 @@ def test_missing_right_error_names_the_rule_to_grant(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "reason", "words"),
+    ("source", "reason", "expected_message"),
     [
         ({"apiVersion": "example.com/v1", "kind": "Widget"}, "unknown_kind", "this cluster has no example.com/v1"),
         ({"kind": "Widget"}, "unknown_kind", "this cluster has no kind Widget in apps/v1"),
@@ -168,10 +168,12 @@ def test_missing_right_error_names_the_rule_to_grant(cluster: Cluster) -> None:
         ({"apiVersion": "v1", "kind": "Node"}, "bad_query", "a Node is in no namespace"),
     ],
 )
-def test_invalid_object_source_is_refused(cluster: Cluster, source: dict[str, Any], reason: str, words: str) -> None:
+def test_invalid_object_source_is_refused(
+    cluster: Cluster, source: dict[str, Any], reason: str, expected_message: str
+) -> None:
     error = cluster.failure_of(**source)
     assert error.reason == reason
-    assert words in str(error)
+    assert expected_message in str(error)
 
 
 def test_silent_or_absent_server_is_reported(control_plane: ControlPlane) -> None:

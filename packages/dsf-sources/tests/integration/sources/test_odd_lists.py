@@ -24,11 +24,11 @@ def list_all_pages(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
     """All objects of these pages, from a server that says that it has these kinds."""
     remaining_pages = list(pages)
 
-    def answer(exchange: Exchange) -> None:
+    def response(exchange: Exchange) -> None:
         exchange.answer({"resources": kinds} if exchange.path == "/apis/apps/v1" else remaining_pages.pop(0))
 
     deadline = time.monotonic() + 30
-    with StubServer(answer) as server, contextlib.closing(server.session()) as session:
+    with StubServer(response) as server, contextlib.closing(server.session()) as session:
         listing = KubeListing(session, ["deployments.apps"], WANTED, deadline)
         return [item for items, _ in listing.pages(1_000_000, deadline) for item in items]
 

@@ -95,7 +95,7 @@ def test_partial_success_counts_rejected_points_and_names_the_reason(make: Make)
     delta.sum.data_points.add(as_int=2)
     histogram = pb.Metric(name="h")
     histogram.histogram.data_points.add(bucket_counts=[1, 2], explicit_bounds=[1.0], count=3)
-    answer = push(
+    response = push(
         agent,
         request(
             delta,
@@ -107,8 +107,8 @@ def test_partial_success_counts_rejected_points_and_names_the_reason(make: Make)
             gauge("nobody_wants_it", 1),
         ),
     )
-    assert answer.status_code == 200
-    rejected, words = partial(answer)
+    assert response.status_code == 200
+    rejected, message = partial(response)
     assert rejected == 2 + 1 + 1 + 1 + 1
     for part in (
         "sum: delta temporality: prefer cumulative",
@@ -116,7 +116,7 @@ def test_partial_success_counts_rejected_points_and_names_the_reason(make: Make)
         "old: older than",
         "long: the labels of a series have more than 4096 bytes",
     ):
-        assert part in words
+        assert part in message
     assert agent.received.counts["kept"] == 2
     assert agent.received.counts["unwanted"] == 1
     assert partial(push(agent, request(gauge("m", 3)))) == (0, "")
@@ -160,9 +160,9 @@ def test_json_with_numbers_as_text_and_unknown_fields_is_accepted(make: Make) ->
         {"key": "list", "value": {"arrayValue": {"values": [{"intValue": "1"}, {"doubleValue": 0.5}]}}},
     ]
     document = {"resourceMetrics": [{"resource": {"attributes": attributes}, "scopeMetrics": [{"metrics": metrics}]}]}
-    answer = requests.post(agent.url, json=document, timeout=300)
-    assert (answer.status_code, answer.json()) == (200, {})
-    assert answer.headers["Content-Type"] == "application/json"
+    response = requests.post(agent.url, json=document, timeout=300)
+    assert (response.status_code, response.json()) == (200, {})
+    assert response.headers["Content-Type"] == "application/json"
     series_by_name = {series["metric"]["__name__"]: series for series in agent.series()}
     assert series_by_name["requests"]["values"][-1][1] == "42"
     assert series_by_name["requests"]["metric"] == {"__name__": "requests", "flag": "true", "list": '[1,"0.5"]'}
@@ -193,10 +193,10 @@ def test_point_without_a_value_is_rejected_and_not_zero(make: Make) -> None:
     without_value.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
     nobodys = gauge("nobody_wants_it", 1)
     nobodys.gauge.data_points[0].ClearField("as_double")
-    rejected, words = partial(push(agent, request(lacking, total, without_value, nobodys)))
+    rejected, message = partial(push(agent, request(lacking, total, without_value, nobodys)))
     assert rejected == 2
-    assert "m: a point without a value" in words
-    assert "total: a point without a value" not in words, "one example of a reason is enough"
+    assert "m: a point without a value" in message
+    assert "total: a point without a value" not in message, "one example of a reason is enough"
     assert agent.received.counts == {"kept": 2, "no_value": 2, "unwanted": 1}
     assert agent.latest() == {("m",): "1"}
 
@@ -223,26 +223,26 @@ def test_push_applies_a_changed_configuration(make: Make, tmp_path: Path) -> Non
     config.on_change(lambda summaries: begin(summaries, agent.memory))
     file.write_text(dump_summaries([pushed("after; before")]))
     body = request(gauge("after", 1)).SerializeToString()
-    answer = requests.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=20)
-    assert answer.ok
+    response = requests.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=20)
+    assert response.ok
     assert agent.received.counts["kept"] == 1
 
 
 def test_repeated_request_changes_nothing_and_older_points_are_rejected(make: Make) -> None:
     agent = make(pushed("m"))
     now = time.time()
-    again = request(gauge("m", 1, at=now))
-    assert partial(push(agent, again)) == partial(push(agent, again)) == (0, "")
+    repeated_request = request(gauge("m", 1, at=now))
+    assert partial(push(agent, repeated_request)) == partial(push(agent, repeated_request)) == (0, "")
     assert agent.memory.budget.samples == 1
-    rejected, words = partial(push(agent, request(gauge("m", 1, at=now - 5))))
-    assert (rejected, "older than a sample" in words) == (1, True)
+    rejected, message = partial(push(agent, request(gauge("m", 1, at=now - 5))))
+    assert (rejected, "older than a sample" in message) == (1, True)
 
 
 def test_memory_bound_is_kept_and_reported(make: Make) -> None:
     agent = make(pushed("m"), series=3)
-    rejected, words = partial(push(agent, request(gauge("m", 1, 2, 3, 4, 5))))
+    rejected, message = partial(push(agent, request(gauge("m", 1, 2, 3, 4, 5))))
     assert rejected == 2
-    assert "m: this agent holds 3 series already (DSF_AGENT_WINDOW_SERIES)" in words
+    assert "m: this agent holds 3 series already (DSF_AGENT_WINDOW_SERIES)" in message
     assert len(agent.series()) == 3
 
 
@@ -282,11 +282,11 @@ def test_unwanted_attributes_of_any_size_use_no_memory(make: Make) -> None:
     before = 0
     tracemalloc.start()
     for batch in range(30):
-        answer = push(
+        response = push(
             agent,
             request(*(gauge("db_calls", 1, node="n2", statement=f"{batch}-{n} " + "x" * 50_000) for n in range(40))),
         )
-        assert (answer.status_code, partial(answer)) == (200, (0, ""))
+        assert (response.status_code, partial(response)) == (200, (0, ""))
         if batch == 5:
             before = tracemalloc.get_traced_memory()[0]
     retained_bytes = tracemalloc.get_traced_memory()[0] - before
@@ -303,6 +303,6 @@ def test_repeated_attributes_count_as_too_long(make: Make) -> None:
     attributes = point.gauge.data_points[0].attributes
     for _ in range(5000):
         attributes.add(key="k").value.string_value = "v" * 10
-    rejected, words = partial(push(agent, request(point)))
+    rejected, message = partial(push(agent, request(point)))
     assert (rejected, agent.series()) == (1, [])
-    assert "more than 16384 characters" in words
+    assert "more than 16384 characters" in message

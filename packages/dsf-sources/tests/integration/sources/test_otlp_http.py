@@ -43,8 +43,8 @@ def test_gzip_bombs_large_bodies_and_lies_are_refused(make: Make) -> None:
 def test_refused_request_returns_a_status_message(make: Make) -> None:
     from google.rpc.status_pb2 import Status
 
-    answer = push(make(max_bytes=10), bytes(11))
-    error_status = Status.FromString(answer.content)
+    response = push(make(max_bytes=10), bytes(11))
+    error_status = Status.FromString(response.content)
     assert (error_status.code, error_status.message) == (3, "a request may have 10 bytes; send smaller batches")
 
 
@@ -102,8 +102,8 @@ def test_wrong_tokens_of_a_sender_are_limited(make: Make, tmp_path: Path) -> Non
     agent = make(token=token)
     for number in range(AT_ONCE):
         assert push(agent, request(), Authorization=f"Bearer {number}").status_code == 401
-    answer = push(agent, request(), Authorization="Bearer the-token-of-all-senders")
-    assert (answer.status_code, "Retry-After" in answer.headers) == (429, True)
+    response = push(agent, request(), Authorization="Bearer the-token-of-all-senders")
+    assert (response.status_code, "Retry-After" in response.headers) == (429, True)
 
 
 def test_connections_are_kept_open(make: Make) -> None:
@@ -111,9 +111,9 @@ def test_connections_are_kept_open(make: Make) -> None:
     with requests.Session() as session:
         for value in range(3):
             body = request(gauge("m", value)).SerializeToString()
-            answer = session.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=300)
-            assert answer.status_code == 200
-            assert "Connection" not in answer.headers or answer.headers["Connection"] != "close"
+            response = session.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=300)
+            assert response.status_code == 200
+            assert "Connection" not in response.headers or response.headers["Connection"] != "close"
 
 
 def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
@@ -186,9 +186,9 @@ def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make
     ):
         zipped = gzip.compress(body, 9)
         before = process.memory_info().rss
-        answer = push(agent, zipped, **{"Content-Encoding": "gzip", "Content-Type": kind})
-        assert answer.status_code == 400
-        assert b"parts that are nearly empty" in answer.content
+        response = push(agent, zipped, **{"Content-Encoding": "gzip", "Content-Type": kind})
+        assert response.status_code == 400
+        assert b"parts that are nearly empty" in response.content
         assert process.memory_info().rss - before < 80_000_000
 
 

@@ -139,19 +139,19 @@ def test_token_is_sent_and_its_refusal_reported(exporter: ScriptedServer) -> Non
 
 
 @pytest.mark.parametrize(
-    ("query", "reason", "words"),
+    ("query", "reason", "expected_message"),
     [
         ("", "bad_query", "has no query"),
         ("rate(x[1m])", "bad_query", "functions need a Prometheus"),
     ],
 )
 def test_invalid_query_is_refused_before_a_request(
-    exporter: ScriptedServer, query: str, reason: str, words: str
+    exporter: ScriptedServer, query: str, reason: str, expected_message: str
 ) -> None:
     with pytest.raises(HttpError) as caught:
         ask(otel(exporter, query))
     assert caught.value.reason == reason
-    assert words in str(caught.value)
+    assert expected_message in str(caught.value)
     assert not exporter.requests
 
 

@@ -89,30 +89,30 @@ def test_concurrent_callers_keep_their_identity(guarded_server: Server, bed: Bed
 
 @pytest.mark.parametrize("header", [None, "Bearer not-a-token", "Bearer ", "Basic dXNlcjpwYXNz", "not-a-token"])
 def test_request_without_a_valid_token_is_refused(guarded_server: Server, header: str | None) -> None:
-    answer = post(guarded_server.mcp, **({"Authorization": header} if header else {}))
-    assert answer.status_code == 401
-    assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert "not-a-token" not in answer.text
+    response = post(guarded_server.mcp, **({"Authorization": header} if header else {}))
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert "not-a-token" not in response.text
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT", "OPTIONS"])
 def test_methods_cannot_bypass_the_token(guarded_server: Server, method: str) -> None:
     for path in ("/mcp", "/mcp/", "/mcp?x=1"):
-        answer = requests.request(method, guarded_server.url + path, timeout=300, allow_redirects=False)
-        assert answer.status_code == 401, path
+        response = requests.request(method, guarded_server.url + path, timeout=300, allow_redirects=False)
+        assert response.status_code == 401, path
 
 
 def test_foreign_web_page_is_refused_even_with_a_token(
     guarded_server: Server, bed: Bed, token: Callable[..., str]
 ) -> None:
-    good = {"Authorization": f"Bearer {token('browser', READER)}"}
-    response = post(guarded_server.mcp, **good, Origin="https://evil.example")
+    authorization = {"Authorization": f"Bearer {token('browser', READER)}"}
+    response = post(guarded_server.mcp, **authorization, Origin="https://evil.example")
     assert response.status_code == 403
     assert response.json()["detail"].startswith("requests of the web page 'https://evil.example' are refused")
-    assert post(guarded_server.mcp, **good, Origin="null").status_code == 403
-    assert post(guarded_server.mcp, **good, Origin="http://127.0.0.1.evil.example").status_code == 403
-    assert post(guarded_server.mcp, **good, Origin="http://[").status_code == 403
-    assert post(guarded_server.mcp, **good, Origin="http://localhost:3000").status_code == 200
+    assert post(guarded_server.mcp, **authorization, Origin="null").status_code == 403
+    assert post(guarded_server.mcp, **authorization, Origin="http://127.0.0.1.evil.example").status_code == 403
+    assert post(guarded_server.mcp, **authorization, Origin="http://[").status_code == 403
+    assert post(guarded_server.mcp, **authorization, Origin="http://localhost:3000").status_code == 200
     # A page of the service itself, by whatever name it is known.
     same_origin = {"Host": "optimizer.example", "Origin": "https://optimizer.example"}
-    assert post(guarded_server.mcp, **good, **same_origin).status_code == 200
+    assert post(guarded_server.mcp, **authorization, **same_origin).status_code == 200

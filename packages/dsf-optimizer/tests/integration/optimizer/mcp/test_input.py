@@ -28,10 +28,10 @@ def test_unreachable_hub_is_reported_by_each_tool(stdio: Callable[..., Assistant
 
 def test_clients_of_the_old_dialect_need_no_session(open_server: Server) -> None:
     body = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}}
-    answer = post(open_server.mcp, body, **{"MCP-Protocol-Version": "2025-06-18"})
-    assert answer.status_code == 200
-    assert len(answer.json()["result"]["tools"]) == 7
-    assert "mcp-session-id" not in answer.headers
+    response = post(open_server.mcp, body, **{"MCP-Protocol-Version": "2025-06-18"})
+    assert response.status_code == 200
+    assert len(response.json()["result"]["tools"]) == 7
+    assert "mcp-session-id" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,22 @@ def test_non_protocol_requests_are_refused(
     open_server: Server, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     request_headers = {"Content-Type": "application/json"} | ACCEPT | headers
-    answer = requests.post(open_server.mcp, data=body, headers=request_headers, timeout=300)
-    assert answer.status_code == status, answer.text
-    assert "Traceback" not in answer.text
+    response = requests.post(open_server.mcp, data=body, headers=request_headers, timeout=300)
+    assert response.status_code == status, response.text
+    assert "Traceback" not in response.text
 
 
 def test_unsupported_methods_and_paths_are_refused(open_server: Server) -> None:
     # The server keeps no sessions, so clients cannot listen to or end one.
     for method in ("GET", "DELETE", "PUT"):
-        answer = requests.request(method, open_server.mcp, headers=ACCEPT, timeout=300)
-        assert (answer.status_code, answer.headers["Allow"]) == (405, "POST"), method
+        response = requests.request(method, open_server.mcp, headers=ACCEPT, timeout=300)
+        assert (response.status_code, response.headers["Allow"]) == (405, "POST"), method
     assert requests.get(f"{open_server.url}/nothing", timeout=300).status_code == 404
 
 
 def test_http_api_is_served_beside_mcp(open_server: Server, bed: Bed) -> None:
-    answer = requests.post(f"{open_server.url}/optimize", json=bed.body(dryRun=True), timeout=300)
-    assert (answer.status_code, answer.json()["objective_value"]) == (200, 115)
+    response = requests.post(f"{open_server.url}/optimize", json=bed.body(dryRun=True), timeout=300)
+    assert (response.status_code, response.json()["objective_value"]) == (200, 115)
     assert requests.get(f"{open_server.url}/readyz", timeout=300).status_code == 200
 
 

@@ -58,14 +58,14 @@ class Talk:
     def call(self, number: int, tool: str, arguments: dict[str, Any]) -> Any:
         params = {"name": tool, "arguments": arguments}
         self.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
-        answer = self.read()
-        assert answer["id"] == number
-        return answer["result"]
+        response = self.read()
+        assert response["id"] == number
+        return response["result"]
 
     def end(self) -> tuple[int, str]:
         """Close its input, as clients do: exit code, and what it wrote after the last message that was read."""
-        rest, _ = self.process.communicate(timeout=300)
-        return self.process.returncode, rest
+        remaining_output, _ = self.process.communicate(timeout=300)
+        return self.process.returncode, remaining_output
 
 
 @pytest.fixture
@@ -90,10 +90,10 @@ def test_standard_output_contains_protocol_messages_only(
     talk.send("this is not JSON")
     talk.send("[")
     talk.send({"jsonrpc": "2.0", "id": 9, "method": "no/such/method"})
-    answers = [talk.read()]
-    while answers[-1].get("id") != 9:
-        answers.append(talk.read())
-    assert all("error" in response for response in answers)
+    responses = [talk.read()]
+    while responses[-1].get("id") != 9:
+        responses.append(talk.read())
+    assert all("error" in response for response in responses)
     plan = talk.call(2, "propose_plan", bed.body())["structuredContent"]
     assert plan["objective_value"] == 115
     assert talk.call(3, "apply_plan", bed.body() | {"planId": plan["plan_id"]})["structuredContent"]["applied"] is True
@@ -118,15 +118,15 @@ def test_signals_end_the_server_and_its_solver(talk: Talk, bed: Bed, number: sig
     children = psutil.Process(talk.process.pid).children(recursive=True)
     assert children
     talk.process.send_signal(number)
-    rest, _ = talk.process.communicate(timeout=300)
-    assert rest == ""
+    remaining_output, _ = talk.process.communicate(timeout=300)
+    assert remaining_output == ""
     wait_for(lambda: not any(child.is_running() for child in children), 20, "its processes have ended")
 
 
 def test_server_without_a_hub_names_the_settings(tmp_path: Path) -> None:
     unset = dict.fromkeys((name for name in os.environ if name.startswith((ENV_PREFIX, "KUBE"))), None)
     variables = {"HOME": str(tmp_path), "DSF_REDIS_URL": "redis://:hunter2@127.0.0.1:1/0"}
-    answer = CliRunner().invoke(app, ["mcp"], prog_name="dsf", env={**unset, **variables})
-    assert (answer.exit_code, answer.stdout) == (1, "")
-    assert "Set DSF_KUBECONFIG" in answer.stderr
-    assert "hunter2" not in answer.stderr
+    response = CliRunner().invoke(app, ["mcp"], prog_name="dsf", env={**unset, **variables})
+    assert (response.exit_code, response.stdout) == (1, "")
+    assert "Set DSF_KUBECONFIG" in response.stderr
+    assert "hunter2" not in response.stderr
