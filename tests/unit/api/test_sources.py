@@ -175,9 +175,9 @@ def test_invalid_source_list_is_refused(sources: Any, expected: str) -> None:
     (mistake,) = explain(raised.value, DynamicScorer, document)
     assert mistake.field.startswith("spec.sources")
     assert expected in mistake.text
-    with pytest.raises(RemoteConfigError, match="sources") as refused:
+    with pytest.raises(RemoteConfigError, match="sources") as config_error:
         parse_remote_config(json.dumps(NO_SOURCE | {"sources": sources}).encode())
-    assert expected in str(refused.value)
+    assert expected in str(config_error.value)
 
 
 def test_not_both() -> None:

@@ -44,8 +44,8 @@ def test_summary_carries_expression_and_inputs() -> None:
 
 def test_labels_of_the_cluster_are_delivered_if_the_expression_reads_them() -> None:
     result = plan(expression("price", "double(clusterLabels.price)"), expression("one"), price="12")
-    price, one = sorted(summaries(result, "paris"), key=lambda summary: summary.name, reverse=True)
-    assert (price.cluster_labels, one.cluster_labels) == ({"price": "12"}, None)
+    price_summary, constant = sorted(summaries(result, "paris"), key=lambda summary: summary.name, reverse=True)
+    assert (price_summary.cluster_labels, constant.cluster_labels) == ({"price": "12"}, None)
 
 
 def test_wrong_expression_is_delivered_nowhere_and_named_with_its_column() -> None:

@@ -102,9 +102,9 @@ def test_wrong_tokens_of_one_address_are_limited(settings_factory: SettingsFacto
     for number in range(AT_ONCE):
         with pytest.raises(AccessError, match="not the token"):
             login(f"{number}", "10.0.0.1")
-    with pytest.raises(AccessError, match="too many wrong tokens") as refused:
+    with pytest.raises(AccessError, match="too many wrong tokens") as raised:
         login("the-token-of-all-users", "10.0.0.1")
-    assert refused.value.status == 429
+    assert raised.value.status == 429
     assert login("the-token-of-all-users", "10.0.0.2").name == "token"
 
 

@@ -13,9 +13,9 @@ def test_small_run_is_stored_unchanged() -> None:
     run = comparison(1e9)
     assert fitting(run) == run
     run = with_backtests(run, [backtest()])
-    stored = KeptRun.model_validate_json(fitting(run).model_dump_json(by_alias=True, exclude_defaults=True))
-    assert stored.comparison is not None
-    assert [view.items for view in stored.comparison.backtests] == [backtest().items] * 2
+    restored_run = KeptRun.model_validate_json(fitting(run).model_dump_json(by_alias=True, exclude_defaults=True))
+    assert restored_run.comparison is not None
+    assert [view.items for view in restored_run.comparison.backtests] == [backtest().items] * 2
 
 
 def test_large_run_is_truncated_with_a_note() -> None:
