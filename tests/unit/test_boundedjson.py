@@ -37,7 +37,7 @@ def _text(dice: random.Random) -> str:
     return "".join(dice.choices('\\",[]{}:aé\n', k=dice.randrange(6)))
 
 
-def test_bounds_are_exact_whatever_is_in_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_exact_for_any_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boundedjson, "_WINDOW", 7)
     dice = random.Random(3)
     for _ in range(3000):

@@ -73,12 +73,12 @@ def ours() -> _Graph:
     return _graph(_ROOT)
 
 
-def test_no_module_imports_itself_by_way_of_others(ours: _Graph) -> None:
+def test_no_module_imports_itself_through_others(ours: _Graph) -> None:
     assert _circle(ours) == ""
 
 
 @pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in _modules(_ROOT)} - {""}))
-def test_no_package_imports_itself_by_way_of_its_neighbours(package: str, ours: _Graph) -> None:
+def test_no_package_imports_itself_through_its_neighbours(package: str, ours: _Graph) -> None:
     assert _circle(_children(package, ours)) == ""
 
 
@@ -90,7 +90,7 @@ def test_framework_imports_no_module_of_other_distributions(ours: _Graph) -> Non
 
 
 @pytest.mark.parametrize("side", ["backends", "cli", "demo", "fleetmetrics", "fleet", "hub", "results", "up", "web"])
-def test_sources_know_nothing_of_the_hub(side: str, ours: _Graph) -> None:
+def test_sources_import_no_module_of_the_hub(side: str, ours: _Graph) -> None:
     files = _modules(_ROOT)
     names = [name for name, file in files.items() if (_ROOT / "packages" / "dsf-sources") in file.parents]
     assert names

@@ -71,13 +71,13 @@ def test_each_folder_of_tests_is_one_of_its_distribution_or_a_named_other(home: 
 
 
 @pytest.mark.parametrize("home", _HOMES, ids=lambda home: home.name)
-def test_named_others_have_tests_and_are_no_modules(home: Path) -> None:
+def test_listed_foreign_folders_have_tests_and_are_no_modules(home: Path) -> None:
     assert _others(home) <= _tested(home)
     assert not _others(home) & _names(home / "dsf")
 
 
 @pytest.mark.parametrize("home", _DISTRIBUTIONS, ids=lambda home: home.name)
-def test_each_distribution_has_tests_of_its_own(home: Path) -> None:
+def test_each_distribution_has_its_tests(home: Path) -> None:
     assert _names(home / "tests" / "unit") & _names(home / "dsf")
 
 

@@ -20,7 +20,7 @@ def test_explicit_setting_overrides_the_environment(monkeypatch: pytest.MonkeyPa
     assert settings.model_fields_set >= {"cluster", "listen_port"}
 
 
-def test_settings_of_other_distributions_are_known_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_other_distributions_are_known_and_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PlacementSettings in settings_classes()
     assert unknown_variables({"DSF_PLACEMENT_DEBUGGER": "", "DSF_AGENT_OBJECTS": "", "DSF_OPTIMIZER_AUTHS": ""}) == [
         "DSF_OPTIMIZER_AUTHS"

@@ -30,7 +30,7 @@ def objects(request: pytest.FixtureRequest) -> list[chart.Object]:
 
 
 @pytest.mark.parametrize("name", chart.MATRIX)
-def test_lint_finds_nothing(name: str) -> None:
+def test_chart_passes_helm_lint(name: str) -> None:
     assert chart.lint(chart.MATRIX[name]) == []
 
 
@@ -52,13 +52,13 @@ def test_objects_of_ocm_and_ours_are_valid(objects: list[chart.Object]) -> None:
 
 
 @pytest.mark.parametrize("name", chart.MATRIX)
-def test_objects_for_other_operators_are_made_when_asked_for(name: str) -> None:
+def test_objects_of_other_operators_are_rendered_on_request(name: str) -> None:
     objects = chart.render(chart.MATRIX[name])
     kinds = {o["kind"] for o in [*objects, *chart.agent_objects(objects)]}
     assert kinds & chart.FOREIGN_KINDS == chart.FOREIGN.get(name, set())
 
 
-def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
+def test_no_object_is_rendered_twice(objects: list[chart.Object]) -> None:
     for part in (objects, chart.agent_objects(objects)):
         names = [(o["apiVersion"], o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in part]
         assert len(names) == len(set(names))

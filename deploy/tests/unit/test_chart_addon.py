@@ -153,7 +153,7 @@ def test_ready_means_that_cycles_succeed() -> None:
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_people_keep_their_secrets_when_the_addon_goes() -> None:
+def test_namespace_with_users_secrets_outlives_the_addon() -> None:
     orphan = "addon.open-cluster-management.io/deletion-orphan"
     namespace = chart.one(chart.agent_objects(chart.render()), "Namespace")
     assert orphan in namespace["metadata"]["annotations"]

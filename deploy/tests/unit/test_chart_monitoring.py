@@ -156,7 +156,7 @@ SERIES = {
         ("CPU free by cluster", [('{cluster="c1"}', 3.0)]),
     ],
 )
-def test_panels_count_once_whoever_is_scraped(title: str, expected: list[tuple[str, float]], tmp_path: Path) -> None:
+def test_panels_count_each_series_once(title: str, expected: list[tuple[str, float]], tmp_path: Path) -> None:
     (panel,) = [panel for panel in _panels() if panel["title"] == title]
     scraped = [("hub", "1"), ("hub", "2"), ("agent", "3")]
     values = {"cluster": ".*", "score": ".*"}

@@ -53,7 +53,7 @@ def test_redis_admits_processes_of_the_hub_alone_with_hub_api() -> None:
         {"exposure": {"type": "NodePort", "host": "h"}},
     ],
 )
-def test_redis_is_open_when_agents_come_from_elsewhere(redis: dict[str, Any]) -> None:
+def test_redis_admits_agents_of_other_clusters(redis: dict[str, Any]) -> None:
     assert _policy({"redis": redis}, "redis")["ingress"] == [{"ports": REDIS}]
     assert "only agents on the hub cluster itself" not in chart.notes({"redis": redis})
 
@@ -170,7 +170,7 @@ def test_metrics_are_for_the_namespaces_of_a_prometheus(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", chart.MODES)
-def test_empty_list_of_scrapers_lets_nobody_in(mode: str) -> None:
+def test_empty_list_of_scrapers_admits_no_peer(mode: str) -> None:
     for component in chart.MODES[mode]:
         assert _clients({"mode": mode, "networkPolicy": {"metricsFrom": []}}, component) == {}
     with pytest.raises(chart.RenderError, match="apiServerPorts"):

@@ -112,7 +112,7 @@ def _may_be_null(schema: chart.Object, path: tuple[str, ...] = ()) -> Iterator[s
             yield ".".join((*path, name))
 
 
-def test_everything_else_may_be_null() -> None:
+def test_all_other_values_may_be_null() -> None:
     values: chart.Values = {}
     for path in _may_be_null(SCHEMA):
         _set(values, path, None)
@@ -121,7 +121,7 @@ def test_everything_else_may_be_null() -> None:
             assert nothing not in text
 
 
-def test_everything_else_may_be_empty() -> None:
+def test_all_other_values_may_be_empty() -> None:
     values: chart.Values = {}
     for path in _may_be_null(SCHEMA):
         part: Any = SCHEMA

@@ -75,7 +75,7 @@ def test_rights_for_the_source_object_cover_the_named_kinds() -> None:
 @pytest.mark.parametrize(
     ("group", "resource"), [(group, plural) for group, kinds in DENIED.items() for plural in kinds.values()]
 )
-def test_kinds_with_secrets_are_not_given_to_the_source_object(group: str, resource: str) -> None:
+def test_kinds_with_secrets_are_refused_for_the_source_object(group: str, resource: str) -> None:
     with pytest.raises(chart.RenderError, match="hold secrets; the source Object never reads them"):
         _agent({"objects": [{"apiGroup": group, "resource": resource}]})
 
@@ -229,7 +229,7 @@ def test_optimizer_admits_only_configured_peers() -> None:
     assert opened["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 8338, "protocol": "TCP"}]}]
 
 
-def test_link_local_addresses_are_asked_where_the_values_say_so() -> None:
+def test_link_local_addresses_are_allowed_by_a_value() -> None:
     for part, name in (({"hubSetting": {}}, "hub"), ({"spokeSetting": {"agent": {}}}, "agent")):
         for allowed in (False, True):
             values = json.loads(json.dumps(part).replace("{}", json.dumps({"allowLinkLocal": allowed})))

@@ -135,7 +135,7 @@ def test_tags_of_the_upstream_project_without_a_name_are_ignored_with_a_note(tag
 @pytest.mark.parametrize(
     "image", [{"tag": "0.1.1"}, {"tag": "0.2.0-rc.1"}, {"name": "registry.example.com/dsf", "tag": "latest"}]
 )
-def test_tags_of_releases_and_of_images_of_ones_own_are_used(image: dict[str, str]) -> None:
+def test_tags_of_releases_and_custom_images_are_used(image: dict[str, str]) -> None:
     values = {"hubSetting": {"resourceController": {"image": image}}}
     name = image.get("name", "ghcr.io/open-cluster-management-io/dynamic-scoring-framework")
     assert f"{name}:{image['tag']}" in _images(chart.render(values))

@@ -148,7 +148,7 @@ def test_files_that_are_named_are_mounted(workloads: dict[str, chart.Object]) ->
                     assert value.startswith(places), name
 
 
-def test_secrets_come_as_files(workloads: dict[str, chart.Object]) -> None:
+def test_secrets_are_mounted_as_files(workloads: dict[str, chart.Object]) -> None:
     """Child processes inherit variables and dumps show them; only Flower needs one."""
     for name, workload in workloads.items():
         for container in chart.containers(workload):

@@ -111,13 +111,13 @@ def test_passwords_differ_and_are_long() -> None:
         ),
     ],
 )
-def test_agents_are_told_where_it_is(values: chart.Values, url: str) -> None:
+def test_agents_get_the_address_of_redis(values: chart.Values, url: str) -> None:
     environment = _agent_environment({"redis": values})
     assert environment["DSF_REDIS_URL"] == url
     assert str(address.parse(url)) == url
 
 
-def test_sentinels_are_for_everybody() -> None:
+def test_every_process_gets_the_sentinels() -> None:
     objects = chart.render(chart.MATRIX["external-sentinel"])
     for name, workload in chart.workloads(objects).items():
         (container,) = chart.containers(workload)

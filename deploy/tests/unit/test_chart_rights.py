@@ -124,7 +124,7 @@ def test_no_wildcards_in_rights_of_processes() -> None:
 
 
 @pytest.mark.parametrize(("role", "into"), [("admin", "admin"), ("editor", "edit"), ("viewer", "view")])
-def test_roles_for_people_become_part_of_the_builtin_ones_on_request(role: str, into: str) -> None:
+def test_roles_for_people_are_aggregated_to_builtin_roles_on_request(role: str, into: str) -> None:
     name, label = f"dynamic-scoring-framework-{role}", f"rbac.authorization.k8s.io/aggregate-to-{into}"
     cluster_role = chart.one(chart.render({"rbac": {"aggregate": True}}), "ClusterRole", name)
     assert cluster_role["metadata"]["labels"][label] == "true"

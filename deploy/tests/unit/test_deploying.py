@@ -64,7 +64,7 @@ def _whole(folder: Path, context: str = "kind-hub") -> Machine:
     return Machine(folder, context, docker=_DOCKER, kubectl=_KUBECTL, helm="", kind="")
 
 
-def test_images_are_built_and_given_to_the_kind_clusters_that_run_them(tmp_path: Path) -> None:
+def test_images_are_built_and_loaded_into_kind_clusters(tmp_path: Path) -> None:
     machine = _whole(tmp_path)
     process = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
     assert process.returncode == 0, process.stderr

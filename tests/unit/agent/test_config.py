@@ -98,7 +98,7 @@ def test_bad_configuration_keeps_the_last_good_one_and_is_reported_once(tmp_path
     assert config.problem == ""
 
 
-def test_not_text_is_a_mistake(tmp_path: Path) -> None:
+def test_configuration_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_bytes(b"\xff\xfe\x00")
     config = FileConfig(path)

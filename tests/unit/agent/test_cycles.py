@@ -129,7 +129,7 @@ def test_unreadable_configuration_is_reported(make: Callable[..., Bed]) -> None:
         bed.run(new_run_id(HUB_NOW), HUB_NOW + 0.1)
 
 
-def test_failed_stage_leaves_nothing_in_memory(make: Callable[..., Bed]) -> None:
+def test_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
     bed = make(max_retries=1)
     answers: list[weakref.ref[object]] = []
 

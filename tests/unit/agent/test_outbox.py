@@ -111,7 +111,7 @@ def test_scorer_over_its_share_replaces_its_oldest_score(redis_client: redis.Red
     assert sorted(texts) == sorted([*(mail.scorer for mail in other_mails), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
 
 
-def test_first_try_replaces_nothing(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+def test_first_attempt_replaces_no_entry(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     """A suspended agent may have two scores of a scorer at once; the hub ingests both."""
     other_mails = [entry(number) for number in range(keys.MAIL_SLOTS // 2)]
     assert all(mailbox.put(mail, mail.scorer.encode(), replace=False) for mail in other_mails)

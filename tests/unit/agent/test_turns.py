@@ -77,7 +77,7 @@ def test_hubs_own_scorers_go_first_and_leave_one_thread() -> None:
     ]
 
 
-def test_thread_of_an_ended_cycle_goes_to_the_namespace_with_the_fewest() -> None:
+def test_freed_thread_serves_the_namespace_with_the_fewest_cycles() -> None:
     queue = turns(4, a=9, b=9)
     waiting(queue, "a", 9)
     waiting(queue, "b", 9)

@@ -23,7 +23,7 @@ SOURCE = {"type": "Prometheus", "params": {"query": "up", "range": 60, "step": 1
 
 @pytest.mark.parametrize("name", [field.alias or name for name, field in Methods.model_fields.items()])
 def test_crd_validates_each_authentication_method(name: str) -> None:
-    """Check that CEL validates by name each field that Python validates generically."""
+    """CEL validates by name each field that Python validates generically."""
     rules = {rule.message.partition(":")[0]: rule.cel for rule in Auth.rules}
     assert f"self.{name})" in rules["names no method"]
     assert f"self.{name})" in rules["authenticationRef excludes other methods"]

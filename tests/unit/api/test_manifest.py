@@ -147,7 +147,7 @@ def test_windows_line_ends() -> None:
     assert isinstance(only(SCORER.replace("\n", "\r\n")), DynamicScorer)
 
 
-def test_all_mistakes_of_a_document_with_their_lines() -> None:
+def test_all_errors_of_a_document_are_reported_with_lines() -> None:
     text = dedent("""\
         apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
         kind: DynamicScorer
@@ -194,7 +194,7 @@ def test_all_mistakes_of_a_document_with_their_lines() -> None:
     ]
 
 
-def test_mistakes_in_a_list() -> None:
+def test_errors_in_a_list_are_reported() -> None:
     assert problems(CONFIG + "  - clusterName: worker03\n  - 5\n  - {clusterName: '', scoreName: x, z: 1}\n") == [
         "f.yaml:9: spec.masks[1].scoreName: is required",
         "f.yaml:10: spec.masks[2]: 5 is not a mapping of fields",
@@ -294,7 +294,7 @@ def test_other_kinds_are_noted(text: str, note: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "\n\n", "---\n---\n", "# only a comment\n", "---\n# nothing\n---\n", "null", "%YAML 1.1\n---\n"]
 )
-def test_empty_documents_are_nothing(text: str) -> None:
+def test_empty_documents_are_skipped(text: str) -> None:
     assert parse_documents(text, "f.yaml") == []
 
 

@@ -94,7 +94,7 @@ def test_rename_takes_over_the_name_before_older_scorers(seconds: int) -> None:
     assert queues["x"][0].owner == "hub/renamed"
 
 
-def test_released_name_goes_to_the_longest_waiting_scorer() -> None:
+def test_released_name_is_given_to_the_longest_waiting_scorer() -> None:
     everyone = [Wish("hub/a", "x", NEW)]
     queues = settle({}, everyone, AT, HOME)
     for number, owner in enumerate(["team/b", "hub/d", "hub/c"], start=1):
@@ -170,7 +170,7 @@ TENANTS = {
 @pytest.mark.parametrize("step", [0, 2, 25], ids="{}s".format)
 @pytest.mark.parametrize("is_young", [True, False], ids=["young", "old"])
 @pytest.mark.parametrize("is_resolved", [True, False], ids=["at-once", "after-its-config"])
-def test_scores_stay_where_they_are_in_every_order_of_recreation(step: int, is_young: bool, is_resolved: bool) -> None:
+def test_scores_keep_their_owners_in_every_order_of_recreation(step: int, is_young: bool, is_resolved: bool) -> None:
     owners = list(TENANTS)
     for position, order in enumerate(itertools.permutations(owners)):
         now = AT
@@ -230,7 +230,7 @@ def test_scorer_with_an_earlier_claim_is_no_renamed_one(earlier: str, pause: int
     assert settled(claims, [other], AT + 10 + KEPT).scores["x"][0].owner == "hub/other"
 
 
-def test_renamed_scorer_stays_the_holder_when_it_is_replaced() -> None:
+def test_renamed_and_replaced_scorer_keeps_its_name() -> None:
     claims = settled(NameClaims(), [Wish("hub/old", "x", OLD)], AT)
     claims = settled(claims, [Wish("hub/new", "x", created(AT + 1))], AT + 1)
     assert claims.scores["x"][0].owner == "hub/new"

@@ -32,7 +32,7 @@ def test_sanitize_cuts_to_253_and_trims_the_end(name: str, expected: str) -> Non
     assert sanitize_resource_name(name) == expected
 
 
-def test_names_of_which_nothing_is_left_stay_distinct() -> None:
+def test_names_without_usable_characters_stay_distinct() -> None:
     assert len({sanitize_resource_name(name) for name in ("é", "日本", "___", "...", "-", "\ud800", "")}) == 7
 
 

@@ -39,7 +39,7 @@ def from_store(text: str) -> float | None:
         ("9999-12-31T23:59:59-12:00", LATEST),
     ],
 )
-def test_every_way_to_write_a_pause_has_the_same_bound(
+def test_all_forms_of_a_pause_have_the_same_limit(
     read_end: Callable[[str], float | None], text: str, expected: float
 ) -> None:
     assert read_end(text) == expected

@@ -26,7 +26,7 @@ def test_split(case: dict[str, Any]) -> None:
 
 
 @given(st.lists(QUERIES))
-def test_joined_queries_split_into_the_same_ones(queries: list[str]) -> None:
+def test_joined_queries_are_split_unchanged(queries: list[str]) -> None:
     assert split_queries(";".join(queries)) == queries
 
 

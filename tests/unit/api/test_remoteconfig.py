@@ -57,7 +57,7 @@ def test_unknown_keys_are_ignored() -> None:
     assert parse({**SYNCED, "x": 1, "source": {**SYNCED["source"], "auth": {"y": 2}}}) == parse(SYNCED)
 
 
-def test_numbers_below_one_are_taken_as_they_are() -> None:
+def test_numbers_below_one_are_not_changed() -> None:
     assert parse({"scoring": {"params": {"interval": -1}}}).scoring.params.interval == -1
 
 

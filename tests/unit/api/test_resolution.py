@@ -29,7 +29,7 @@ def summary(**source: Any) -> ScorerSummary:
     ("path", "endpoint"),
     [(None, "http://otel:8889/metrics"), ("/v1/metrics", "http://otel:8889/v1/metrics")],
 )
-def test_opentelemetry_has_a_path_of_its_own(path: str | None, endpoint: str) -> None:
+def test_opentelemetry_has_a_separate_default_path(path: str | None, endpoint: str) -> None:
     path_field = {"path": path} if path else {}
     scorer_summary = summary(
         type="OpenTelemetry", host="http://otel:8889", params={"query": "up", "range": 60, "step": 10}, **path_field

@@ -99,7 +99,7 @@ def test_full_without_a_synced_config_uses_the_spec() -> None:
     assert (summary.score_name, summary.scoring_interval, summary.source_type) == ("s", 10, "None")
 
 
-def test_without_a_source_nothing_is_said_about_one() -> None:
+def test_summary_without_a_source_has_no_source_fields() -> None:
     summary = resolve(changed({}, {"source.type": "None"})).summary
     assert (summary.source_query, summary.source_range, summary.source_step) == ("", 0, 0)
 

@@ -78,7 +78,7 @@ ELEMENT = st.dictionaries(KEYS, PLAIN | st.lists(PLAIN, max_size=3) | st.diction
 
 
 @given(st.lists(ELEMENT))
-def test_every_result_is_either_good_or_counted_and_only_finite_scores_come_out(elements: list[dict[str, Any]]) -> None:
+def test_every_result_is_accepted_or_counted_and_scores_are_finite(elements: list[dict[str, Any]]) -> None:
     response = parse_response(json.dumps({"results": elements}).encode())
     assert len(response.results) + response.refused.total() == len(elements)
     for labels, score in response.results:
@@ -92,6 +92,6 @@ def test_response_with_too_many_values_is_refused_before_parsing() -> None:
         parse_response(b'{"x":[' + b"[]," * 300_000 + b'[]],"results":[]}')
 
 
-def test_labels_hold_nothing_that_cannot_be_seen() -> None:
+def test_invisible_characters_are_removed_from_labels() -> None:
     body = json.dumps({"results": [{"metric": {"node": "n\x1b[31m\u202e1\x9b"}, "score": 1}]}).encode()
     assert parse_response(body).results[0].labels == {"node": "n [31m 1 "}

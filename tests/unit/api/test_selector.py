@@ -25,7 +25,7 @@ def test_each_operator(requirement: dict[str, Any], selected: list[str]) -> None
     assert [name for name, labels in clusters.items() if selector.matches(labels)] == selected
 
 
-def test_all_that_is_said_must_be_true() -> None:
+def test_all_requirements_of_a_selector_must_match() -> None:
     selector = ClusterSelector.model_validate(
         {"matchLabels": {"a": "1", "b": "2"}, "matchExpressions": [{"key": "c", "operator": "Exists"}]}
     )

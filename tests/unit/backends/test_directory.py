@@ -133,7 +133,9 @@ def test_out_folder_edits_made_without_a_hub_are_repaired(tmp_path: Path, start:
         assert not folder.exists()
 
 
-def test_events_are_limited_kept_and_bounded(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_limited_and_stored_within_bounds(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "_out" / "events.yaml"
     monkeypatch.setattr(directory, "EVENTS", 30)
     with start() as (backend, _):
@@ -153,7 +155,9 @@ def test_events_are_limited_kept_and_bounded(tmp_path: Path, start: Start, monke
     assert [line["message"] for line in lines if "message" in line] == [str(number) for number in range(25, 100)]
 
 
-def test_problems_are_in_a_file_and_told_once(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_are_written_to_a_file_and_logged_once(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(directory, "REPAIR", 0.1)
     report = tmp_path / "_out" / "problems.yaml"
     report.mkdir(parents=True)

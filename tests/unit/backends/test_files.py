@@ -18,7 +18,7 @@ from dsf.errors import BackendError, ForeignObjectError, ObjectNotFoundError
 KEY = ObjectKey(Kind.SCORER, "hub", "s")
 
 
-def test_writing_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_writing_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.yaml"
     write_text(path, "x: 1\n", mode=0o600)
     write_text(path, "x: 2\n", mode=0o600)
@@ -33,7 +33,7 @@ def test_unwritable_file_is_named(tmp_path: Path) -> None:
         write_text(tmp_path / "file" / "x.yaml", "")
 
 
-def test_times_stay_text_and_nothing_is_an_alias(tmp_path: Path) -> None:
+def test_written_yaml_keeps_times_as_text_and_has_no_aliases(tmp_path: Path) -> None:
     shared = {"a": "2026-01-01T00:00:00Z"}
     path = tmp_path / "x.yaml"
     write_text(path, kubeyaml.dump({"one": shared, "two": shared}))
@@ -157,7 +157,7 @@ def test_foreign_score_is_neither_written_nor_deleted(out: OutFolder) -> None:
     assert out.read(SCORE) == foreign
 
 
-def test_score_without_the_label_is_given_up(out: OutFolder) -> None:
+def test_score_without_the_label_is_released(out: OutFolder) -> None:
     backend = DirectoryScores(out)
     backend.apply_score(MANIFEST, status(1))
     text = kubeyaml.dump({**(out.read(SCORE) or {}), "metadata": {"namespace": CLUSTER, "name": "s1"}})

@@ -84,7 +84,7 @@ spec:
     ],
     ids=["mistakes", "twice", "not accepted", "large and binary", "no manifests"],
 )
-def test_each_mistake_has_its_place_and_stops_nothing_else(
+def test_each_error_names_its_place_and_blocks_no_other_file(
     tmp_path: Path, files: dict[str, str | bytes], problems: list[str]
 ) -> None:
     for name, content in files.items():
@@ -97,7 +97,7 @@ def test_each_mistake_has_its_place_and_stops_nothing_else(
         assert [key.name for key in folder.objects] == ["c"]
 
 
-def test_half_written_file_changes_nothing_until_complete(tmp_path: Path) -> None:
+def test_half_written_file_is_ignored_until_complete(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(CLUSTER % "c")
     (tmp_path / "notes.yaml").write_text("# No object.")
@@ -137,7 +137,7 @@ def test_first_file_of_an_object_takes_precedence(tmp_path: Path) -> None:
     assert folder.problems == []
 
 
-def test_missing_folder_changes_nothing(tmp_path: Path) -> None:
+def test_missing_folder_keeps_all_objects(tmp_path: Path) -> None:
     root = tmp_path / "manifests"
     root.mkdir()
     (root / "c.yaml").write_text(CLUSTER % "c")
@@ -329,7 +329,7 @@ def test_always_empty_file_is_ignored(tmp_path: Path) -> None:
     assert (folder.objects, folder.problems) == ({}, [])
 
 
-def test_names_that_are_not_utf_8_are_skipped_and_said(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_are_skipped_and_reported(tmp_path: Path) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     (tmp_path / "good.yaml").write_text(CLUSTER % "good")
     root = os.fsencode(tmp_path)

@@ -62,7 +62,7 @@ def test_rate_is_fully_used_and_never_exceeded() -> None:
     assert len(moments) == pytest.approx(1000, abs=5)
 
 
-def test_below_the_limit_nothing_is_skipped() -> None:
+def test_no_tick_is_skipped_below_the_limit() -> None:
     runs, skips, _ = simulate(10, 30, "1/s", 3000)
     assert not skips
     assert set(runs.values()) <= {99, 100}
@@ -100,7 +100,7 @@ def test_scorers_do_not_share_a_limit() -> None:
     assert limiter.ticket("one", "a/one", "1/m", START) == limiter.ticket("two", "a/two", "1/m", START) == START
 
 
-def test_tickets_of_pairs_that_are_gone_are_forgotten() -> None:
+def test_tickets_of_removed_pairs_are_deleted() -> None:
     limiter = RateLimiter()
     limiter.ticket("s", "a/s", "1/s", START)
     limiter.prune(START + TICKET_LIFE)
@@ -109,6 +109,6 @@ def test_tickets_of_pairs_that_are_gone_are_forgotten() -> None:
     assert not limiter.waits("s", "a/s")
 
 
-def test_unreadable_rate_limits_nothing() -> None:
+def test_unreadable_rate_does_not_limit() -> None:
     limiter = RateLimiter()
     assert [limiter.ticket("s", f"c{n}/s", "many", START) for n in range(3)] == [START] * 3

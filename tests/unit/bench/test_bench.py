@@ -71,7 +71,7 @@ def test_arguments() -> None:
     assert raised.value.code == 2
 
 
-def test_all_benches_exist_and_those_on_request_are_left_out() -> None:
+def test_all_benches_exist_and_optional_ones_are_skipped() -> None:
     assert all(importlib.util.find_spec(f"bench.{bench.name}") for bench in runner.BENCHES)
     names = {bench.name for bench in runner.selected_benches(None)}
     assert names == {bench.name for bench in runner.BENCHES if not bench.on_request}

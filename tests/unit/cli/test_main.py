@@ -14,7 +14,7 @@ def _add(app: typer.Typer) -> None:
     app.command("works")(lambda: None)
 
 
-def test_commands_that_cannot_be_loaded_are_left_out_and_the_others_are_there(
+def test_commands_that_cannot_be_loaded_are_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entries = [

@@ -120,7 +120,7 @@ def test_values_release_tokens_and_accept_namespaces() -> None:
     assert "no scorer beside it runs" in lines(beside)[0]
 
 
-def test_old_scores_that_nothing_renews_are_listed_with_the_command_to_remove_them() -> None:
+def test_stale_scores_are_listed_with_the_command_to_remove_them() -> None:
     masked = config(HOME, masks=[{"clusterName": "c2", "scoreName": "cpu"}])
     labelled = score("ours")
     labelled["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "dynamic-scoring-framework"}
@@ -144,7 +144,7 @@ def test_old_scores_that_nothing_renews_are_listed_with_the_command_to_remove_th
     ]
 
 
-def test_scores_of_other_controllers_are_left_alone_but_for_a_name_that_a_scorer_wants() -> None:
+def test_score_of_another_controller_is_reported_only_if_a_scorer_claims_its_name() -> None:
     usage, claimed, upstreams = score("resource-usage-score"), score("cpu"), score("old")
     for each, manager in ((usage, "collector"), (claimed, "collector"), (upstreams, "dynamic-scoring-addon")):
         each["metadata"]["managedFields"] = [{"manager": manager}]

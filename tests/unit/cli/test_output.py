@@ -32,7 +32,7 @@ def test_until() -> None:
     assert until(now + timedelta(minutes=5), now) == "5m"
 
 
-def test_numbers_have_no_digits_that_nobody_reads() -> None:
+def test_numbers_are_rounded_for_display() -> None:
     assert number(0.1 + 0.2) == "0.3"
     assert number(-100) == "-100"
 

@@ -9,7 +9,7 @@ import sys
 from dsf.cli import streams
 
 
-def test_output_that_is_redirected_into_memory_is_left_alone() -> None:
+def test_output_redirected_into_memory_is_not_changed() -> None:
     memory = io.StringIO()
     with contextlib.redirect_stdout(memory), streams.prepared():
         print("text", file=sys.stdout)

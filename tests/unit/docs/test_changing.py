@@ -74,7 +74,7 @@ def test_every_condition_is_on_a_page(condition: ConditionType) -> None:
 
 
 @pytest.mark.parametrize("source", SourceType)
-def test_every_source_type_can_be_asked_and_is_on_its_page(source: SourceType) -> None:
+def test_every_source_type_is_implemented_and_documented(source: SourceType) -> None:
     assert callable(source_of(source))
     assert f"`{source}`" in page("sources.md")
 

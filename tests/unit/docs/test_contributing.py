@@ -113,7 +113,7 @@ def test_actions_are_pinned_by_commit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_no_job_runs_for_hours_by_mistake(path: Path) -> None:
+def test_every_job_has_a_time_limit(path: Path) -> None:
     jobs = workflow(path)["jobs"]
     assert [name for name, job in jobs.items() if "uses" not in job and "timeout-minutes" not in job] == []
 

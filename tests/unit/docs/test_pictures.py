@@ -19,7 +19,7 @@ def test_no_picture_is_older_than_its_code() -> None:
     assert SCRIPT["old"]() == [], "run: make pictures"
 
 
-def test_every_picture_is_taken_by_the_script_and_shown_on_a_page() -> None:
+def test_every_picture_is_made_by_the_script_and_used_on_a_page() -> None:
     files = {path.name for path in (ROOT / "docs" / "pictures").iterdir()} - {"sources.json"}
     assert files == {SCRIPT["picture"](name).name for name in NAMES}
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
@@ -42,7 +42,7 @@ def test_changed_source_makes_its_picture_outdated(tmp_path: Path, monkeypatch: 
     assert SCRIPT["old"]() == ["web-pair"]
 
 
-def test_pictures_load_nothing_from_other_hosts() -> None:
+def test_pictures_do_not_load_from_other_hosts() -> None:
     for file in (ROOT / "docs" / "pictures").glob("*.svg"):
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"(href|src)=|url\(['\"]?(https?:)?//|@import", text), file

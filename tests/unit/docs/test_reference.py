@@ -30,7 +30,7 @@ def test_reference_page_equals_the_generated_one(name: str) -> None:
     assert _text(name) == PAGES[name](), "run: .venv/bin/python scripts/reference-pages"
 
 
-def test_every_command_and_option_is_there() -> None:
+def test_every_command_and_option_is_documented() -> None:
     documented_commands = re.findall(r"^### (dsf .*)$", _text("cli.md"), re.MULTILINE)
     root: Any = get_command(app)
     existing_commands = [
@@ -49,7 +49,7 @@ def test_every_command_and_option_is_there() -> None:
     assert not {word for word in options if f"`{word}`" not in _text("cli.md")}
 
 
-def test_every_kind_field_and_reason_is_there() -> None:
+def test_every_kind_field_and_reason_is_documented() -> None:
     text = _text("crds.md")
     for crd in crds():
         (version,) = crd["spec"]["versions"]
@@ -66,7 +66,7 @@ def test_every_kind_field_and_reason_is_there() -> None:
     ]
 
 
-def test_every_endpoint_of_the_three_is_there() -> None:
+def test_every_endpoint_is_documented() -> None:
     paths = re.findall(r"^### GET (/\S+)$", _text("http-api.md"), re.MULTILINE)
     assert {"/metrics", "/api/v1/pairs", "/plans", "/scorers/{name}"} <= set(paths)
 

@@ -19,7 +19,7 @@ def test_each_cluster_is_in_one_shard() -> None:
     assert all(map(FleetCollector(client)._is_mine, clusters))
 
 
-def test_series_that_were_left_out_come_back_when_there_is_more_room() -> None:
+def test_omitted_series_return_once_there_is_room() -> None:
     budget = SeriesBudget(PER_PAIR * 100)
     # Numbers of pairs, and whether they have series; omitted series return once ten percent are free.
     assert [(pairs, budget.level(pairs, 0) != "none") for pairs in (100, 101, 100, 91, 90, 100)] == [

@@ -35,7 +35,7 @@ class SlowCollector(Collector):
         return [GaugeMetricFamily("readings", "How many.", value=self.readings)]
 
 
-def test_scrapes_at_the_same_time_read_once_and_later_ones_read_again() -> None:
+def test_concurrent_scrapes_share_a_reading_and_later_ones_read_again() -> None:
     collector = SlowCollector()
     scraper = Scraper(collector)
     with ThreadPoolExecutor(8) as pool:

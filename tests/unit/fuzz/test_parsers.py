@@ -117,7 +117,7 @@ def _outcome(parser: Callable[[bytes], object], errors: tuple[type[Exception], .
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_any_input_is_data_or_an_error_of_its_own(name: str) -> None:
+def test_any_input_gives_data_or_a_documented_error(name: str) -> None:
     parser, errors = PARSERS[name]
 
     @seed(11)

@@ -76,7 +76,7 @@ def test_new_connection_takes_the_place_of_one_of_the_largest_share(monkeypatch:
     in_loop(check)
 
 
-def test_idle_connection_goes_before_a_slow_and_a_working_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_is_closed_before_slow_and_active_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
@@ -104,7 +104,7 @@ def test_connection_without_a_whole_header_is_closed_in_time(monkeypatch: pytest
     asyncio.run(run())
 
 
-def test_slowest_readers_are_closed_when_too_much_is_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowest_readers_are_closed_if_too_many_bytes_are_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "MOST_UNSENT", 10)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:

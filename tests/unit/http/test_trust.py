@@ -33,7 +33,7 @@ def test_threads_that_begin_at_once_read_the_cas_once(tmp_path: Path, monkeypatc
         assert len(set(threads.map(lambda _: trust.context(), range(8)))) == 1
 
 
-def test_servers_with_their_own_options_leave_the_context_of_the_others() -> None:
+def test_servers_with_tls_options_do_not_change_the_shared_context() -> None:
     usual = trust.context()
     # A CA with another text is loaded again.
     for number in range(17):

@@ -210,7 +210,7 @@ def test_name_claim_takes_effect_when_stored(settings_factory: Callable[..., Set
     assert running(state) == ["other"]
 
 
-def test_claims_that_cannot_be_read_are_made_anew(settings_factory: Callable[..., Settings]) -> None:
+def test_unreadable_claims_are_recreated(settings_factory: Callable[..., Settings]) -> None:
     store = objects_with(scorer("mine", score="cpu"))
     store.claims["hub"] = "edited"
     assert running(desired(store, settings_factory)) == ["mine"]

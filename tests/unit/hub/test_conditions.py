@@ -361,14 +361,14 @@ def test_failing_cycles_are_a_failure_once_the_score_of_an_earlier_one_has_expir
     assert [status_and_reason(scorer_status, "Ready")[0] for scorer_status in (before, after)] == ["Unknown", "False"]
 
 
-def test_ready_does_not_waver_when_the_hub_starts_anew() -> None:
+def test_ready_is_stable_across_a_restart_of_the_hub() -> None:
     bad = Health(HealthStatus.Inactive, failures=3, failure=DOWN, is_checked=True)
     before = status(health=bad, cycles=WORKING)
     again = status(health=replace(bad, failures=1), cycles=WORKING, previous=before)
     assert status_and_reason(again, "Ready") == ("False", "Timeout")
 
 
-def test_ready_of_a_configuration_sums_up_what_else_is_said() -> None:
+def test_ready_of_a_configuration_summarizes_its_conditions() -> None:
     def ready_condition(**changed_numbers: Any) -> tuple[str, str]:
         numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **changed_numbers}
         configuration_status = config_status(config(), now=NOW, **numbers)

@@ -252,7 +252,7 @@ def test_unreadable_configuration_suspends_without_losing_state(world: HubFixtur
 
 
 def test_unreadable_configuration_under_deletion_counts_as_deleted(world: HubFixture) -> None:
-    """Return the manifest with a deletion time and a foreign finalizer."""
+    """A foreign finalizer keeps the deleted object."""
     manifest = world.api.take(Kind.CONFIG)
     leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.api.put({**manifest, "spec": {"masks": 7}, "metadata": leaving})
@@ -352,7 +352,7 @@ def test_without_a_configuration_no_score_is_published(world: HubFixture) -> Non
     assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
 
 
-def test_people_are_told_what_is_gone_and_why_results_are_refused(world: HubFixture) -> None:
+def test_status_names_the_deleted_object_and_the_cause_of_refused_results(world: HubFixture) -> None:
     fleet = FleetQueries(world.client)
     assert (fleet.cluster("c").problem, fleet.pair("c", "cpu").cluster_problem) == ("", "")
     removed_manifest = world.api.take(Kind.ADDON)

@@ -31,7 +31,7 @@ def _spec(manifest: Manifest, **fields: Any) -> Manifest:
     return {**manifest, "spec": {**manifest["spec"], **fields}}
 
 
-def test_fields_of_a_newer_crd_are_ignored_and_told_once(settings_factory: Callable[..., Settings]) -> None:
+def test_fields_of_a_newer_crd_are_ignored_and_reported_once(settings_factory: Callable[..., Settings]) -> None:
     place = Objects()
     place.put(cluster("a").to_manifest())
     masks = [{"clusterName": "b", "scoreName": "*", "until": "noon"}]
@@ -59,7 +59,7 @@ def test_fields_of_a_newer_crd_are_ignored_and_told_once(settings_factory: Calla
     assert len(place.events) == 2
 
 
-def test_other_mistakes_stay(settings_factory: Callable[..., Settings]) -> None:
+def test_other_errors_are_still_reported(settings_factory: Callable[..., Settings]) -> None:
     place = Objects()
     place.put(config().to_manifest())
     place.put(_spec(scorer("s").to_manifest(), newer=1, description=7))

@@ -98,7 +98,7 @@ def test_bad_config_does_not_activate_inactive_health() -> None:
     assert statuses(FINE, SICK, SICK, SICK, ODD, ODD, FINE) == ["Active"] * 3 + ["Inactive"] * 3 + ["Active"]
 
 
-def test_elsewhere_all_stays_until_the_first_check_which_decides() -> None:
+def test_health_of_a_moved_scorer_stays_until_the_first_check() -> None:
     moved = Health().after(FINE).elsewhere()
     assert (moved.status, moved.config, moved.is_checked) == (HealthStatus.Active, GOOD, False)
     assert statuses(SICK, start=moved) == ["Inactive"]
@@ -152,7 +152,7 @@ def test_check_sets_status_and_failure_reason(mode: str, healthz: Handler, confi
         ("http://[::ffff:169.254.169.254]:80", "AddressRefused", "DSF_ALLOW_LINK_LOCAL=true"),
     ],
 )
-def test_where_nothing_can_be_asked(url: str, reason: str, message: str) -> None:
+def test_unusable_health_url_is_reported(url: str, reason: str, message: str) -> None:
     failed_request = check(HealthTarget(f"{url}/config", ConfigSyncMode.Full), timeout=30).health_failure
     assert failed_request is not None
     assert failed_request.reason == reason

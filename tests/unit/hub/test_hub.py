@@ -17,8 +17,8 @@ from tests.unit.hub.objects import Objects
 
 
 @pytest.mark.parametrize("kind", [Kind.CLUSTER, Kind.SCORE, Kind.SCORER])
-def test_before_the_first_plan_nothing_is_gone(kind: Kind) -> None:
-    """Return a hub whose backend reports existing objects at its start, before there is a plan."""
+def test_hub_reconciles_no_key_before_the_first_plan(kind: Kind) -> None:
+    """The backend reports objects at its start; the hub neither reads nor removes them before there is a plan."""
     backend = Mock(spec=Backend)
     hub = Hub(Settings(backend="dir"), backend)
     assert hub._reconcile(ObjectKey(kind, "some", "name")) is None

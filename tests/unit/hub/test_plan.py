@@ -50,7 +50,7 @@ def test_summary_requires_accepted_cluster_health_resolution_and_no_mask() -> No
     assert "deleted" not in plan.scorer_names()
 
 
-def test_without_a_configuration_nothing_runs() -> None:
+def test_scorers_do_not_run_without_a_configuration() -> None:
     for absent in (None, config(**GONE)):
         plan = make_plan([scorer()], absent, [cluster("a")], NOW)
         assert names(plan, "a") == []

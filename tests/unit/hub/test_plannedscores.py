@@ -28,13 +28,13 @@ def test_score_belongs_to_its_scorer_by_label_and_by_name() -> None:
 
 
 @pytest.mark.parametrize(("cluster_name", "label", "name"), [("a", "two", "score-two"), ("b", "one", "score-one")])
-def test_score_of_an_unknown_scorer_or_cluster_is_nobodys(cluster_name: str, label: str, name: str) -> None:
+def test_score_of_an_unknown_scorer_or_cluster_has_no_owner(cluster_name: str, label: str, name: str) -> None:
     owners = PlanOwners(_plan())
     assert not owners.wants(cluster_name, label)
     assert owners.scorer_of(cluster_name, name) is None
 
 
-def test_masked_score_is_nobodys() -> None:
+def test_masked_score_has_no_owner() -> None:
     owners = PlanOwners(_plan(("a", "Score One")))
     assert not owners.wants("a", "one")
     assert owners.scorer_of("a", "score-one") is None
@@ -50,12 +50,12 @@ def test_scores_go_with_the_configuration_but_not_with_one_that_is_unreadable() 
     assert PlanOwners(FleetPlan(is_enabled=False, has_no_config=False)).wants("a", "one")
 
 
-def test_score_where_its_scorer_is_not_selected_is_nobodys() -> None:
+def test_score_on_an_unselected_cluster_has_no_owner() -> None:
     plan = _plan(clusterSelector={"matchLabels": {"env": "prod"}})
     assert not PlanOwners(plan).wants("a", "one")
 
 
-def test_score_where_its_scorer_cannot_run_is_kept() -> None:
+def test_score_of_a_scorer_that_cannot_run_is_kept() -> None:
     params = {"query": 'up{r="${label:region}"}', "range": 60, "step": 15}
     source = {"type": "Prometheus", "host": "http://prometheus.example", "params": params}
     clusters = [cluster("a"), cluster("b", labels={"region": "eu"})]
@@ -95,7 +95,7 @@ def test_refused_scorer_adopts_the_score_of_the_name_in_its_spec() -> None:
 
 @pytest.mark.parametrize("created", [CREATED - 1, CLAIMED, CLAIMED + 60])
 def test_score_from_outside_of_upstreams_time_is_not_adopted(created: float) -> None:
-    """Return a score of another controller whose name a new DynamicScorer uses."""
+    """Another controller may have written the score, whose name a new DynamicScorer uses."""
     assert PlanOwners(_plan()).adoption("a", "score-one", created) is None
 
 

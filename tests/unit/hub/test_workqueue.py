@@ -106,7 +106,7 @@ def test_blocked_key_delays_no_other_and_keeps_its_position() -> None:
     assert len(queue) == 1
 
 
-def test_shutdown_wakes_everybody_and_takes_nothing_more() -> None:
+def test_shutdown_wakes_all_waiters_and_returns_no_more_keys() -> None:
     queue: WorkQueue[str] = WorkQueue()
     got: list[str | None] = ["nothing yet"] * 3
 

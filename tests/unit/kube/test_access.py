@@ -156,7 +156,7 @@ def test_invalid_kubeconfig_is_reported_on_one_line(tmp_path: Path, text: str, w
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_certificates_that_cannot_be_used_are_said(tmp_path: Path) -> None:
+def test_unusable_certificates_are_reported(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("no certificate")
     file = kubeconfig(tmp_path, "https://127.0.0.1:1", {"certificate-authority": "ca.crt"}, {})
     with pytest.raises(SettingsError, match=r"the certificates for https://127\.0\.0\.1:1 cannot be used"):

@@ -16,7 +16,7 @@ OTHERS = {
 
 
 class Server:
-    """Return a session whose server has one lease."""
+    """A session whose server has one lease."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] = copy.deepcopy(OTHERS)
@@ -28,7 +28,7 @@ class Server:
         return copy.deepcopy(self.lease)
 
 
-def test_lease_is_taken_after_its_holder_was_silent_for_its_duration() -> None:
+def test_lease_is_acquired_after_its_holder_was_silent_for_its_duration() -> None:
     server = Server()
     elector = LeaderElector(
         cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
@@ -43,7 +43,7 @@ def test_lease_is_taken_after_its_holder_was_silent_for_its_duration() -> None:
     assert (server.lease["spec"]["holderIdentity"], server.lease["spec"]["leaseTransitions"]) == ("me", 3)
 
 
-def test_released_lease_is_taken_at_once() -> None:
+def test_released_lease_is_acquired_immediately() -> None:
     server = Server()
     server.lease["spec"]["holderIdentity"] = ""
     elector = LeaderElector(

@@ -30,7 +30,7 @@ def test_empty_and_noncompliant_are_published_immediately(compliance: Compliance
 
 
 @pytest.mark.parametrize("claim", ["empty", "noncompliant"])
-def test_compliant_is_said_only_after_the_stable_time(claim: str) -> None:
+def test_compliant_is_published_only_after_the_stable_time(claim: str) -> None:
     assert after((0, GOOD), (119.9, GOOD)).next_claim(claim) is None
     assert after((0, GOOD), (120, GOOD)).next_claim(claim) == GOOD
 
@@ -57,7 +57,7 @@ def test_swapped_policy_restarts_the_stable_time(swapped: tuple[str, int]) -> No
     assert after((0, GOOD), (130, GOOD)).observe(look(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
 
 
-def test_removed_policy_keeps_the_time_of_the_others() -> None:
+def test_removed_policy_does_not_restart_the_stable_time() -> None:
     state = State(STABLE).observe(look(GOOD, ("a", 1), ("b", 1)), 0, 0).observe(look(GOOD, ("a", 1)), 120, 120)
     assert state.next_claim("empty") == GOOD
 

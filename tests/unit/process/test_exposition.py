@@ -58,7 +58,7 @@ def test_stop_does_not_wait_forever_for_a_blocked_server(monkeypatch: pytest.Mon
         go_on.set()
 
 
-def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
+def test_silent_clients_block_no_other_client_and_log_no_lines(
     server: MetricsServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = 0.5

@@ -99,7 +99,7 @@ class Distant:
 
 
 @pytest.mark.parametrize(("way", "is_used"), [(0.0, True), (0.75, True), (1.25, False)])
-def test_hub_clock_subtracts_the_way_to_redis(monkeypatch: pytest.MonkeyPatch, way: float, is_used: bool) -> None:
+def test_hub_clock_subtracts_the_latency_of_redis(monkeypatch: pytest.MonkeyPatch, way: float, is_used: bool) -> None:
     server = Distant(way)
     monkeypatch.setattr(time, "monotonic", lambda: server.passed)
     clock = HubClock(cast("redis.Redis", server), own_clock=lambda: 940.0 + server.passed)

@@ -17,7 +17,7 @@ RUN = run_member("worker01", "sample-scorer", "1718600000000-0123abcd")
 _WHERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-def test_run_has_one_trace_of_its_own() -> None:
+def test_each_run_has_one_trace() -> None:
     assert re.fullmatch("[0-9a-f]{32}", tracing.trace_id(RUN))
     assert tracing.trace_id(RUN) == tracing.trace_id(str(RUN))
     assert len({tracing.trace_id(RUN[:-1] + digit) for digit in "0123456789abcdef"}) == 16

@@ -36,7 +36,7 @@ def test_greedy_client_leaves_turns_for_others() -> None:
     assert inside.count("greedy") == 10
 
 
-def test_turn_that_does_not_come_in_time_is_an_error() -> None:
+def test_turn_that_is_not_granted_in_time_is_an_error() -> None:
     turns = ClientTurns(turns=1, share=1, present=10, seconds=0.01)
     with turns.take("a"), pytest.raises(BackendError, match="too much at a time"), turns.take("b"):
         pass

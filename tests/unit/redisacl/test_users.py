@@ -27,7 +27,7 @@ def test_password_is_optional_only_for_the_probe() -> None:
         User.of_cluster("c1")
 
 
-def test_users_of_clusters_stay_when_the_file_is_made_again() -> None:
+def test_users_of_clusters_are_kept_when_the_file_is_rewritten() -> None:
     cluster = User.of_cluster("c1", "x").line()
     existing = "\n".join(
         ["user default on nopass +@all", "user dsf-beat on nopass", cluster, "user other on", "", "#x"]

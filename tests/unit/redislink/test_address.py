@@ -27,7 +27,7 @@ from dsf.redislink.address import Address, parse
         ("valkey+socket://:p@/run/redis.sock", Address("unix", (("/run/redis.sock", 0),), 0, password="p")),
     ],
 )
-def test_right_ones(url: str, expected: Address) -> None:
+def test_valid_urls_are_accepted(url: str, expected: Address) -> None:
     assert parse(url) == expected
 
 
@@ -59,7 +59,7 @@ def test_right_ones(url: str, expected: Address) -> None:
         ("redis://h:6379/0#secret", "percent-encoded"),
     ],
 )
-def test_wrong_ones_are_not_repeated(url: str, words: str) -> None:
+def test_error_of_an_invalid_url_does_not_repeat_it(url: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as caught:
         parse(url)
     assert "DSF_REDIS_URL" in str(caught.value)

@@ -285,7 +285,7 @@ def test_server_is_verified_only_by_the_configured_ca(
         thread.join(30)
 
 
-def test_connections_are_probed_by_tcp_whatever_kombu_passes() -> None:
+def test_connections_use_tcp_keepalive_with_any_options_of_kombu() -> None:
     options: dict[str, Any] = {"host": "h", "port": 1, "socket_keepalive": True}
     for connection_options in (options, {**options, "socket_keepalive_options": None}):
         assert PlainConnection(**connection_options).socket_keepalive_options == KEEPALIVE

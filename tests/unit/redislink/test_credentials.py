@@ -51,7 +51,7 @@ def test_missing_password_file_is_named_at_start(settings_factory: SettingsFacto
 
 
 @pytest.mark.parametrize("role", ["agent", "results", "beat", "hub", "cli"])
-def test_celery_is_told_no_password(settings_factory: SettingsFactory, role: str) -> None:
+def test_celery_configuration_has_no_password(settings_factory: SettingsFactory, role: str) -> None:
     settings = settings_factory(redis_url="rediss://u:canary@h:1/0", role=role, cluster="c1", redis_username="me")
     values = configuration(settings)
     assert values["broker_url"] == "rediss://h:1/0"

@@ -111,7 +111,7 @@ def test_each_format_of_the_scorer_makes_items() -> None:
     assert [(item.name, item.scored, item.labels["pod"]) for item in items] == [("n", 7.0, "p"), ("n;p", 7.0, "p")]
 
 
-def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -> None:
+def test_results_are_aggregated_for_items_but_not_for_metrics() -> None:
     # The last two differ only in an unknown label: both count.
     results = [({"node": "n", "pod": "p"}, 7.0), ({"node": "n", "rack": "1"}, 1.0), ({"node": "n", "rack": "2"}, 2.0)]
     scorer = record(aggregate=Aggregate(how="sum", by=("node",)))

@@ -9,7 +9,7 @@ from celery import bootsteps
 from dsf.results.worker import ResultsStep
 
 
-def test_threads_are_told_to_stop_before_any_step_of_celery_does() -> None:
+def test_threads_are_stopped_before_any_step_of_celery() -> None:
     service = Mock()
     step = ResultsStep(Mock(), results=service)
     # Blueprint.stop begins with this call.

@@ -11,8 +11,8 @@ from dsf.results.ingest import Ingest
 from dsf.results.intake import Batch, Waiting, ingest
 
 
-class Refusing:
-    """Return an Ingest whose calls Redis answers."""
+class ScriptedIngest:
+    """Replaces an Ingest by results as Redis gives them; records refused frames."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -28,7 +28,7 @@ class Refusing:
 
 def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     hopeless, passing = redis.ResponseError("WRONGTYPE of the key"), redis.ResponseError("MISCONF the disk is full")
-    ingest = Refusing("ok", hopeless, passing, "ok")
+    ingest = ScriptedIngest("ok", hopeless, passing, "ok")
     waiting = Waiting([b"slot"] * 4, [b"{}"] * 4, False)
     batch = Batch(waiting, cast("Ingest", ingest))
     with pytest.raises(redis.ResponseError, match="MISCONF"):

@@ -45,7 +45,7 @@ def test_defaults(sample: Load) -> None:
     assert values == (20, 10, 200.0, 1.0, 10.0)
 
 
-def test_headroom_is_that_of_the_load_to_come_and_one_more(sample: Load) -> None:
+def test_headroom_is_for_the_forecast_load_plus_one_pod(sample: Load) -> None:
     module = sample(THRESHOLD="650", ALPHA="0.01")
     scores = by_key(module.power_headroom([gpu("app01-x", [5, 7], profile="2g.24gb")]))
     # The node continues at its average of 6 W; the application drew at most 7 W.
@@ -98,7 +98,7 @@ def test_pod_scraped_every_other_time_draws_continuously(sample: Load) -> None:
         assert by_key(module.power_headroom([whole, absent]))["app01;all"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_pod_draws_nothing_before_its_start_and_in_a_long_gap(sample: Load) -> None:
+def test_pod_has_no_power_draw_before_its_start_and_in_a_long_gap(sample: Load) -> None:
     module = sample()
     times = 60.0 * np.arange(61)
     started = module.drawn(gpu("a", [5.0] * 31, start=1800), times, 600)
@@ -118,7 +118,7 @@ def test_series_without_labels_are_skipped_and_counted(sample: Load) -> None:
     assert by_key(results)["app01;all"] == pytest.approx(100)
 
 
-def test_nan_and_empty_series_count_for_nothing(sample: Load) -> None:
+def test_nan_and_empty_series_are_ignored(sample: Load) -> None:
     series_list = [gpu("app01-x", [float("nan")] * 3), gpu("app02-x", [])]
     assert set(by_key(sample().power_headroom(series_list)).values()) == {10.0}
 
@@ -179,7 +179,7 @@ def test_invalid_config_file_is_refused(sample: Load, tmp_path: Path, text: str 
         sample(CONFIG_FILE=str(file))
 
 
-def test_performance_is_the_table_whatever_comes(sample: Load) -> None:
+def test_performance_equals_the_table_for_any_series(sample: Load) -> None:
     module = sample()
     table = {
         "app01;all": 80.0,
@@ -195,7 +195,7 @@ def test_performance_is_the_table_whatever_comes(sample: Load) -> None:
         assert not reasons(results)
 
 
-def test_performance_is_measured_when_it_is_known_what_is_full(sample: Load, tmp_path: Path) -> None:
+def test_performance_is_measured_if_capacities_are_configured(sample: Load, tmp_path: Path) -> None:
     config = json.loads((ROOT / "samples" / SAMPLE / "config.json").read_text())
     config["applications"][0]["full_tokens_per_second"] = 500
     file = tmp_path / "config.json"

@@ -108,7 +108,7 @@ def test_cluster_without_nodes_has_no_room(client: TestClient) -> None:
     }
 
 
-def test_gaps_do_not_count_as_nothing(client: TestClient) -> None:
+def test_gaps_do_not_count_as_zero(client: TestClient) -> None:
     assert items(client, series("cpu", 48, "NaN"))["cpuClusterAvailable"] == 50
     assert items(client, series("cpu", "NaN"), series("memory")) == {}
     assert items(client) == {}

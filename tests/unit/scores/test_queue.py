@@ -15,7 +15,7 @@ def queue() -> PairQueue:
     return PairQueue(lambda scorer: names.get(scorer.rstrip("0123456789"), scorer.rstrip("0123456789")), "hub")
 
 
-def test_scores_that_change_all_the_time_leave_turns_for_others() -> None:
+def test_frequently_changing_scores_leave_turns_for_others() -> None:
     pairs = queue()
     turns_by_scorer: Counter[str] = Counter()
     pairs.add(("z", "own0"), NOW)

@@ -64,7 +64,7 @@ def test_order_of_items_is_no_change(bed: Bed) -> None:
     assert bed.write() == []
 
 
-def test_newest_of_several_changes_is_written_and_the_others_are_counted(bed: Bed) -> None:
+def test_newest_of_several_changes_is_written_and_skipped_ones_are_counted(bed: Bed) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -122,7 +122,7 @@ def test_object_of_a_pair_removed_without_a_leader_is_deleted(bed: Bed) -> None:
     assert bed.write() == [DELETE]
 
 
-def test_objects_stay_until_they_expire_when_redis_lost_everything(bed: Bed) -> None:
+def test_objects_stay_until_they_expire_if_redis_lost_its_data(bed: Bed) -> None:
     bed.cycle()
     bed.write()
     bed.client.flushall()
@@ -268,7 +268,7 @@ def test_change_while_no_hub_leads_is_written_by_the_next_leader(bed: Bed) -> No
     assert bed.backend.scores("c1", NAME) == {"a": 7}
 
 
-def test_objects_of_a_departed_cluster_stay_as_they_are(bed: Bed) -> None:
+def test_objects_of_a_departed_cluster_are_not_changed(bed: Bed) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)

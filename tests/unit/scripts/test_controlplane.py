@@ -122,7 +122,7 @@ def test_unknown_set_is_refused_with_the_usage(tmp_path: Path) -> None:
     assert "usage: scripts/test core|kube|browser|all" in process.stderr
 
 
-def test_ctrl_c_ends_the_build_and_runs_nothing_more(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_build_and_later_tests(tmp_path: Path) -> None:
     """Pytest catches the signal, and the script continues."""
     pid, later = tmp_path / "pid", tmp_path / "later"
     _copy(tmp_path, f"echo $$ >{pid}; exec sleep 300")

@@ -117,7 +117,7 @@ COMPACT = b'{"metric":{},"values":[]}'
         (b"1", 2),
     ],
 )
-def test_series_that_look_otherwise_between_others_are_counted(between: bytes, series: int) -> None:
+def test_series_of_unusual_form_are_counted(between: bytes, series: int) -> None:
     inside = COMPACT + b"," + between + b"," + COMPACT
     cut_series = cut(b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}")
     assert cut_series.series == series

@@ -80,7 +80,7 @@ def test_scorer_holding_most_samples_gives_way(lost: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("pushed", "gives_way"), [(6, False), (7, True)])
-def test_pushed_series_give_way_beyond_the_share_of_their_scorers(
+def test_pushed_series_are_evicted_beyond_the_share_of_their_scorers(
     lost: list[str], pushed: int, gives_way: bool
 ) -> None:
     scorers = {"one": scorer("one")}

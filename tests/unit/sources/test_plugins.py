@@ -341,7 +341,7 @@ def test_every_failure_of_a_plugin_has_a_reason(fetch: Any, reason: str, problem
 
 
 @pytest.mark.parametrize("error", [KeyError("canary-1"), SystemExit(3)])
-def test_options_whose_check_goes_wrong_are_the_plug_in_s_fault(error: BaseException) -> None:
+def test_failing_check_of_options_is_reported_as_fault_of_the_plugin(error: BaseException) -> None:
     class Checked(Options):
         depth: int
 

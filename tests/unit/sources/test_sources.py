@@ -128,7 +128,7 @@ def test_series_stay_in_the_order_of_the_queries_and_share_one_limit(monkeypatch
 
 
 @pytest.mark.parametrize("query", ["", " ; ", "# nothing"])
-def test_no_query_is_said(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+def test_missing_query_is_reported(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
     with pytest.raises(HttpError) as caught:
         fetch(Prometheus(), monkeypatch, Context(time.monotonic() + 60, 1000, 1.0), source_query=query)
     assert caught.value.reason == "bad_query"

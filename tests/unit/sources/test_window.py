@@ -129,7 +129,7 @@ def test_forgetting_gives_the_room_back() -> None:
     assert (budget.series, budget.samples) == (0, 0)
 
 
-def test_labels_that_are_too_long_are_refused_and_cost_nothing() -> None:
+def test_too_long_labels_are_refused_and_use_no_memory() -> None:
     budget = WindowBudget(10, 10)
     with pytest.raises(ValueError, match="more than 4096 bytes"):
         fill(Window(budget), (1.0, 1.0), labels={"x": "y" * 5000})

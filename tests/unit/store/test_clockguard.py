@@ -111,7 +111,7 @@ def test_guard_repairs_only_after_the_clock_was_set_back(bed: Bed, monkeypatch: 
     assert repaired == [START]
 
 
-def test_guard_goes_on_until_the_others_have_measured_the_clock(bed: Bed) -> None:
+def test_guard_repairs_until_all_processes_have_measured_the_clock(bed: Bed) -> None:
     guard = ScheduleGuard(bed.client)
     guard.check(START + AHEAD)
     assert guard.check(START)

@@ -49,7 +49,7 @@ def test_tick_is_small() -> None:
     assert len(tick_message("worker01", "sample-scorer", RUN, EXPIRES)) < 900
 
 
-def test_every_tick_has_ids_of_its_own() -> None:
+def test_every_tick_has_unique_ids() -> None:
     first, second = (json.loads(tick_message("c1", "s", RUN, EXPIRES)) for _ in range(2))
     assert first["headers"]["id"] != second["headers"]["id"]
     assert first["properties"]["delivery_tag"] != second["properties"]["delivery_tag"]

@@ -45,7 +45,7 @@ def test_files_are_not_split(tmp_path: Path) -> None:
     assert set.union(*workers.values()) == {"gw0", "gw1"}
 
 
-def test_fleets_are_spread_over_the_other_files_and_all_are_given_out_once() -> None:
+def test_fleets_are_spread_over_the_other_files_and_each_runs_once() -> None:
     fleets = [f"tests/faults/test_{name}.py" for name in "abc"]
     other_files = [f"tests/unit/test_{number:02}.py" for number in range(12)]
     queue = Spread()

@@ -43,7 +43,7 @@ def test_either_family_of_headers_names_people() -> None:
         {"X_Auth_Request_Email": "boss@example.com"},
     ],
 )
-def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -> None:
+def test_identity_headers_that_the_proxy_does_not_remove_are_refused(headers: dict[str, str]) -> None:
     with pytest.raises(AccessError, match="must remove"):
         recognised(behind_proxy(listed([])), X_Forwarded_User="ann", **headers)
 
@@ -57,7 +57,7 @@ def test_untrusted_peer_cannot_name_a_user(header: str) -> None:
 
 @pytest.mark.parametrize("header", ["User", "Email", "Groups"])
 @pytest.mark.parametrize("family", ["X-Forwarded", "X-Auth-Request"])
-def test_header_added_beside_the_one_of_the_client_names_nobody(family: str, header: str) -> None:
+def test_duplicate_identity_header_is_refused(family: str, header: str) -> None:
     lines = [(f"{family}-User", "ann"), (f"{family}-{header}", "boss"), (f"{family}-{header}", "ann")]
     raw = [(name.lower().encode(), text.encode()) for name, text in lines]
     request = Request({"type": "http", "headers": raw, "dsf.trusted": True})
@@ -171,7 +171,7 @@ def test_login_waits_for_a_turn(reviewer: Reviewer) -> None:
 @pytest.mark.parametrize(
     "token", ["", "x", "a.b.c", "eyJh.eyJi.sig nature", "eyJh.eyJi.c\n", "sha256~short", "a" * 5000]
 )
-def test_text_that_is_no_token_is_refused_unasked(reviewer: Reviewer, token: str) -> None:
+def test_text_that_is_no_token_is_refused_without_a_review(reviewer: Reviewer, token: str) -> None:
     holder = KubeAccess(cast("Session", None), "ocm").holder
     with pytest.raises(AccessError, match="no token of a ServiceAccount") as raised:
         holder(token, "10.0.0.1")
@@ -179,7 +179,7 @@ def test_text_that_is_no_token_is_refused_unasked(reviewer: Reviewer, token: str
     assert reviewer.calls == 0
 
 
-def test_token_of_openshift_is_asked_about(reviewer: Reviewer) -> None:
+def test_token_of_openshift_is_reviewed(reviewer: Reviewer) -> None:
     reviewer.go_on.set()
     token = f"sha256~{'a' * 43}"
     assert KubeAccess(cast("Session", None), "ocm").holder(token, "10.0.0.1").name == token

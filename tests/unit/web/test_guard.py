@@ -69,7 +69,7 @@ def test_other_names_are_refused(host: str) -> None:
     assert headers["content-security-policy"] == POLICY
 
 
-def test_names_that_were_given() -> None:
+def test_configured_host_names_are_accepted() -> None:
     assert request_through_guard(host="scores.example", hosts=("Scores.example",))[0] == 200
     assert request_through_guard(host="10.1.2.3:8090", hosts=("*",))[0] == 200
     # A kubelet sends requests to the pod's address.

@@ -82,7 +82,7 @@ def test_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch) -
     assert {path.name for path in debian.cache_dir().iterdir()} == {".lock", folder.name}
 
 
-def test_failed_download_leaves_nothing_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_leaves_the_cache_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     def unpack(package: str, root: Path, apt: Path) -> str:
         root.mkdir(parents=True)
         raise ToolError("apt-get cannot download prometheus: no network")

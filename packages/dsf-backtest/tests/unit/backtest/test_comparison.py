@@ -62,7 +62,7 @@ def replay(a: Recording, b: Recording, situations: Sequence[Situation]) -> Place
     return web
 
 
-def test_decisions_that_differ_are_told_with_their_time(stack: ExitStack, tmp_path: Path) -> None:
+def test_differing_decisions_are_listed_with_their_times(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "a", {"a": [10, 10, 10, 10, 10, 10], "b": [5] * 6})
     b = side(stack, "b", {"a": [10, 4, 4, 10, 4, 10], "b": [5] * 6})
     web = replay(a, b, placement(tmp_path))
@@ -168,7 +168,7 @@ def test_cluster_of_one_side_uses_its_current_score_for_both(stack: ExitStack, t
     assert (web.decisions, web.differ) == (2, 0)
 
 
-def test_notes_say_what_was_left_out(stack: ExitStack, tmp_path: Path) -> None:
+def test_notes_list_omitted_parts(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "first", {"a": [1, 2], "b": [1, 2]})
     b = side(stack, "second", {"a": [1, 2]}, every=60)
     assert compared(a, b, in_common(a, b)).notes == [

@@ -131,7 +131,7 @@ def test_seconds_without_samples_are_those_before_the_first_one(first: object, e
     assert _unsampled(summary_, payload, 4000) == expected
 
 
-def test_moments_are_the_same_whenever_they_are_asked() -> None:
+def test_moments_do_not_depend_on_the_time_of_the_query() -> None:
     assert moments(900, 300, 1000.5) == range(0, 901, 300)
     assert moments(900, 300, 1199.9) == moments(900, 300, 900.0)
     for since, every, words in ((10, 300, "no moment"), (10, 0, "no moment"), (10**9, 1, "more than")):

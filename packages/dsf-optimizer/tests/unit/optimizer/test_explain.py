@@ -85,7 +85,7 @@ def test_explanations_of_drawn_problems_hold() -> None:
                 assert (explanation.next_best.cluster, explanation.next_best.device) in usable
 
 
-def test_equal_ones() -> None:
+def test_equal_options_are_a_tie() -> None:
     plan = planned({"c1": {"a;all": 5}, "c2": {"a;all": 5}}, {"a": 1})
     assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.TIE, "is worth the same")
     assert why(plan, "a").next_best == option("c2", "all", 5.0)

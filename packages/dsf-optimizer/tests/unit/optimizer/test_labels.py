@@ -58,7 +58,7 @@ def test_both_scores_mixed_and_where_workloads_are_now() -> None:
     assert (plan.score_sum, plan.objective) == (100, 102)
 
 
-def test_scores_of_others_and_expired_ones() -> None:
+def test_foreign_and_expired_scores_are_not_used() -> None:
     scores = [
         *upstream.scores("score", upstream.POWER, "2030-01-01T00:00:00Z"),
         {"metadata": {"name": "score", "namespace": "elsewhere"}, "status": {"scores": "no list"}},
@@ -154,7 +154,7 @@ def test_invalid_score_is_refused_with_its_reason(status: dict[str, Any], messag
         read_score({"metadata": {"name": "s", "namespace": "c1"}, "status": status})
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     workloads = [without(workload(), "app"), {"kind": "Deployment", "metadata": {"name": "d"}}, {}]
     policies = upstream.policies()
     policies["cluster2"][1]["metadata"]["labels"]["resource-supply-amount"] = ""

@@ -44,7 +44,7 @@ def plan(*assignments: AssignmentView) -> PlanView:
     )
 
 
-def test_names_fit_into_a_label_and_stay_apart() -> None:
+def test_names_fit_into_a_label_and_stay_distinct() -> None:
     long = [f"{'x' * 60}-{number}" for number in range(3)]
     names = {generated_name("placement", name) for name in long}
     assert len(names) == 3
@@ -122,6 +122,6 @@ def test_kubectl_reads_what_was_planned() -> None:
     ["[" * 10_000, '[{"workload": "\\ud800"}]', "null", "{}", '[{"workload": "w", "replicas": -1}]',
      '[{"workload": "w", "cluster": "c", "policy": "p", "device": "d", "score": 1, "replicas": -1, "kept": 0}]'],
 )  # fmt: skip
-def test_annotations_that_nobody_could_have_written_are_ignored(text: str) -> None:
+def test_invalid_annotations_are_ignored(text: str) -> None:
     plan_view = read_plan([{"metadata": {"annotations": {ASSIGNMENTS: text}}}])
     assert plan_view == PlanView()

@@ -125,7 +125,7 @@ def test_proposal_never_applies_and_apply_passes_the_plan_id() -> None:
 
 
 @pytest.mark.parametrize("include", [True, False])
-def test_objects_are_answered_only_when_they_are_asked_for(include: bool) -> None:
+def test_objects_are_returned_only_on_request(include: bool) -> None:
     result = call(Service(propose=lambda _: report()), "propose_plan", **BODY, includeYaml=include)
     assert result.structured_content is not None
     assert result.structured_content["output_yaml"] == ("kind: Placement\n" if include else None)

@@ -38,7 +38,7 @@ def test_json_and_yaml(tmp_path: Path, text: str) -> None:
         ({"clusters": [{"name": "A b"}]}, r"clusters\[0\]\.name: .*; clusters\[0\]\.availablePolicies: Field required"),
     ],
 )
-def test_mistakes_are_named_with_their_place(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+def test_errors_name_their_place(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
     file = tmp_path / "p.json"
     file.write_text(json.dumps(BODY | fields))
     with pytest.raises(ManifestError, match=f"^{re.escape(str(file))}: {words}$"):

@@ -12,7 +12,7 @@ from tests.support.manifests import ignored, scorer
 
 
 class _Objects:
-    """Return a hub with these objects."""
+    """A hub with these objects."""
 
     def __init__(self, *scorers: dict[str, Any]) -> None:
         self._scorers = list(scorers)

@@ -74,7 +74,7 @@ def score(value: int, until: str | None = None) -> dict[str, Any]:
         ({"tolerations": [{"key": "k", "operator": "Exists", "value": "x"}]}, "may have no value"),
     ],
 )
-def test_misconfigured_placement_decides_nothing(spec: dict[str, Any], problem: str) -> None:
+def test_misconfigured_placement_makes_no_decision(spec: dict[str, Any], problem: str) -> None:
     view = explain(situation(spec))
     assert problem in view.problem
     assert (view.chosen, view.ranking) == ([], [])
@@ -123,7 +123,7 @@ def test_hypothetical_score_overrides_the_stored_one() -> None:
     ]
 
 
-def test_cel_counts_as_met_unless_ocm_was_asked() -> None:
+def test_cel_counts_as_met_without_an_answer_of_ocm() -> None:
     spec = {"predicates": [{"requiredClusterSelector": {"celSelector": {"celExpressions": ["false"]}}}]}
     view = explain(situation(spec))
     assert len(view.ranking) == 3
@@ -157,7 +157,9 @@ EXISTS = 'managedCluster.scores("r").exists(e, e.name == "x" && e.value > 0)'
         ("abc", 2, False),
     ],
 )
-def test_cel_leaves_open_whether_others_would_be_chosen(decided: str, number: int | None, agrees: bool | None) -> None:
+def test_cel_makes_decisions_about_other_clusters_uncertain(
+    decided: str, number: int | None, agrees: bool | None
+) -> None:
     spec = cel(EXISTS) | policy(addon(0)) | ({} if number is None else {"numberOfClusters": number})
     view = explain(situation(spec, decided=frozenset(decided)))
     assert view.agrees is agrees
@@ -209,7 +211,7 @@ def test_scheduler_answer_is_ignored_for_relative_scores() -> None:
     assert schedule(situation(spec, *clusters), answer=answer).totals == {"a": -97, "b": 104}
 
 
-def test_unbound_or_deleted_cluster_is_left_out() -> None:
+def test_unbound_or_deleted_cluster_is_excluded() -> None:
     clusters = [
         cluster("a"),
         cluster("b", labels={"cluster.open-cluster-management.io/clusterset": "other"}),

@@ -69,7 +69,7 @@ def test_invalid_values_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0+1x1000000000", "5x11000", "_x11001", "1 _x11000", "5x99999999999999999999"])
-def test_huge_ones_are_refused_before_they_are_made(text: str) -> None:
+def test_huge_series_are_refused_before_they_are_created(text: str) -> None:
     with pytest.raises(ValueError, match="makes more than 11000 samples"):
         values_of(text)
     assert len(values_of(f"5x{MOST - 1}")) == MOST

@@ -96,7 +96,7 @@ def test_metrics(client: TestClient) -> None:
     assert metric(client, f'{name}requests_in_progress{{scorer="mean"}}') == 0
 
 
-def test_metrics_of_ones_own() -> None:
+def test_custom_metrics_are_exposed() -> None:
     app = ScorerApp(mean_scorer())
     Counter("my_calls", "Calls.", registry=app.registry).inc(3)
     with TestClient(app) as client:

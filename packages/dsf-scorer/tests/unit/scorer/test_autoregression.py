@@ -127,7 +127,7 @@ def test_forecast_of_a_steep_end_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("peak", [1.7e308, 1e-300])
-def test_any_float_is_taken(peak: float) -> None:
+def test_any_float_is_accepted(peak: float) -> None:
     with np.errstate(all="raise", under="ignore"):
         result = forecast_of(of(peak * np.array([1.0, -1.0] * 20)))
     assert result.values.size == 10

@@ -74,7 +74,7 @@ def test_tokens_that_are_not_ascii(tmp_path: Path) -> None:
     assert status(Bearer(file=file), "Bearer \u20ac") == 401
 
 
-def test_without_a_token_nobody_gets_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_token_file_refuses_all_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "token"
     bearer = Bearer(file=file)
     with caplog.at_level(logging.ERROR):

@@ -125,7 +125,7 @@ def test_service_does_not_start_without_its_token_or_function(tmp_path: Path) ->
         _ = scorer().app.api
 
 
-def test_half_sent_requests_make_room_for_others() -> None:
+def test_half_sent_requests_are_refused_in_favour_of_others() -> None:
     """The oldest bodies are refused if all together exceed two of the largest requests."""
     statuses: dict[str, int] = {}
 

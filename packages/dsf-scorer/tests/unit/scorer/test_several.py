@@ -55,7 +55,7 @@ def test_mounted_in_another_application() -> None:
         assert client.post("/inner/a/scoring", json=TWO).status_code == 200
 
 
-def test_endpoints_of_ones_own() -> None:
+def test_custom_endpoints_are_served() -> None:
     app = several()
 
     @app.api.get("/extra")

@@ -218,13 +218,13 @@ def test_selector_is_written_for_the_api_server() -> None:
     assert label_selector(parsed_selector) == "x=y,a in (b,c),d notin (e),f/g,!h"
 
 
-def test_object_goes_with_its_type() -> None:
+def test_object_field_requires_the_type_object() -> None:
     for source in ({"type": "Object"}, {"object": OBJECT}, {"type": "Kubernetes", "object": OBJECT}):
         with pytest.raises(ValidationError, match="object goes with type Object and only with it"):
             resolved(**source)
 
 
-def test_agents_are_told_the_object_as_a_query() -> None:
+def test_object_is_delivered_to_agents_as_a_query() -> None:
     summary = resolved(
         type="Object", host="http://ignored", object=OBJECT, params={"query": "q", "range": 60, "step": 30}
     )

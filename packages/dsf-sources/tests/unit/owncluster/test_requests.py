@@ -100,7 +100,7 @@ def test_resize_counts_the_larger_request_until_done() -> None:
     assert cpu({"containers": [container("64")]}, {"containerStatuses": [has], "conditions": never}) == 1.5
 
 
-def test_available_resources_are_given_by_node_and_in_total() -> None:
+def test_available_resources_are_reported_by_node_and_in_total() -> None:
     def node(name: str, cordoned: bool = False, **allocatable: str) -> Any:
         spec = {"unschedulable": True} if cordoned else {}
         return node_of({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}})
