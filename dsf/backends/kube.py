@@ -10,15 +10,16 @@ from datetime import datetime
 from typing import Final
 
 import dsf.log
-from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL
+from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import carries
 from dsf.backends.kube_credentials import credentials_work, key_ids_of, signing_secret
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.backends.kube_scores import KubeScores, write_status
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
-from dsf.backends.scorestate import ScoreState
-from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
+from dsf.backends.scorestate import ScoreState, is_ours
+from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
+from dsf.kube.lists import objects
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import Session
@@ -115,9 +116,39 @@ class KubeBackend:
         """See the protocol."""
         kind = Kind(manifest["kind"])
         metadata = manifest["metadata"]
-        path = WATCHED[kind].resource.path(metadata.get("namespace", ""), metadata["name"])
+        key = ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])
+        known = self.get(*key)
+        stored = known if known is not None else self._own(key)
+        try:
+            answer = self._apply_to(stored, key, manifest)
+        except ObjectConflictError:
+            # Deleted, or created by somebody else, and the watch has not reported it yet.
+            answer = self._apply_to(self._own(key), key, manifest)
+        self._observe(kind, answer)
+
+    def _apply_to(self, stored: Manifest | None, key: ObjectKey, manifest: Manifest) -> Manifest:
+        """Write to this very object, or create it: then fields that others own are a conflict."""
         body = {name: value for name, value in manifest.items() if name != "status"}
-        self._observe(kind, self._session.apply(path, body, field_manager=FIELD_MANAGER))
+        if stored is not None:
+            body["metadata"] = {**body["metadata"], "uid": stored["metadata"]["uid"]}
+        path = WATCHED[key.kind].resource.path(key.namespace, key.name)
+        return self._session.apply(path, body, field_manager=FIELD_MANAGER, force=stored is not None)
+
+    def _own(self, key: ObjectKey) -> Manifest | None:
+        """Return the object of this name, which the framework or upstream made; None if there is none.
+
+        Raises ForeignObjectError for one of somebody else.
+        """
+        # A list, as the watch of this name needs the same right.
+        works = objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
+        if (stored := next(iter(works), None)) is None:
+            return None
+        if is_ours(stored) or _is_written_here(stored) or is_upstreams_work(stored):
+            return stored
+        raise ForeignObjectError(
+            f"{key.kind.value} {key.name} in namespace {key.namespace} was made neither by this framework nor by "
+            f"upstream's, so it is not changed; delete it, or hand it over by the label {MANAGED_BY_LABEL}={MANAGED_BY}"
+        )
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
@@ -126,10 +157,13 @@ class KubeBackend:
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See the protocol."""
-        known = self.get(kind, namespace, name)
         try:
-            uid = known["metadata"]["uid"] if known is not None else None
-            self._session.delete(WATCHED[kind].resource.path(namespace, name), uid=uid)
+            # By name: those of upstream's manager lack the label that the watch selects by.
+            stored = self.get(kind, namespace, name) or self._own(ObjectKey(kind, namespace, name))
+            if stored is not None:
+                self._session.delete(WATCHED[kind].resource.path(namespace, name), uid=stored["metadata"]["uid"])
+        except ForeignObjectError as error:
+            log.info("object kept", reason=str(error))
         except (ObjectNotFoundError, ObjectConflictError):
             # The object of this name may be another one now, which is not the one to be deleted.
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
@@ -194,6 +228,11 @@ class KubeBackend:
         except ObjectNotFoundError:
             self._claims_versions.pop(namespace, None)
             return ""
+        if not is_ours(config_map):
+            raise ForeignObjectError(
+                f"ConfigMap {self._claims_name(namespace)} in namespace {self._namespace} was not made by this "
+                "framework, which needs that name; rename or delete it"
+            )
         self._claims_versions[namespace] = config_map["metadata"]["resourceVersion"]
         return str((config_map.get("data") or {}).get(CLAIMS_KEY, ""))
 
@@ -268,3 +307,21 @@ class KubeBackend:
     def _observe(self, kind: Kind, answer: Object) -> None:
         if (reflector := self._reflector_of(kind, answer["metadata"]["name"])) is not None:
             reflector.observe(answer)
+
+
+def _is_written_here(stored: Manifest) -> bool:
+    """Whether the hub applied an object that has lost its label since."""
+    entries = stored["metadata"].get("managedFields") or ()
+    return any(entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" for entry in entries)
+
+
+def is_upstreams_work(stored: Manifest) -> bool:
+    """Whether this is the ManifestWork of upstream's manager: its name, no labels, and the agent's ConfigMap in it."""
+    metadata = stored["metadata"]
+    if metadata["name"] != MANIFESTWORK_NAME or MANAGED_BY_LABEL in (metadata.get("labels") or {}):
+        return False
+    manifests = ((stored.get("spec") or {}).get("workload") or {}).get("manifests") or ()
+    return any(
+        manifest.get("kind") == "ConfigMap" and (manifest.get("metadata") or {}).get("name") == CONFIGMAP_NAME
+        for manifest in manifests
+    )

@@ -300,9 +300,13 @@ class Session:
         patch += [{"op": "add", "path": field, "value": value} for field, value in values.items()]
         return self.request("PATCH", path, query={"fieldManager": field_manager}, body=patch, content_type=_JSON_PATCH)
 
-    def apply(self, path: str, body: object, *, field_manager: str) -> dict[str, Any]:
-        """Server-side apply: own fields only; those of others stay."""
-        query = {"fieldManager": field_manager, "force": "true"}
+    def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
+        """Server-side apply: own fields only; those of others stay.
+
+        Raises ObjectConflictError for a `metadata.uid` of another object, and without `force` for fields that others
+        own.
+        """
+        query = {"fieldManager": field_manager, "force": str(force).lower()}
         return self.request("PATCH", path, query=query, body=body, content_type=_APPLY_PATCH)
 
     def delete(self, path: str, *, uid: str | None = None, version: str | None = None) -> None:
@@ -363,14 +367,17 @@ def _api_error(method: str, path: str, response: urllib3.BaseHTTPResponse, data:
     try:
         answer = _loaded(data)
         message = str(answer["message"])
-        causes = {cause.get("reason") for cause in (answer.get("details") or {}).get("causes") or ()}
+        details = (answer.get("details") or {}).get("causes") or ()
+        causes = {cause.get("reason") for cause in details}
+        fields = {cause.get("field") for cause in details}
     except (ValueError, KeyError, TypeError, AttributeError):
-        message, causes = data[:200].decode("utf-8", "replace"), set()
+        message, causes, fields = data[:200].decode("utf-8", "replace"), set(), set()
     text = f"{method} {path}: {status}: {message}"
     if status == 404 or (status == 403 and "NamespaceTerminating" in causes):
         # A terminating namespace accepts no objects: this is not a missing right.
         return ObjectNotFoundError(text)
-    if status == 409:
+    if status == 409 or (status == 422 and "metadata.uid" in fields):
+        # Custom resources answer an `apply` for another object's uid as an invalid change.
         return ObjectConflictError(text)
     if status == 401:
         return ApiServerError(f"{text}: the token or certificate is not valid (any more)", status)

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANIFESTWORK_NAME
+from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import covers
+from dsf.backends.kube import CLAIMS_NAME
 from dsf.backends.protocol import Credentials, Kind
-from dsf.errors import BackendError, ObjectNotFoundError
+from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub.manifestwork import is_applied, manifest_work
 from dsf.kube.resources import (
+    CONFIG_MAPS,
     DYNAMIC_SCORERS,
     MANIFEST_WORKS,
     SECRETS,
@@ -24,6 +26,7 @@ from dsf.kube.session import Session
 from dsf.messages import derive_key
 from dsf.redisacl.keyids import KeyIds
 from tests.integration.backends.hub import Hub
+from tests.support import upstream
 from tests.support.controlplane import ControlPlane
 from tests.support.manifests import applied, scorer
 from tests.support.wait import wait_for
@@ -72,6 +75,87 @@ def test_manifest_work_keeps_foreign_fields_and_is_repaired(
     session.merge(path, {"metadata": {"finalizers": None}})
     wait_for(lambda: hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME) is None, 5)
     hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+
+
+def _foreign_work(cluster: str, name: str) -> dict[str, Any]:
+    """A ManifestWork of another program, which has taken our name."""
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": "default"}}
+    return {
+        "apiVersion": MANIFEST_WORKS.api_version,
+        "kind": MANIFEST_WORKS.kind,
+        "metadata": {"name": name, "namespace": cluster},
+        "spec": {"workload": {"manifests": [manifest]}},
+    }
+
+
+@pytest.mark.parametrize("name", [MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME])
+def test_foreign_manifest_work_is_neither_changed_nor_deleted(
+    control_plane: ControlPlane, session: Session, hub: Hub, name: str
+) -> None:
+    cluster = control_plane.cluster()
+    path = MANIFEST_WORKS.path(cluster, name)
+    before = session.create(MANIFEST_WORKS.path(cluster), _foreign_work(cluster, name))
+    credentials = Credentials(KeyIds(1), derive_key(bytes(32), cluster, 1).dump())
+    writes: dict[str, Callable[[], None]] = {
+        MANIFESTWORK_NAME: lambda: hub.backend.apply(_work(cluster)),
+        CREDENTIALS_WORK_NAME: lambda: hub.backend.deliver_credentials(cluster, credentials),
+    }
+    with pytest.raises(ForeignObjectError, match="made neither by this framework nor by upstream's"):
+        writes[name]()
+    hub.backend.delete(Kind.WORK, cluster, name)
+    assert session.get(path) == before
+
+
+def test_manifest_work_without_its_label_is_still_the_hubs(
+    control_plane: ControlPlane, session: Session, hub: Hub
+) -> None:
+    cluster = control_plane.cluster()
+    path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME)
+    hub.backend.apply(_work(cluster))
+    session.merge(path, {"metadata": {"labels": None}}, field_manager="kubectl-edit")
+    wait_for(lambda: hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME) is None, 5)
+    hub.backend.apply(_work(cluster))
+    assert MANAGED_BY_LABEL in session.get(path)["metadata"]["labels"]
+    session.merge(path, {"metadata": {"labels": None}}, field_manager="kubectl-edit")
+    wait_for(lambda: hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME) is None, 5)
+    hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+    with pytest.raises(ObjectNotFoundError):
+        session.get(path)
+
+
+def test_manifest_work_of_upstream_is_taken_over(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
+    cluster = control_plane.cluster()
+    path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME)
+    upstream.create_work(session, cluster, {"name": "old"})
+    hub.backend.apply(_work(cluster))
+    assert covers(session.get(path), _work(cluster))
+
+
+def test_foreign_work_in_place_of_a_deleted_one_is_not_changed(
+    control_plane: ControlPlane, session: Session, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch has not reported it yet."""
+    cluster = control_plane.cluster()
+    path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME)
+    hub.backend.apply(_work(cluster))
+    known = hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
+    monkeypatch.setattr(hub.backend, "get", lambda *_: known)
+    session.delete(path)
+    before = session.create(MANIFEST_WORKS.path(cluster), _foreign_work(cluster, MANIFESTWORK_NAME))
+    with pytest.raises(ForeignObjectError):
+        hub.backend.apply(_work(cluster))
+    hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+    assert session.get(path) == before
+
+
+def test_foreign_config_map_with_the_name_of_the_claims_is_not_changed(session: Session, hub: Hub) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CLAIMS_NAME}, "data": {"claims": "theirs"}}
+    before = session.create(CONFIG_MAPS.path(hub.namespace), body)
+    with pytest.raises(ForeignObjectError, match="needs that name"):
+        hub.backend.name_claims(hub.namespace)
+    with pytest.raises(ObjectConflictError):
+        hub.backend.keep_name_claims(hub.namespace, "ours")
+    assert session.get(CONFIG_MAPS.path(hub.namespace, CLAIMS_NAME)) == before
 
 
 def test_status_is_replaced_as_a_whole_and_only_if_it_differs(

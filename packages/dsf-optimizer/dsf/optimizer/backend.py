@@ -55,10 +55,14 @@ class ManifestClient:
             manifest["metadata"]["name"]: manifest for manifest in objects if manifest["metadata"]["name"] in wanted
         }
 
-    def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        """Server-side apply of the optimiser's fields; owned fields that are missing in the manifest are removed."""
+    def apply(self, resource: Resource, manifest: Manifest, *, force: bool = True, dry_run: bool = False) -> Manifest:
+        """Server-side apply of the optimiser's fields; owned fields that are missing in the manifest are removed.
+
+        Raises ObjectConflictError for a `metadata.uid` of another object, and without `force` for fields that others
+        own.
+        """
         metadata = manifest["metadata"]
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        query = {"fieldManager": FIELD_MANAGER, "force": str(force).lower()} | ({"dryRun": "All"} if dry_run else {})
         return self._request(
             "PATCH",
             resource.path(metadata["namespace"], metadata["name"]),

@@ -139,7 +139,11 @@ class PlanWriter:
 
     def _do(self, change: ObjectChange, *, dry_run: bool = False) -> None:
         if change.after is not None:
-            self._backend.apply(change.resource, change.after, dry_run=dry_run)
+            after, before = change.after, change.before
+            if before is not None:
+                # This very object; an object that somebody else makes in place of it stays as it is.
+                after = {**after, "metadata": {**after["metadata"], "uid": before["metadata"]["uid"]}}
+            self._backend.apply(change.resource, after, force=before is not None, dry_run=dry_run)
         elif change.before is not None:
             uid = change.before["metadata"].get("uid")
             self._backend.delete(change.resource, *change.place, uid=uid, dry_run=dry_run)
@@ -154,10 +158,10 @@ class PlanWriter:
         for wait in (*_UNDO_WAITS, None):
             try:
                 if change.before is None:
-                    self._backend.delete(change.resource, *change.place)
+                    self._delete_created(change)
                 elif change.after is None:
                     # Including additions of other writers.
-                    self._backend.apply(change.resource, _without_server_fields(change.before))
+                    self._backend.apply(change.resource, _without_server_fields(change.before), force=False)
                 else:
                     self._backend.apply(change.resource, _restored(change.before, change.after))
             except BackendError as error:
@@ -167,6 +171,13 @@ class PlanWriter:
             else:
                 return None
         return None
+
+    def _delete_created(self, change: ObjectChange) -> None:
+        """Delete what `change` has created; its write may have had no answer."""
+        namespace, name = change.place
+        for stored in self._backend.objects(change.resource, namespace, name=name):
+            if owned(stored):
+                self._backend.delete(change.resource, namespace, name, uid=stored["metadata"]["uid"])
 
 
 def owned(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,10 +30,10 @@ class Failing(ManifestClient):
             self.failures -= 1
             raise ApiServerError("500: etcd has had enough", 500)
 
-    def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+    def apply(self, resource: Resource, manifest: Manifest, *, force: bool = True, dry_run: bool = False) -> Manifest:
         if not dry_run:
             self._maybe_fail()
-        return super().apply(resource, manifest, dry_run=dry_run)
+        return super().apply(resource, manifest, force=force, dry_run=dry_run)
 
     def delete(self, resource: Resource, namespace: str, name: str, **options: Any) -> None:
         if not options.get("dry_run"):
@@ -179,7 +179,7 @@ def test_incomplete_rollback_names_the_remaining_objects(bed: Bed, monkeypatch: 
     monkeypatch.setattr("dsf.optimizer.writer._UNDO_WAITS", (0.01,))
     with pytest.raises(ApplyError, match=r"The rollback is incomplete: .*\. Apply a plan again") as caught:
         bed.service(Failing(bed, 2, failures=1000)).apply(bed.params())
-    assert len(caught.value.left) == 3
+    assert len(caught.value.left) == 2
     assert len(bed.objects()) == 2
     plans = bed.service().plans(bed.namespace).items
     assert [plan.complete for plan in plans] == [False]
@@ -264,3 +264,28 @@ def test_foreign_additions_stay_and_changes_are_repaired(bed: Bed) -> None:
     assert changed["app01-placement"] == "updated"
     assert bed.session.get(path)["spec"]["tolerations"] == tolerations
     assert bed.session.get(path)["spec"]["numberOfClusters"] == 1
+
+
+class Overtaken(ManifestClient):
+    """The API server, but another program creates a Placement of the same name just before ours is written."""
+
+    def __init__(self, bed: Bed) -> None:
+        super().__init__(bed.session)
+        self.foreign: Manifest = {}
+
+    def apply(self, resource: Resource, manifest: Manifest, *, force: bool = True, dry_run: bool = False) -> Manifest:
+        if not dry_run and not self.foreign and resource is PLACEMENTS:
+            metadata = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+            body = {"apiVersion": PLACEMENTS.api_version, "kind": PLACEMENTS.kind, "metadata": metadata}
+            body["spec"] = {"numberOfClusters": 7}
+            self.foreign = self._session.create(PLACEMENTS.path(metadata["namespace"]), body, field_manager="other")
+        return super().apply(resource, manifest, force=force, dry_run=dry_run)
+
+
+def test_placement_that_somebody_else_creates_meanwhile_is_neither_changed_nor_deleted(bed: Bed) -> None:
+    backend = Overtaken(bed)
+    with pytest.raises(ApplyError, match="everything is as it was before"):
+        bed.service(backend=backend).apply(bed.params())
+    metadata = backend.foreign["metadata"]
+    assert bed.session.get(PLACEMENTS.path(metadata["namespace"], metadata["name"])) == backend.foreign
+    assert set(bed.objects()) == {("Placement", metadata["name"])}
