@@ -6,9 +6,16 @@ Unset values that `/config` can provide are empty here. Times are in seconds.
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StrictInt
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictBool,
+    StrictInt,
+    model_serializer,
+)
 
 from dsf.api.authentication import Auth, Tls
 from dsf.api.expressions import MAX_INPUTS, ScoreInput, compiled
@@ -310,6 +317,15 @@ class DynamicScorerSpec(SpecModel):
     )
     scoring: Scoring = Field(default_factory=Scoring, description="The scoring API, or an expression.")
     execution: Execution = Field(default_factory=Execution, description="Execution of cycles.")
+
+    @model_serializer(mode="wrap")
+    def _without_unset_scoring_api(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the fields of a scoring API beside an expression, as their empty values are refused there."""
+        fields: dict[str, Any] = serialize(self)
+        if self.scoring.expression is not None:
+            for name in ("configURL", "configSyncMode", "config_url", "config_sync_mode"):
+                fields.pop(name, None)
+        return fields
 
     @property
     def expression_mistake(self) -> str:

@@ -104,3 +104,10 @@ def test_health_of_an_expression_is_whether_it_compiles() -> None:
         "spec.scoring.expression: column 4: expected a value and not 'the end'",
     )
     assert health.elsewhere().after(result).status is HealthStatus.Inactive
+
+
+def test_manifest_of_an_expression_is_read_as_it_was_written() -> None:
+    before = expression("mix", "x", x="cpu")
+    manifest = before.to_manifest()
+    assert not {"configURL", "configSyncMode"} & manifest["spec"].keys()
+    assert DynamicScorer.from_manifest(manifest) == before

@@ -41,7 +41,13 @@ expect.set_options(timeout=TIMEOUT)
 PAIRS = [
     (cluster, scorer)
     for cluster in ("worker01", "worker02")
-    for scorer in ("example-performance-scorer", "example-powerconsumption-scorer", "sample-scorer")
+    for scorer in (
+        "example-performance-scorer",
+        "example-powerconsumption-scorer",
+        "free-memory",
+        "memory-and-power",
+        "sample-scorer",
+    )
 ]
 
 #: Tasks of one cycle.
