@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -189,29 +189,15 @@ class Stages:
 
     def _evaluate(self, cycle: Cycle, request: bytes | Stream) -> None:
         """Evaluate the expression of a scorer without a scoring API. Raises CycleError."""
-        summary = cycle.summary
         with self._stage(cycle, "score") as deadline:
-            try:
-                expression = summary.formula
-            except ExpressionError as error:
-                raise CycleError("score", "bad_expression", cleaned(str(error), MESSAGE_LIMIT)) from None
-            if expression is None:
-                raise RuntimeError("the scorer has no expression")
 
             def check() -> None:
                 if time.monotonic() >= deadline:
                     raise CycleError("score", "timeout", "the expression takes too long for all series of the cycle")
 
-            fixed = {"cluster": cycle.cluster or self._settings.cluster, "clusterLabels": summary.cluster_labels or {}}
-            evaluation = Evaluation(expression, fixed, check)
-            if summary.scores:
-                score_inputs(evaluation, summary, self._find_results)
-            elif {source.source_type for source in summary.each_source} <= {SourceType.None_}:
-                evaluation.add({}, {})
-            else:
-                pieces = (request,) if isinstance(request, bytes) else request
-                score_series(evaluation, expression, pieces, cycle.queries)
-            cycle.response = evaluation.response
+            cluster = cycle.cluster or self._settings.cluster
+            pieces = (request,) if isinstance(request, bytes) else request
+            cycle.response = evaluate(cycle.summary, cluster, pieces, cycle.queries, self._find_results, check)
         cycle.scored_at = time.time()
         cycle.counts |= {"results": len(cycle.response.results)}
 
@@ -283,6 +269,34 @@ class Stages:
                 # The response's excerpt may end within the token, which masking would miss.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
             raise CycleError("score", error.reason, f"{place('POST', summary.scoring_endpoint)}: {text}") from None
+
+
+def evaluate(
+    summary: ScorerSummary,
+    cluster: str,
+    request: Iterable[bytes | memoryview],
+    queries: Sequence[int],
+    find_results: FindResults = no_results,
+    check: Callable[[], None] = lambda: None,
+) -> ScoringResponse:
+    """Return the results of a scorer's expression for the series of a request. Raises CycleError.
+
+    `queries` has the number of series of each query, `check` is called for each series.
+    """
+    try:
+        expression = summary.formula
+    except ExpressionError as error:
+        raise CycleError("score", "bad_expression", cleaned(str(error), MESSAGE_LIMIT)) from None
+    if expression is None:
+        raise RuntimeError("the scorer has no expression")
+    evaluation = Evaluation(expression, {"cluster": cluster, "clusterLabels": summary.cluster_labels or {}}, check)
+    if summary.scores:
+        score_inputs(evaluation, summary, find_results)
+    elif {source.source_type for source in summary.each_source} <= {SourceType.None_}:
+        evaluation.add({}, {})
+    else:
+        score_series(evaluation, expression, request, queries)
+    return evaluation.response
 
 
 class FilePayload:

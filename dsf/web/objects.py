@@ -102,6 +102,11 @@ def settings_of(
         if (theirs.type or ours.type or kind) is SourceType.None_:
             # Without a source, its other settings have no effect.
             continue
+        for score in ours.scores or ():
+            default = "" if score.default is None else f", {score.default:g} if it is missing"
+            pick(f"input {score.name}", None, f"the score of {score.scorer}{default}")
+        if ours.scores:
+            continue
         pick(f"source host{mark}", shown_url(theirs.host), shown_url(ours.host), _host(spec.config_url))
         pick(f"source path{mark}", shown_url(theirs.path), shown_url(ours.path), "that of the source's type")
         if ours.method is not None:
@@ -111,9 +116,12 @@ def settings_of(
         pick(f"query{mark}", theirs.params.query, params and params.query)
         pick(f"range (s){mark}", theirs.params.range, params and params.range)
         pick(f"step (s){mark}", theirs.params.step, params and params.step)
-    theirs_host = shown_url(scoring.host) if scoring else None
-    pick("scoring host", theirs_host, shown_url(spec.scoring.host), _host(spec.config_url))
-    pick("scoring path", scoring and shown_url(scoring.path), shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
+    if spec.scoring.expression is not None:
+        pick("expression", None, spec.scoring.expression)
+    else:
+        theirs_host = shown_url(scoring.host) if scoring else None
+        pick("scoring host", theirs_host, shown_url(spec.scoring.host), _host(spec.config_url))
+        pick("scoring path", scoring and shown_url(scoring.path), shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
     pick("score name", scoring and scoring.params.name, spec_params and spec_params.name)
     pick(INTERVAL, scoring and scoring.params.interval, spec_params and spec_params.interval)
     pick("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])

@@ -1,4 +1,4 @@
-"""The demo: two managed clusters, two scoring services and two expressions with five scorers, and the stack that runs them."""
+"""The demo: two managed clusters, five scorers, two of them with an expression, and the stack that runs them."""
 
 from __future__ import annotations
 

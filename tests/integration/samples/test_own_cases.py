@@ -12,7 +12,7 @@ from tests.support.scoringservices import hub_waits
 from tests.support.uv import ROOT
 
 FOLDER = ROOT / "samples"
-SAMPLES = sorted(path.parent.name for path in FOLDER.glob("*-scorer/app.py"))
+SAMPLES = [*sorted(path.parent.name for path in FOLDER.glob("*-scorer/app.py")), "expressions"]
 
 
 @pytest.mark.parametrize("name", SAMPLES)

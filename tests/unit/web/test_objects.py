@@ -96,3 +96,25 @@ def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
     assert dynamic_scorer is not None
     assert dynamic_scorer.spec.config_url == "http://scorer.test/config"
     assert parsed({"metadata": {"name": "s"}, "spec": {"description": 1}}) is None
+
+
+def test_settings_of_an_expression_show_it_with_its_inputs() -> None:
+    dynamic_scorer = parsed(
+        {
+            "metadata": {"name": "s", "namespace": "n"},
+            "spec": {
+                "description": "d",
+                "source": {
+                    "type": "Scores",
+                    "scores": [{"scorer": "free", "as": "cpu"}, {"scorer": "power", "as": "watts", "default": -100}],
+                },
+                "scoring": {"expression": "0.7 * cpu + 0.3 * watts", "params": {"name": "n", "interval": 30}},
+            },
+        }
+    )
+    assert dynamic_scorer is not None
+    values = {setting.name: setting.value for setting in settings_of(dynamic_scorer)}
+    assert (values["source type"], values["expression"]) == ("Scores", "0.7 * cpu + 0.3 * watts")
+    assert values["input cpu"] == "the score of free"
+    assert values["input watts"] == "the score of power, -100 if it is missing"
+    assert not {"source host", "scoring host", "scoring path"} & values.keys()

@@ -62,6 +62,7 @@ class Question(_Line):
     validity: _Seconds
     sources: tuple[SourceQuestion, ...] = ()
     scoring_endpoint: str = ""
+    expression: str = ""
     formats: tuple[str, ...] = ()
     aggregate: str = ""
 
@@ -85,6 +86,7 @@ class Question(_Line):
                 for source in summary.each_source
             ),
             scoring_endpoint=summary.scoring_endpoint,
+            expression=summary.expression or "",
             formats=(summary.score_dimension_format, *(summary.more_dimension_formats or ())),
             aggregate=aggregate if summary.aggregate_with else "",
         )

@@ -164,7 +164,7 @@ class BacktestRunner:
             scorer = next(each for each in read_objects(file) if isinstance(each, DynamicScorer))
             if scorer.metadata.namespace == settings.namespace:
                 return
-            refusal = server_refusal(allowed, [scorer.spec.config_url])
+            refusal = server_refusal(allowed, filter(None, [scorer.spec.config_url]))
             if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
                 refusal = refusal or "the hub has not read its /config yet: try again when it has"
             for cluster in () if refusal else clusters:

@@ -159,6 +159,8 @@ def _server(url: str) -> str:
 def redirected(summary: ScorerSummary, scorer_url: str = "", source_url: str = "") -> ScorerSummary:
     """The scorer with its scoring API, and its Prometheus servers, at other addresses. Raises BacktestError."""
     if scorer_url:
+        if summary.expression is not None:
+            raise BacktestError(f"scorer {summary.name!r} has an expression and no scoring API: leave out --scorer-url")
         summary = summary.model_copy(update={"scoring_endpoint": moved(summary.scoring_endpoint, scorer_url)})
     if source_url:
         others = tuple(

@@ -6,6 +6,7 @@ samples  the series that it is asked about: made up from its /config, or recorde
 case     state of a check of one API
 service  points about the service: health, /config, paths, token
 scoring  points about scores: query, empty, one, many, gaps, NaN, large, labels, range, determinism, speed
+expression  checks a scorer with an expression instead, by its manifest
 run      all points in order, with their dependencies
 command  the command line
 

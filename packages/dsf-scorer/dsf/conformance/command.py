@@ -32,7 +32,13 @@ def scorer() -> None:
 
 @_group.command()
 def check(
-    url: Annotated[str, typer.Argument(help="The configURL, such as http://127.0.0.1:8000/config.")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL|FILE",
+            help="The configURL, such as http://127.0.0.1:8000/config, or a manifest of scorers with expressions.",
+        ),
+    ],
     token: Annotated[
         str | None,
         typer.Option("--token", help="Token of the scoring path. Other users of this machine can see it here."),
@@ -71,6 +77,9 @@ def check(
 ) -> None:
     """Check a scoring API against the framework's contract, with a reason and a remedy per item.
 
+    A scorer with an expression is checked by its manifest: that the expression compiles, and with --prometheus, that it
+    has values for the series of that server.
+
     This machine sends the requests with the framework's HTTP client. Exit code 1 if an item fails.
 
     Example: dsf scorer check http://127.0.0.1:8000/config --dimension '${node};${pod}'
@@ -84,9 +93,12 @@ def check(
     from dsf.conformance.target import ScoringApiTarget
     from dsf.text import shown_url
 
+    if Path(url).is_file():
+        _check_expressions(Path(url), prometheus, output)
+        return
     if not is_valid_url(url):
         raise typer.BadParameter(
-            f"{shown_url(url)!r} is not a URL such as http://127.0.0.1:8000/config", param_hint="URL"
+            f"{shown_url(url)!r} is neither a file nor a URL such as http://127.0.0.1:8000/config", param_hint="URL"
         )
     if prometheus and not is_valid_url(prometheus):
         raise typer.BadParameter(
@@ -106,6 +118,19 @@ def check(
         recorded=samples.load(sample) if sample is not None else None,
     )
     report = run(case, skip or ())
+    emit(report, output, lambda: _render(report))
+    if not report.conformant:
+        raise typer.Exit(BAD)
+
+
+def _check_expressions(file: Path, prometheus: str, output: Format) -> None:
+    from dsf.conformance.expression import check as check_expressions
+
+    try:
+        report = check_expressions(file, prometheus)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not text"
+        raise typer.BadParameter(f"{file}: {reason}", param_hint="URL|FILE") from None
     emit(report, output, lambda: _render(report))
     if not report.conformant:
         raise typer.Exit(BAD)

@@ -53,7 +53,7 @@ class InputSeries(_Part):
 
     series: Annotated[dict[str, str], BeforeValidator(lambda text: labels_of(_text(text)))]
     values: Annotated[list[float | None], BeforeValidator(lambda text: values_of(_text(text)))]
-    #: Its source, where the scorer has several; empty: the first.
+    #: Its source, where the scorer has several; empty: the first. For a composite, the variable of its score.
     source: str = ""
 
     model_config = ConfigDict(allow_inf_nan=True)
@@ -84,6 +84,8 @@ class TestCase(_Part):
     config: str = Field(default="/config", pattern="^/")
     dimension: str = "${scoreName}"
     cluster: str = "cluster1"
+    #: Labels of the ManagedCluster, for an expression.
+    cluster_labels: dict[str, str] = {}
     input_series: list[InputSeries] = []
     exp_items: list[ExpectedItem]
 
@@ -122,6 +124,8 @@ class Registered(NamedTuple):
     config: str
     formats: tuple[str, ...]
     aggregate: Aggregate | None = None
+    #: The scorer itself, if it has an expression.
+    scorer: DynamicScorer | None = None
 
 
 class TestFile:
@@ -146,9 +150,11 @@ class TestFile:
         self.cases = content.tests
         self.scorer = "" if url else content.scorer
         self.url = (url or content.url).rstrip("/")
-        if not url and bool(content.scorer) == bool(content.url):
-            raise self._mistakes([Mistake((), "give one of scorer (module:object) and url, or --url")])
         scorers = self._manifest(content.manifest) if content.manifest else {}
+        needs_api = not scorers or any(scorer.spec.scoring.expression is None for scorer in scorers.values())
+        if not url and (bool(content.scorer) == bool(content.url) if needs_api else content.scorer or content.url):
+            text = "give one of scorer (module:object) and url, or --url; none for a manifest with expressions"
+            raise self._mistakes([Mistake((), text)])
         self.registered = {index: self._registered(index, scorers) for index in range(len(self.cases))}
 
     def line(self, *location: int | str) -> int:
@@ -166,7 +172,10 @@ class TestFile:
         if case.dynamic_scorer not in scorers and (case.dynamic_scorer or len(scorers) > 1):
             text = f"{case.dynamic_scorer!r} is not one of {', '.join(sorted(scorers))}"
             raise self._mistakes([Mistake(("tests", index, "dynamic_scorer"), text)])
-        spec = scorers.get(case.dynamic_scorer, next(iter(scorers.values()))).spec
+        scorer = scorers.get(case.dynamic_scorer, next(iter(scorers.values())))
+        spec = scorer.spec
+        if spec.scoring.expression is not None:
+            return Registered("", spec.dimension_formats, spec.aggregate, scorer)
         rest = spec.config_url.partition("://")[2].partition("/")[2]
         return Registered(f"/{rest}", spec.dimension_formats, spec.aggregate)
 

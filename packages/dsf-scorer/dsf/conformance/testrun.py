@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from pydantic import Field
 
+from dsf.api.resolve import resolve
+from dsf.api.scorer import DynamicScorer
 from dsf.api.scorerule import ScoreRule, items
+from dsf.api.scoringauthentication import ClusterFacts
+from dsf.api.scoringresponse import used_labels
+from dsf.api.summary import ScorerSummary
+from dsf.api.templates import Renderer
 from dsf.conformance.case import Case
 from dsf.conformance.inprocess import NotServedError, served
 from dsf.conformance.notation import matrix
 from dsf.conformance.report import CheckEnded, fail
 from dsf.conformance.target import ScoringApiTarget
 from dsf.conformance.testfile import TestCase, TestFile
-from dsf.errors import ScoreObjectTooLargeError
+from dsf.cycle.composite import Result
+from dsf.cycle.stages import evaluate
+from dsf.errors import CycleError, ResolutionError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
 from dsf.text import shown_url
 
@@ -79,6 +89,8 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
 def _items(file: TestFile, index: int, asked: Case) -> dict[str, int]:
     """The items that the hub would publish. Raises CheckEnded."""
     case, registered = file.cases[index], file.registered[index]
+    if registered.scorer is not None:
+        return _items_of_expression(case, registered.scorer)
     if asked.config is None:
         raise fail(
             f"{shown_url(asked.url)}: {asked.config_reply.error or 'is no /config'}",
@@ -94,6 +106,45 @@ def _items(file: TestFile, index: int, asked: Case) -> dict[str, int]:
         return items(results, rule, case.cluster).values
     except ScoreObjectTooLargeError as error:
         raise fail(str(error), "") from None
+
+
+def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> dict[str, int]:
+    """The items that the hub would publish of an expression. Raises CheckEnded."""
+    try:
+        summary = resolve(scorer, fill=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
+        sources = [source.source_name or "" for source in summary.each_source]
+        queries, request = _series(case, sources, case.interval or summary.source_step or _STEP)
+        response = evaluate(summary, case.cluster, [request], queries, partial(_results_of, case, summary))
+        return items(response.results, summary.rule, case.cluster).values
+    except ResolutionError as error:
+        raise fail(str(error), "") from None
+    except CycleError as error:
+        raise fail(error.message, "") from None
+    except ScoreObjectTooLargeError as error:
+        raise fail(str(error), "") from None
+
+
+def _series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list[int], bytes]:
+    """The number of series of each source, and the request with all of them."""
+    by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
+    for series in case.input_series:
+        by_source.setdefault(series.source or sources[0], []).append(
+            matrix(series.series, series.values, case.start_timestamp, interval)
+        )
+    request = {"data": [series for each in by_source.values() for series in each]}
+    return [len(each) for each in by_source.values()], json.dumps(request, separators=(",", ":")).encode()
+
+
+def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: str | None) -> list[Result] | str:
+    """The last values of the series of a composite's input."""
+    del namespace
+    names = {score.name for score in summary.scores or () if score.scorer == scorer}
+    results: list[Result] = [
+        (used_labels(series.series), value)
+        for series in case.input_series
+        if series.source in names and (value := series.values[-1]) is not None
+    ]
+    return results or "the case has no series for it"
 
 
 def _request(case: TestCase, asked: Case) -> bytes:

@@ -1,0 +1,116 @@
+"""Checks a DynamicScorer with an expression: its manifest, the expression, and its value on a Prometheus."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.manifest import ParsedDocument, parse_documents
+from dsf.api.resolve import resolve
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ClusterFacts
+from dsf.api.summary import ScorerSummary
+from dsf.api.templates import Renderer
+from dsf.api.types import SourceType
+from dsf.api.urls import base_url
+from dsf.conformance.report import CheckEnded, ConformanceReport, Finding, Outcome, fail, skip, warn
+from dsf.cycle.stages import Cycle, Stages
+from dsf.errors import CycleError, ResolutionError
+from dsf.settings import Settings
+
+_CLUSTER = "cluster1"
+
+
+def check(file: Path, prometheus: str) -> ConformanceReport:
+    """Judge the DynamicScorers of a manifest. `prometheus` is the URL of a server for their queries, or empty.
+
+    Raises OSError and UnicodeDecodeError.
+    """
+    documents = parse_documents(file.read_text(encoding="utf-8"), str(file))
+    mistakes = [
+        str(document)
+        for document in documents
+        if not isinstance(document, ParsedDocument) and document.severity == "error"
+    ]
+    objects = [document.object for document in documents if isinstance(document, ParsedDocument)]
+    scorers = [scorer for scorer in objects if isinstance(scorer, DynamicScorer) and scorer.spec.scoring.expression]
+    findings = [Finding(point="manifest", outcome=Outcome.FAIL, message=mistake) for mistake in mistakes]
+    if not scorers and not findings:
+        message = f"{file} has no DynamicScorer with scoring.expression"
+        findings = [Finding(point="manifest", outcome=Outcome.FAIL, message=message, mend="give a configURL")]
+    findings += [finding for scorer in scorers for finding in _findings(scorer, prometheus, many=len(scorers) > 1)]
+    return ConformanceReport.of(str(file), "", findings)
+
+
+def _findings(scorer: DynamicScorer, prometheus: str, *, many: bool) -> Iterator[Finding]:
+    prefix = f"{scorer.metadata.name}: " if many else ""
+    for point, judge in (("expression", _expression), ("query", partial(_query, prometheus=prometheus))):
+        finding = _judged(f"{prefix}{point}", partial(judge, scorer))
+        yield finding
+        if finding.outcome is Outcome.FAIL:
+            return
+
+
+def _judged(point: str, judge: Callable[[], str]) -> Finding:
+    started = time.monotonic()
+    outcome, mend = Outcome.PASS, ""
+    try:
+        message = judge()
+    except CheckEnded as verdict:
+        outcome, message, mend = verdict.outcome, verdict.message, verdict.mend
+    return Finding(point=point, outcome=outcome, message=message, mend=mend, seconds=time.monotonic() - started)
+
+
+def _summary(scorer: DynamicScorer) -> ScorerSummary:
+    try:
+        return resolve(scorer, fill=Renderer(ClusterFacts(_CLUSTER))).summary
+    except ResolutionError as error:
+        raise fail(str(error), "correct the manifest") from None
+
+
+def _expression(scorer: DynamicScorer) -> str:
+    """The expression compiles."""
+    formula = _summary(scorer).formula
+    if formula is None:
+        raise RuntimeError("the scorer has no expression")
+    return f"it reads {', '.join(sorted(formula.variables)) or 'no variable'}"
+
+
+def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
+    """The queries have series, and the expression has values for them."""
+    summary = _summary(scorer)
+    if {source.source_type for source in summary.each_source} != {SourceType.Prometheus}:
+        raise skip("the source is not Prometheus")
+    if not prometheus:
+        raise skip("not run; --prometheus URL runs it and evaluates the expression")
+    summary = summary.model_copy(update={"source_endpoint": _moved(summary.source_endpoint, prometheus)})
+    if summary.sources:
+        update = tuple(
+            source.model_copy(update={"endpoint": _moved(source.endpoint, prometheus)}) for source in summary.sources
+        )
+        summary = summary.model_copy(update={"sources": update})
+    settings = Settings()
+    stages = Stages(settings, FileSecrets(None, Release(settings)))
+    cycle = Cycle(summary.name, "", summary, math.inf, cluster=_CLUSTER)
+    try:
+        payload = stages.fetch(cycle)
+        stages.score(cycle, b"".join(payload.pieces))
+    except CycleError as error:
+        raise fail(error.message, "correct the query or the expression") from None
+    response = cycle.response
+    if response is None:
+        raise RuntimeError("the cycle was not scored")
+    seen = f"{payload.series} series, {len(response.results)} results"
+    if response.refused:
+        raise warn(f"{seen}, {response.refused.total()} refused: {response.note}", "handle it in the expression")
+    if not response.results:
+        raise warn(f"{seen}: {response.note}", "check the names of metrics and labels")
+    return seen
+
+
+def _moved(url: str, server: str) -> str:
+    return base_url(server) + url.removeprefix(base_url(url))
