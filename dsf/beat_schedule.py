@@ -74,18 +74,18 @@ class BeatLock:
             ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds),
             ("PTTL", keys.BEAT_LOCK),
         )
-        held = holder in (None, self._token)
+        is_holder = holder in (None, self._token)
         # No lock lives that much longer than it may, unless the time of Redis went backwards: its holder may be dead.
         # Should a lock have expired since, its successor's is extended, which does no harm.
-        if holder == self._token or (not held and remaining > self._milliseconds + 60_000):
+        if holder == self._token or (not is_holder and remaining > self._milliseconds + 60_000):
             self._client.pexpire(keys.BEAT_LOCK, self._milliseconds)
         if self._held and holder != self._token:
             log.warning("beat lost its lock", hint="it or redis stood still for longer than the lock lives")
-        if held != self._told:
-            log.info("beat is active" if held else "another beat is active, this one stands by")
-        self._told = held
-        self._held, self._renew_at = held, now + self._interval
-        return held
+        if is_holder != self._told:
+            log.info("beat is active" if is_holder else "another beat is active, this one stands by")
+        self._told = is_holder
+        self._held, self._renew_at = is_holder, now + self._interval
+        return is_holder
 
     def release(self) -> None:
         """Release the lock if held, so that a standby need not wait. Raises redis.RedisError."""

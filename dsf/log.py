@@ -102,7 +102,7 @@ def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping
     """Escape terminal control characters: names and messages come from external services."""
     for name, value in event.items():
         if isinstance(value, str):
-            event[name] = visible(value, kept="\n\t")
+            event[name] = visible(value, allowed_characters="\n\t")
     return event
 
 

@@ -393,8 +393,8 @@ class Settings(BaseSettings):
     @property
     def targets(self) -> tuple[Target, ...]:
         """The services of a process of `dsf hub`, in the order in which they start."""
-        chosen = _words(self.target)
-        return tuple(target for target in TARGETS if target in chosen or "all" in chosen)
+        target_names = _words(self.target)
+        return tuple(target for target in TARGETS if target in target_names or "all" in target_names)
 
     @property
     def out(self) -> Path | None:
@@ -425,12 +425,12 @@ class Settings(BaseSettings):
     def resolved_agent_sentinel_password(self) -> str | None:
         """The agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or
         unreadable."""
-        found = _secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
-        if found == "":
+        password = _secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
+        if password == "":
             raise SettingsError(
                 f"{ENV_PREFIX}AGENT_SENTINEL_PASSWORD_FILE: {self.agent_sentinel_password_file} is empty"
             )
-        return found
+        return password
 
     def resolved_agent_pull_secret(self) -> str:
         """The `.dockerconfigjson` for managed clusters; empty if there is none.
@@ -440,21 +440,21 @@ class Settings(BaseSettings):
         file = self.agent_pull_secret_file
         if file is None or not file.exists():
             return ""
-        found = _secret(None, file, "AGENT_PULL_SECRET") or ""
+        pull_secret = _secret(None, file, "AGENT_PULL_SECRET") or ""
         problem = f"{ENV_PREFIX}AGENT_PULL_SECRET_FILE: {file} "
-        if len(found) > _PULL_SECRET_LIMIT:
+        if len(pull_secret) > _PULL_SECRET_LIMIT:
             raise SettingsError(
                 f"{problem}has more than {_PULL_SECRET_LIMIT} characters; a pull Secret has a few hundred"
             )
         try:
-            is_usable = isinstance(json.loads(found).get("auths"), dict)
+            is_usable = isinstance(json.loads(pull_secret).get("auths"), dict)
         except (ValueError, AttributeError, RecursionError):
             is_usable = False
         if not is_usable:
             raise SettingsError(
                 f"{problem}is no Docker configuration: make the Secret with kubectl create secret docker-registry"
             )
-        return found
+        return pull_secret
 
     def resolved_signing_secret(self) -> str | None:
         """The hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
@@ -468,10 +468,10 @@ class Settings(BaseSettings):
         if not isinstance(value, str) or get_origin(field.annotation) not in (list, dict):
             return value
         try:
-            found = json.loads(value)
+            document = json.loads(value)
         except (ValueError, RecursionError):
             return value
-        return field.get_default(call_default_factory=True) if found is None else found
+        return field.get_default(call_default_factory=True) if document is None else document
 
     @field_validator("target")
     @classmethod
@@ -500,8 +500,8 @@ def _said(error: ErrorDetails) -> str:
     name = f"{ENV_PREFIX}{str(place[0]).upper()}: " if place else ""
     inside = f" (in {place[1]!r})" if len(place) > 1 else ""
     example = {"list_type": '{"a": ["b"]}' if inside else '["a", "b"]', "dict_type": '{"a": ["b"]}'}.get(error["type"])
-    written = f", as JSON: {example}" if example else ""
-    return f"{name}{error['msg'].removeprefix('Value error, ')}{inside}{written}"
+    json_hint = f", as JSON: {example}" if example else ""
+    return f"{name}{error['msg'].removeprefix('Value error, ')}{inside}{json_hint}"
 
 
 def _words(text: str) -> set[str]:
@@ -536,7 +536,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     Kubernetes adds some for each Service whose name begins with `dsf-`, and the project's tests have their own.
     """
-    known = {ENV_PREFIX + name.upper() for group in settings_classes() for name in group.model_fields}
+    variable_names = {ENV_PREFIX + name.upper() for group in settings_classes() for name in group.model_fields}
     services = tuple(
         part
         for name in environment
@@ -547,7 +547,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
         name
         for name in environment
         if name.upper().startswith(ENV_PREFIX)
-        and name.upper() not in known
+        and name.upper() not in variable_names
         and not name.startswith((f"{ENV_PREFIX}TEST_", *services))
     )
 

@@ -39,11 +39,11 @@ def cleaned(text: str, limit: int) -> str:
     return " ".join(spaced(text[: 4 * limit]).split())[:limit]
 
 
-def visible(text: str, *, kept: str = "") -> str:
-    """The text with non-printable characters escaped, except those in `kept`."""
+def visible(text: str, *, allowed_characters: str = "") -> str:
+    """The text with non-printable characters escaped, except those in `allowed_characters`."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+    return "".join(char if char.isprintable() or char in allowed_characters else ascii(char)[1:-1] for char in text)
 
 
 def spaced(text: str) -> str:
@@ -51,10 +51,10 @@ def spaced(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
-def listed(names: Sequence[str], most: int) -> str:
-    """The first names, at most `most`, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def listed(names: Sequence[str], max_names: int) -> str:
+    """Return the first `max_names` names, and how many more there are."""
+    omitted_count = len(names) - max_names
+    return ", ".join(names[:max_names]) + (f" and {omitted_count} more" if omitted_count > 0 else "")
 
 
 def place(method: str, url: str) -> str:
@@ -87,7 +87,7 @@ def _parts(url: str) -> tuple[str, str, str]:
 
 def without_secrets_of_urls(text: str) -> str:
     """The text with each URL in it as `shown_url` shows it."""
-    return _URL_IN_TEXT.sub(lambda found: shown_url(found[0]), text) if "://" in text else text
+    return _URL_IN_TEXT.sub(lambda match: shown_url(match[0]), text) if "://" in text else text
 
 
 def masked(text: str, *secrets: str | None) -> str:
@@ -120,7 +120,7 @@ def _base64_forms(secret: str) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
-    once = _ESCAPE.sub(lambda found: found[3] or chr(int(found[1] or found[2], 16)), text)
+    once = _ESCAPE.sub(lambda match: match[3] or chr(int(match[1] or match[2], 16)), text)
     # Imported here, for its table of five thousand entities, which read-only commands do not need.
     import html
 

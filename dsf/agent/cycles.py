@@ -101,7 +101,7 @@ class RunningCycles:
             last.append(run_id)
             return True
 
-    def has_time(self, scorer: str, left: float, interval: float) -> bool:
+    def has_time(self, scorer: str, remaining_seconds: float, interval: float) -> bool:
         """True if a cycle is begun with so many seconds left of its interval.
 
         The last successful cycle must have taken no longer: a longer one could not end in time, and would only keep a
@@ -109,7 +109,7 @@ class RunningCycles:
         skipped ticks in a row: the last cycle may have been slow for once.
         """
         with self._lock:
-            is_late = left <= min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
+            is_late = remaining_seconds <= min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
             self._passed[scorer] = self._passed.get(scorer, 0) + 1 if is_late else 0
             if self._passed[scorer] > _MOST_PASSED:
                 self._passed[scorer] = 0
@@ -142,14 +142,16 @@ class RunningCycles:
         """End the cycles of all other scorers (their deadline is now); returns them."""
         now = time.monotonic()
         with self._lock:
-            others = [cycle for cycle in self._cycles.values() if cycle.scorer not in scorers and cycle.deadline > now]
-            for cycle in others:
+            undelivered_cycles = [
+                cycle for cycle in self._cycles.values() if cycle.scorer not in scorers and cycle.deadline > now
+            ]
+            for cycle in undelivered_cycles:
                 cycle.deadline = now
             for scorer in [scorer for scorer in self._last if scorer not in scorers]:
                 del self._last[scorer]
                 self._took.pop(scorer, None)
                 self._passed.pop(scorer, None)
-        return others
+        return undelivered_cycles
 
 
 class CycleRunner:
@@ -208,9 +210,9 @@ class CycleRunner:
             return "duplicate"
         if refusal is not None:
             return self._without_score(scorer, run_id, "skipped", refusal)
-        left = 0.0 if deadline is None else deadline - self.hub_time()
+        remaining_seconds = 0.0 if deadline is None else deadline - self.hub_time()
         if deadline is not None and (
-            left <= 0 or not self._running.has_time(scorer, left, deadline - run_time(run_id))
+            remaining_seconds <= 0 or not self._running.has_time(scorer, remaining_seconds, deadline - run_time(run_id))
         ):
             message = (
                 "its tick waited in the queue until no time was left for a cycle: the agent was away, or its threads "
@@ -229,10 +231,10 @@ class CycleRunner:
         if not self._running.enter(cycle):
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
             return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
-        first, *others = stages
+        first, *further_stages = stages
         try:
             # In this thread, with the retries that `_try` requests; raises what the failed stage raised.
-            outcome: str = chain(first.s(cycle), *(task.s() for task in others)).apply().get()
+            outcome: str = chain(first.s(cycle), *(task.s() for task in further_stages)).apply().get()
         except Exception as error:
             _free(error)
             self._fail(cycle)
@@ -306,7 +308,7 @@ class CycleRunner:
 
     def _begin(self, run_id: str, summary: ScorerSummary, deadline: float | None) -> AgentCycle:
         declared = float(max(summary.scoring_interval, 1))
-        left = declared if deadline is None else deadline - self.hub_time()
+        remaining_seconds = declared if deadline is None else deadline - self.hub_time()
         # A tick may shorten a cycle, but not block the scorer for ever.
         # A cycle may exceed its interval only if its tick says so, but never three time-outs.
         longest = max(declared, 3 * summary.timeout_seconds)
@@ -315,7 +317,7 @@ class CycleRunner:
             summary.name,
             run_id,
             summary,
-            time.monotonic() + min(left, longest),
+            time.monotonic() + min(remaining_seconds, longest),
             room=Room(self._budget, self._settings.agent_spool_dir),
             interval=interval,
         )
@@ -379,8 +381,8 @@ class CycleRunner:
             self._outbox.send(self._result(scorer, run_id, outcome, cycle, why), time.monotonic() + 30.0)
         except CycleError as error:
             # The hub will declare the cycle lost; this line has the content of its result.
-            known = {"outcome": outcome, "result_reason": why.reason, "reason": error.reason}
-            log.error("result not sent", scorer=scorer, run=run_id, **known)
+            log_fields = {"outcome": outcome, "result_reason": why.reason, "reason": error.reason}
+            log.error("result not sent", scorer=scorer, run=run_id, **log_fields)
         return f"{outcome}: {why.reason}"
 
     def _result(
@@ -388,15 +390,15 @@ class CycleRunner:
     ) -> Result:
         """The result of a cycle; `why` it has no score."""
         response = None if cycle is None or why is not None else cycle.response
-        given: dict[str, Any] = {}
+        result_fields: dict[str, Any] = {}
         if why is not None:
-            given |= {"stage": why.stage, "reason": why.reason, "message": why.message}
+            result_fields |= {"stage": why.stage, "reason": why.reason, "message": why.message}
         if response is not None:
-            given |= {"results": response.results, "refused": dict(response.refused), "message": response.note}
+            result_fields |= {"results": response.results, "refused": dict(response.refused), "message": response.note}
         if cycle is not None:
             # Microseconds are enough, and shorter.
             timings = {name: round(value, 6) for name, value in cycle.timings.items()}
-            given |= {"timings": timings, "counts": cycle.counts}
+            result_fields |= {"timings": timings, "counts": cycle.counts}
         # model_construct: everything in a response was validated when it was read.
         return Result.model_construct(
             cluster=self._settings.cluster,
@@ -406,7 +408,7 @@ class CycleRunner:
             outcome=outcome,
             agent=self._agent,
             version=self._version,
-            **given,
+            **result_fields,
         )
 
 

@@ -166,8 +166,8 @@ class KubeSecrets:
 
     def account_token(self, audience: str, seconds: int, until: float) -> Token:
         """See the protocol."""
-        own = API_SERVER_AUDIENCES | audiences_of(self._session.bearer_token())
-        if audience in own:
+        api_server_audiences = API_SERVER_AUDIENCES | audiences_of(self._session.bearer_token())
+        if audience in api_server_audiences:
             raise SecretError(
                 f"no token for {audience!r}: it is an audience of this cluster's API server, with which the server "
                 "that gets the token could act as its account; name that server's own audience",
@@ -180,9 +180,9 @@ class KubeSecrets:
             "spec": {"audiences": [audience], "expirationSeconds": seconds},
         }
         try:
-            left = max(until - time.monotonic(), 0.001)
+            remaining_seconds = max(until - time.monotonic(), 0.001)
             # To connect, and to read: at least one stage waits for it.
-            timeout = min(3.0, left), min(5.0, left)
+            timeout = min(3.0, remaining_seconds), min(5.0, remaining_seconds)
             answer = self._session.request("POST", path, body=body, timeout=timeout)
             # The server decides the lifetime. The expiry time is not used: the agent's clock may differ.
             return Token(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
@@ -198,8 +198,8 @@ class KubeSecrets:
     def keep(self, references: Collection[Reference]) -> None:
         """Forget all but these: unused Secrets must not stay in memory."""
         with self._lock:
-            gone = [self._watched.pop(reference) for reference in self._watched.keys() - set(references)]
-        for watched in gone:
+            unwatched = [self._watched.pop(reference) for reference in self._watched.keys() - set(references)]
+        for watched in unwatched:
             watched.reflector.stop()
 
     def stop(self) -> None:
@@ -265,10 +265,10 @@ def audiences_of(token: str) -> frozenset[str]:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         audiences = claims.get("aud") or []
-        named = [claims.get("iss"), *([audiences] if isinstance(audiences, str) else audiences)]
+        audience_candidates = [claims.get("iss"), *([audiences] if isinstance(audiences, str) else audiences)]
     except (LookupError, ValueError, TypeError, AttributeError):
         return frozenset()
-    return frozenset(name for name in named if isinstance(name, str))
+    return frozenset(name for name in audience_candidates if isinstance(name, str))
 
 
 def hint(resource: Resource, namespace: str, name: str, why: str) -> str:

@@ -90,10 +90,10 @@ class AgentMetrics(Observer, Collector):
         with self._lock:
             self._published[summary.name] = published
 
-    def succeeded(self, score_name: str, refused: Iterable[tuple[str, int]]) -> None:
+    def succeeded(self, score_name: str, refusal_counts: Iterable[tuple[str, int]]) -> None:
         """A cycle ended with a response; some of its results may have been refused."""
         self._requests.labels(score_name, "success").inc()
-        for reason, number in refused:
+        for reason, number in refusal_counts:
             self._refused.labels(score_name, reason).inc(number)
 
     def failed(self, score_name: str, stage: str, reason: str) -> None:

@@ -92,8 +92,8 @@ class Mailbox:
             home = self._homes.setdefault(mail.scorer, len(self._homes) % len(self._slots))
         if self._has_share(mail) and self._write(home, mail, text):
             return True
-        taken = self._taken_slots()
-        older = [slot for slot in self._older(mail) if slot in taken]
+        occupied_slots = self._taken_slots()
+        older = [slot for slot in self._older(mail) if slot in occupied_slots]
         scores = [slot for slot in older if self._written[slot].is_score]
         # A reason for having no score waits: it is not worth another one.
         if mail.is_score and len(scores) >= self._share(mail):
@@ -101,7 +101,7 @@ class Mailbox:
                 return False
             if self._replace(scores, mail, text):
                 return True
-        free = [slot for slot in range(len(self._slots)) if slot not in taken] if self._has_share(mail) else []
+        free = [slot for slot in range(len(self._slots)) if slot not in occupied_slots] if self._has_share(mail) else []
         return any(self._write(slot, mail, text) for slot in free) or (
             mail.is_score and replace and self._replace(older, mail, text)
         )
@@ -114,11 +114,11 @@ class Mailbox:
         namespaces = self._namespaces()
         with self._lock:
             scorers = {slot: old.scorer for slot, old in self._written.items()} | self._busy
-        used = Counter(namespaces.get(scorer, "") for scorer in scorers.values())
+        mails_by_namespace = Counter(namespaces.get(scorer, "") for scorer in scorers.values())
         namespace = namespaces.get(mail.scorer, "")
         # A result that is known may be gone, and its slot free.
         is_alone = not set(namespaces.values()) - {namespace}
-        return is_alone or has_share(namespace, used, len(self._slots), namespaces.values())
+        return is_alone or has_share(namespace, mails_by_namespace, len(self._slots), namespaces.values())
 
     def _taken_slots(self) -> set[int]:
         """Return the slots with results, and forget the results that the hub has taken."""
@@ -127,12 +127,12 @@ class Mailbox:
         with self._redis.pipeline(transaction=False) as pipe:
             for key in self._slots:
                 pipe.exists(key)
-            taken = {slot for slot, is_taken in enumerate(pipe.execute()) if is_taken}
+            occupied_slots = {slot for slot, is_taken in enumerate(pipe.execute()) if is_taken}
         with self._lock:
             for slot, mail in before.items():
-                if slot not in taken and self._written.get(slot) is mail:
+                if slot not in occupied_slots and self._written.get(slot) is mail:
                     del self._written[slot]
-        return taken
+        return occupied_slots
 
     def _older(self, mail: Mail) -> list[int]:
         """Slots with older results of the same scorer, the oldest first; the hub may have taken them."""

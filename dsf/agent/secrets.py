@@ -60,10 +60,10 @@ class Release:
             hosts = TokenHosts.split(servers)
         except ValueError as error:
             raise SecretError(f"{label} cannot be sent anywhere: {how}: {error}", "secret_refused") from None
-        listed = self._listed.get(name, NO_HOSTS)
-        is_bindable = is_bindable and not hosts and not listed
+        listed_hosts = self._listed.get(name, NO_HOSTS)
+        is_bindable = is_bindable and not hosts and not listed_hosts
         for url in use.urls:
-            if hosts.allow(url) or listed.allow(url) or (is_bindable and use.hosts.allow(url)):
+            if hosts.allow(url) or listed_hosts.allow(url) or (is_bindable and use.hosts.allow(url)):
                 continue
             where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
             raise SecretError(

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 
-def has_share(namespace: str, used: Mapping[str, int], total: int, present: Iterable[str]) -> bool:
+def has_share(namespace: str, used_by_namespace: Mapping[str, int], total: int, present: Iterable[str]) -> bool:
     """True if a namespace may use one more of `total`; the hub's own is empty.
 
-    `used` has the number that each namespace uses, `present` the namespaces with scorers on this cluster.
+    `used_by_namespace` has the number that each namespace uses, `present` the namespaces with scorers on this cluster.
     """
-    free = total - sum(used.values())
+    free = total - sum(used_by_namespace.values())
     if free <= 0:
         return False
     present = {*present, namespace}
     if len(present) == 1 or total == 1:
         return True
     if not namespace:
-        return used.get("", 0) < total - 1
+        return used_by_namespace.get("", 0) < total - 1
     reserved = max(1, total // 4) if "" in present else 0
     # What the hub's own scorers use beyond their reserve is taken from all others.
-    return used.get(namespace, 0) < free - max(0, reserved - used.get("", 0))
+    return used_by_namespace.get(namespace, 0) < free - max(0, reserved - used_by_namespace.get("", 0))

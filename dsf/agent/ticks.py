@@ -100,11 +100,11 @@ def reduce(message: Any, task: str) -> tuple[Any, ...]:
     if len(message.body) > 4096:
         raise _NoTickError("it is longer than a tick")
     args, kwargs, *_ = json.loads(message.body)
-    given = tuple(arguments(args, kwargs))
+    task_arguments = tuple(arguments(args, kwargs))
     task_id = message.headers.get("id")
     if not (isinstance(task_id, str) and _ID.fullmatch(task_id)):
         task_id = str(uuid.uuid4())
-    message.body = json.dumps([given, {}, _NOTHING_FOLLOWS])
+    message.body = json.dumps([task_arguments, {}, _NOTHING_FOLLOWS])
     message.content_type, message.content_encoding = "application/json", "utf-8"
     message.headers = {
         "lang": "py",
@@ -112,12 +112,12 @@ def reduce(message: Any, task: str) -> tuple[Any, ...]:
         "id": task_id,
         "root_id": task_id,
         # Shown by Flower and `inspect`.
-        "argsrepr": repr(given),
+        "argsrepr": repr(task_arguments),
         "kwargsrepr": "{}",
-        TICK_HEADER: [given[0], given[2]],
+        TICK_HEADER: [task_arguments[0], task_arguments[2]],
     }
     message.properties = {"correlation_id": task_id, "priority": 0}
-    return given
+    return task_arguments
 
 
 def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -125,10 +125,10 @@ def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
 
     Raises ValueError, TypeError and AttributeError.
     """
-    given = dict(zip(_NAMES, args, strict=False))
-    if len(args) > len(given) or given.keys() & kwargs.keys() or kwargs.keys() - set(_NAMES):
+    positional = dict(zip(_NAMES, args, strict=False))
+    if len(args) > len(positional) or positional.keys() & kwargs.keys() or kwargs.keys() - set(_NAMES):
         raise _NoTickError("an argument that a tick does not have")
-    scorer, run_id, deadline = map((given | kwargs).get, _NAMES)
+    scorer, run_id, deadline = map((positional | kwargs).get, _NAMES)
     if not (isinstance(scorer, str) and is_name(scorer)):
         raise _NoTickError("not the name of a scorer")
     if run_id is not None and not is_run_id(run_id):

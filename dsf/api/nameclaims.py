@@ -45,7 +45,7 @@ class NameClaim(NamedTuple):
     owner: str
     since: int
     #: When its owner was deleted; 0 while it exists.
-    gone: int = 0
+    gone_at: int = 0
     #: Digest of the address of the `/config` that says the name; empty if the spec says it.
     config: str = ""
     #: The deleted scorer that this one is taken for under another name; empty if it is none.
@@ -54,7 +54,7 @@ class NameClaim(NamedTuple):
     @property
     def expires(self) -> int:
         """When the name of a deleted holder becomes free."""
-        return self.gone + KEPT
+        return self.gone_at + KEPT
 
 
 #: By name: the holder's claim, then those that wait.
@@ -123,7 +123,7 @@ class NameClaims:
     def next_end(self) -> float:
         """Unix time at which the first name of a deleted scorer becomes free; infinite without any."""
         ending_claims = (
-            queue[0] for queues in (self.scorers, self.scores) for queue in queues.values() if queue[0].gone
+            queue[0] for queues in (self.scorers, self.scores) for queue in queues.values() if queue[0].gone_at
         )
         return min((float(claim.expires) for claim in ending_claims), default=float("inf"))
 
@@ -134,7 +134,7 @@ def former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wi
     An owner that exists counts as such until it holds a name: it was re-created, and renames no other scorer.
     """
     wished = {wish.owner: wish for wish in wishes}
-    holders = {queue[0].owner for queue in before.values() if not queue[0].gone}
+    holders = {queue[0].owner for queue in before.values() if not queue[0].gone_at}
     owners = {
         owner: min(until, now + KEPT)
         for owner, until in former.items()
@@ -146,8 +146,8 @@ def former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wi
             # An object that is younger than its claim was re-created between two looks.
             is_younger = wish is not None and wish.created is not None and claim.since < int(wish.created.timestamp())
             is_replaced = position > 0 and is_younger
-            if claim.gone or wish is None or wish.name not in (name, None) or is_replaced:
-                owners.setdefault(claim.owner, (min(claim.gone, now) or now) + KEPT)
+            if claim.gone_at or wish is None or wish.name not in (name, None) or is_replaced:
+                owners.setdefault(claim.owner, (min(claim.gone_at, now) or now) + KEPT)
     return owners
 
 
@@ -164,7 +164,7 @@ def settle(
     waiting: dict[str, list[NameClaim]] = {}
     for name, queue in before.items():
         holder = _still_held(queue[0], name, wished, now, former)
-        if holder is not None and holder.gone:
+        if holder is not None and holder.gone_at:
             renamed = [wish for wish in wished.values() if wish.name == name and wish.owner not in former]
             holder = _renamed(holder, queue[1:], renamed, now) or holder
         if holder is not None:
@@ -209,7 +209,7 @@ def refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
     holder = queue[0]
     if holder.owner == owner:
         return ""
-    if holder.gone:
+    if holder.gone_at:
         return (
             f"{what} is kept until {_text(holder.expires)} for {holder.owner}, which was deleted: it may be re-created"
         )
@@ -227,11 +227,11 @@ def _still_held(
         return _still_held(first, name, wished, now, {})
     if wish is not None:
         if wish.name is None:
-            return claim._replace(gone=0)
-        return claim._replace(gone=0, config=wish.config) if wish.name == name else None
+            return claim._replace(gone_at=0)
+        return claim._replace(gone_at=0, config=wish.config) if wish.name == name else None
     # A time that is still to come must not keep it longer.
-    gone_at = min(claim.gone or now, now)
-    return claim._replace(gone=gone_at) if now < gone_at + KEPT else None
+    gone_at = min(claim.gone_at or now, now)
+    return claim._replace(gone_at=gone_at) if now < gone_at + KEPT else None
 
 
 def _renamed(holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int) -> NameClaim | None:
@@ -244,7 +244,7 @@ def _renamed(holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable
         wish.owner: wish
         for wish in wishes
         if _namespace(wish.owner) == _namespace(holder.owner)
-        and (wish.created or _NOT_CREATED).timestamp() > holder.gone - RENAMED
+        and (wish.created or _NOT_CREATED).timestamp() > holder.gone_at - RENAMED
         and wish.config in ("", holder.config)
     }
     if not new:
@@ -292,6 +292,6 @@ def _dumped(queues: Queues, prefix: str) -> dict[str, list[list[str | int]]]:
         for position, claim in enumerate(queue):
             if claim.owner.startswith(prefix):
                 owner, before = claim.owner.removeprefix(prefix), claim.renamed_from.removeprefix(prefix)
-                item: list[str | int] = [owner, int(position == 0), claim.since, claim.gone, claim.config, before]
+                item: list[str | int] = [owner, int(position == 0), claim.since, claim.gone_at, claim.config, before]
                 claim_lists.setdefault(name, []).append(item)
     return claim_lists

@@ -7,28 +7,28 @@ from typing import Any
 from dsf.backends.protocol import Manifest
 
 
-def covers(actual: Any, wanted: Any) -> bool:
-    """Whether `actual` contains `wanted`; it may have more fields: other managers', and the API server's defaults.
+def covers(actual: Any, expected: Any) -> bool:
+    """Whether `actual` contains `expected`; it may have more fields: other managers', and the API server's defaults.
 
     Lists must have equal lengths.
     """
-    if isinstance(wanted, dict):
+    if isinstance(expected, dict):
         return isinstance(actual, dict) and all(
-            name in actual and covers(actual[name], value) for name, value in wanted.items()
+            name in actual and covers(actual[name], value) for name, value in expected.items()
         )
-    if isinstance(wanted, list):
+    if isinstance(expected, list):
         return (
             isinstance(actual, list)
-            and len(actual) == len(wanted)
-            and all(covers(item, other) for item, other in zip(actual, wanted, strict=True))
+            and len(actual) == len(expected)
+            and all(covers(item, other) for item, other in zip(actual, expected, strict=True))
         )
-    return bool(actual == wanted)
+    return bool(actual == expected)
 
 
-def carries(work: Manifest, wanted: Manifest) -> bool:
+def carries(work: Manifest, expected: Manifest) -> bool:
     """Whether a ManifestWork is as wanted, with no more data than that: an additional key was removed on the hub, or is
     an obsolete password."""
-    return covers(work, wanted) and _data(work) == _data(wanted)
+    return covers(work, expected) and _data(work) == _data(expected)
 
 
 def _data(work: Manifest) -> list[object]:

@@ -346,10 +346,10 @@ class DirectoryBackend(DirectoryScores):
 def _identity(before: Manifest, after: Manifest) -> Manifest:
     """The part of an object's metadata that the API server would set; `before` is empty for a new object."""
     old = before.get("metadata", {})
-    kept = {name: old[name] for name in ("uid", "creationTimestamp") if old.get(name)}
+    identity_fields = {name: old[name] for name in ("uid", "creationTimestamp") if old.get(name)}
     # Missing if the file was edited.
     generation = old["generation"] if isinstance(old.get("generation"), int) else 0
-    return identity() | kept | {"generation": generation + (before.get("spec") != after.get("spec"))}
+    return identity() | identity_fields | {"generation": generation + (before.get("spec") != after.get("spec"))}
 
 
 def _applied(generation: int) -> Manifest:

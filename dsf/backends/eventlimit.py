@@ -18,32 +18,32 @@ PAUSE: Final = 300.0
 _OBJECTS: Final = 10_000
 
 
-class _Told(NamedTuple):
-    """The last event that was told about an object, when (monotonic), and how many more could follow at once."""
+class _LastEvent(NamedTuple):
+    """The last event that was published about an object, its time (monotonic), and how many more may follow at once."""
 
     event: tuple[str, ...]
     at: float
-    left: float
+    remaining: float
 
 
 class EventLimit:
-    """Decides which events are told; the log has the others. Thread-safe."""
+    """Decides which events are published; the log has the others. Thread-safe."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._last_events: dict[str, _LastEvent] = {}
         self._lock = threading.Lock()
 
     def allows(self, about: str, type_: EventType, reason: str, message: str) -> bool:
-        """Whether an event about this object, named by any unique text, may be told now."""
+        """Whether an event about this object, named by any unique text, may be published now."""
         now = time.monotonic()
         event = (type_, reason, message)
         with self._lock:
-            before = self._told.get(about, _Told((), now, BURST))
-            left = min(BURST, before.left + (now - before.at) / PAUSE)
-            if left >= 1 and (event != before.event or now - before.at >= PAUSE):
-                self._told[about] = _Told(event, now, left - 1)
-                while len(self._told) > _OBJECTS:
-                    del self._told[next(iter(self._told))]
+            before = self._last_events.get(about, _LastEvent((), now, BURST))
+            remaining_events = min(BURST, before.remaining + (now - before.at) / PAUSE)
+            if remaining_events >= 1 and (event != before.event or now - before.at >= PAUSE):
+                self._last_events[about] = _LastEvent(event, now, remaining_events - 1)
+                while len(self._last_events) > _OBJECTS:
+                    del self._last_events[next(iter(self._last_events))]
                 return True
         log.info("an event is told here only", about=about, reason=reason, message=message)
         return False

@@ -73,14 +73,18 @@ class KubeBackend:
         for reflector in self._reflectors.values():
             reflector.start()
         began = warned = time.monotonic()
-        while missing := [reflector for reflector in self._reflectors.values() if not reflector.synced.is_set()]:
+        while unsynced_reflectors := [
+            reflector for reflector in self._reflectors.values() if not reflector.synced.is_set()
+        ]:
             now = time.monotonic()
             if now - warned > 10.0:
                 warned = now
-                for reflector in missing:
+                for reflector in unsynced_reflectors:
                     log.warning("waiting for the first list", resource=str(reflector.resource), error=reflector.error)
             if now - began > _SYNC_LIMIT:
-                why = "; ".join(f"{reflector.resource}: {reflector.error or 'no answer'}" for reflector in missing)
+                why = "; ".join(
+                    f"{reflector.resource}: {reflector.error or 'no answer'}" for reflector in unsynced_reflectors
+                )
                 raise BackendError(f"cannot read from the API server: {why}")
             if self._stopping.wait(0.1):
                 raise BackendError("stopped before everything was read")
@@ -159,9 +163,9 @@ class KubeBackend:
         """See the protocol."""
         try:
             # By name: those of upstream's manager lack the label that the watch selects by.
-            stored = self.get(kind, namespace, name) or self._own(ObjectKey(kind, namespace, name))
-            if stored is not None:
-                self._session.delete(WATCHED[kind].resource.path(namespace, name), uid=stored["metadata"]["uid"])
+            stored_object = self.get(kind, namespace, name) or self._own(ObjectKey(kind, namespace, name))
+            if stored_object is not None:
+                self._session.delete(WATCHED[kind].resource.path(namespace, name), uid=stored_object["metadata"]["uid"])
         except ForeignObjectError as error:
             log.info("object kept", reason=str(error))
         except (ObjectNotFoundError, ObjectConflictError):
@@ -258,10 +262,10 @@ class KubeBackend:
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol. A separate ManifestWork contains the agent's Secret."""
-        wanted = credentials_work(cluster, self._agent_namespace, credentials)
+        desired_work = credentials_work(cluster, self._agent_namespace, credentials)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-        if work is None or not carries(work, wanted):
-            self.apply(wanted)
+        if work is None or not carries(work, desired_work):
+            self.apply(desired_work)
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
         """See the protocol."""
@@ -277,7 +281,7 @@ class KubeBackend:
             self.delete(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
 
     def _of(self, kind: Kind) -> Iterator[Reflector]:
-        return (reflector for (own, _), reflector in self._reflectors.items() if own is kind)
+        return (reflector for (reflected_kind, _), reflector in self._reflectors.items() if reflected_kind is kind)
 
     def _reflector_of(self, kind: Kind, name: str) -> Reflector | None:
         return self._reflectors.get((kind, name if WATCHED[kind].names else ""))

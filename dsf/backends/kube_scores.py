@@ -42,10 +42,12 @@ class KubeScores:
     """See `dsf.backends.protocol.ScoreBackend`. Costs a request for an existing score, two for a new one.
     Thread-safe."""
 
-    def __init__(self, session: Session, stored: Callable[[Key], Object | None], observe: Callable[[Object], None]):
-        """`stored` gives the reflector's copy of an object; `observe` gets the answers to writes."""
+    def __init__(
+        self, session: Session, find_cached: Callable[[Key], Object | None], observe: Callable[[Object], None]
+    ):
+        """`find_cached` returns the reflector's copy of an object; `observe` gets the responses to writes."""
         self._session = session
-        self._stored = stored
+        self._stored = find_cached
         self._observe = observe
         self._lock = threading.Lock()
         # Objects created here that the watch has not reported yet, and until when (monotonic) they count.
@@ -53,8 +55,8 @@ class KubeScores:
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
         """See the protocol."""
-        known = self._known((namespace, name))
-        state: ScoreState | None = known["state"] if known is not None else None
+        cached_object = self._known((namespace, name))
+        state: ScoreState | None = cached_object["state"] if cached_object is not None else None
         return state
 
     def reported(self, key: Key, obj: Object | None) -> None:
@@ -68,8 +70,12 @@ class KubeScores:
         """See the protocol."""
         metadata = manifest["metadata"]
         key = metadata["namespace"], metadata["name"]
-        known = self._known(key)
-        uid = known["metadata"]["uid"] if known is not None else self._create(key, manifest)["metadata"]["uid"]
+        cached_object = self._known(key)
+        uid = (
+            cached_object["metadata"]["uid"]
+            if cached_object is not None
+            else self._create(key, manifest)["metadata"]["uid"]
+        )
         path = ADDON_PLACEMENT_SCORES.path(*key)
         try:
             answer = self._write(path, status, uid)
@@ -80,10 +86,10 @@ class KubeScores:
             if error.status != 422:
                 raise
             # The test failed, or a value is invalid.
-            stored = self._session.get(path)
-            if is_ours(stored) and stored["metadata"]["uid"] == uid:
+            stored_object = self._session.get(path)
+            if is_ours(stored_object) and stored_object["metadata"]["uid"] == uid:
                 raise
-            answer = self._write(path, status, _ours(stored)["metadata"]["uid"])
+            answer = self._write(path, status, _ours(stored_object)["metadata"]["uid"])
         if not _has(answer["metadata"], metadata):
             # A recreated ManagedCluster has another uid; or the scorer's label was changed.
             answer = self._claim(key, manifest, answer)
@@ -95,18 +101,18 @@ class KubeScores:
         """See the protocol. Costs a list of the scores without our label, and two requests for each that is taken
         over."""
         adopted = 0
-        for stored in objects(self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"):
-            metadata = stored["metadata"]
+        for stored_object in objects(self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"):
+            metadata = stored_object["metadata"]
             key = metadata["namespace"], metadata["name"]
-            if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored):
+            if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored_object):
                 continue
             claimed = claim(*key, seconds(metadata["creationTimestamp"]))
             if claimed is None:
                 continue
             manifest, until = claimed
             try:
-                answer = self._claim(key, manifest, stored)
-                status = upstreams_status(stored, until)
+                answer = self._claim(key, manifest, stored_object)
+                status = upstreams_status(stored_object, until)
                 path = ADDON_PLACEMENT_SCORES.path(*key)
                 self._note(key, self._write(path, status, answer["metadata"]["uid"]))
             except BackendError as error:
@@ -119,33 +125,33 @@ class KubeScores:
     def delete_score(self, namespace: str, name: str) -> None:
         """See the protocol."""
         key = namespace, name
-        known = self._known(key)
-        if known is None:
+        cached_object = self._known(key)
+        if cached_object is None:
             return
         path = ADDON_PLACEMENT_SCORES.path(*key)
-        metadata = known["metadata"]
+        metadata = cached_object["metadata"]
         try:
             try:
                 self._session.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
             except ObjectConflictError:
-                stored = self._session.get(path)
-                if not is_ours(stored):
+                stored_object = self._session.get(path)
+                if not is_ours(stored_object):
                     log.info("score kept, it belongs to somebody else now", namespace=namespace, name=name)
                     return
-                metadata = stored["metadata"]
+                metadata = stored_object["metadata"]
                 self._session.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
         except ObjectNotFoundError:
             log.debug("score already gone", namespace=namespace, name=name)
         self.reported(key, None)
 
     def _known(self, key: Key) -> Object | None:
-        stored = self._stored(key)
+        cached_object = self._stored(key)
         with self._lock:
             created, until = self._created.get(key, (None, 0.0))
             if created is None or time.monotonic() > until:
                 self._created.pop(key, None)
-                return stored
-        return created if stored is None or _is_older(stored, created) else stored
+                return cached_object
+        return created if cached_object is None or _is_older(cached_object, created) else cached_object
 
     def _note(self, key: Key, answer: Object) -> None:
         """The next look at this object has to see the answer to its write, although the watch may be behind."""
@@ -170,33 +176,35 @@ class KubeScores:
             f"{path}/status", "/status", status, field_manager=FIELD_MANAGER, tests=tests
         )
 
-    def _claim(self, key: Key, manifest: Manifest, stored: Object) -> Object:
-        """Set our labels and the owner, if the object is still as `stored`."""
-        wanted, metadata = manifest["metadata"], stored["metadata"]
+    def _claim(self, key: Key, manifest: Manifest, stored_object: Object) -> Object:
+        """Set our labels and the owner, if the object is still as `stored_object`."""
+        desired_metadata, metadata = manifest["metadata"], stored_object["metadata"]
         owners = [
             owner
             for owner in metadata.get("ownerReferences") or ()
             if (owner.get("kind"), owner.get("name")) != (CLUSTER_KIND, key[0])
         ]
-        values: dict[str, object] = {"/metadata/labels": {**(metadata.get("labels") or {}), **wanted["labels"]}}
-        if owners or wanted.get("ownerReferences"):
-            values["/metadata/ownerReferences"] = [*owners, *wanted.get("ownerReferences", ())]
+        values: dict[str, object] = {
+            "/metadata/labels": {**(metadata.get("labels") or {}), **desired_metadata["labels"]}
+        }
+        if owners or desired_metadata.get("ownerReferences"):
+            values["/metadata/ownerReferences"] = [*owners, *desired_metadata.get("ownerReferences", ())]
         tests = {"/metadata/uid": metadata["uid"], "/metadata/resourceVersion": metadata["resourceVersion"]}
         path = ADDON_PLACEMENT_SCORES.path(*key)
         return self._session.patch(path, values, field_manager=FIELD_MANAGER, tests=tests)
 
 
-def _ours(stored: Object) -> Object:
-    """`stored` if the framework created it. Raises ForeignObjectError if it is somebody else's."""
-    if is_ours(stored):
-        return stored
-    raise ForeignObjectError(foreign_message(stored["metadata"]["namespace"], stored["metadata"]["name"]))
+def _ours(stored_object: Object) -> Object:
+    """Return `stored_object` if the framework created it. Raises ForeignObjectError if it is somebody else's."""
+    if is_ours(stored_object):
+        return stored_object
+    raise ForeignObjectError(foreign_message(stored_object["metadata"]["namespace"], stored_object["metadata"]["name"]))
 
 
 def _is_older(obj: Object, other: Object) -> bool:
     """Whether `obj` is an earlier state of the same object, or an earlier object."""
-    one, two = version_of(obj), version_of(other)
-    return one.isdecimal() and two.isdecimal() and int(one) < int(two)
+    version, two = version_of(obj), version_of(other)
+    return version.isdecimal() and two.isdecimal() and int(version) < int(two)
 
 
 def write_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
@@ -205,10 +213,10 @@ def write_status(session: Session, resource: Resource, namespace: str, name: str
     return session.replace_field(path, "/status", status, field_manager=FIELD_MANAGER)
 
 
-def _has(actual: Manifest, wanted: Manifest) -> bool:
+def _has(actual: Manifest, expected: Manifest) -> bool:
     """Whether a score has its labels and owner."""
     labels = actual.get("labels") or {}
     owners = {owner.get("uid") for owner in actual.get("ownerReferences") or ()}
-    return all(labels.get(name) == value for name, value in wanted.get("labels", {}).items()) and all(
-        owner.get("uid") in owners for owner in wanted.get("ownerReferences", ())
+    return all(labels.get(name) == value for name, value in expected.get("labels", {}).items()) and all(
+        owner.get("uid") in owners for owner in expected.get("ownerReferences", ())
     )

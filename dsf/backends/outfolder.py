@@ -265,12 +265,14 @@ class DirectoryScores:
             # As on Kubernetes, where the cluster's namespace would be missing.
             raise ObjectNotFoundError(f"cluster {key.namespace!r} is not there (any more)")
         with self._scores_lock:
-            stored = self._out.read(key)
-            if stored is not None and not is_ours(stored):
+            stored_score = self._out.read(key)
+            if stored_score is not None and not is_ours(stored_score):
                 raise ForeignObjectError(foreign_message(key.namespace, key.name))
-            before = (stored or {}).get("metadata", {})
-            own = {name: before[name] for name in ("uid", "creationTimestamp") if name in before} or identity()
-            score = {**manifest, "metadata": {**manifest["metadata"], **own}, "status": status}
+            before = (stored_score or {}).get("metadata", {})
+            identity_fields = {
+                name: before[name] for name in ("uid", "creationTimestamp") if name in before
+            } or identity()
+            score = {**manifest, "metadata": {**manifest["metadata"], **identity_fields}, "status": status}
             write_text(path, kubeyaml.dump(score))
             state = state_of(score, written_at=time.time())
             self._states[key] = state, _stamp(path)
@@ -286,8 +288,8 @@ class DirectoryScores:
         key = ObjectKey(Kind.SCORE, namespace, name)
         with self._scores_lock:
             self._states.pop(key, None)
-            stored = self._out.read(key)
-            if stored is None or is_ours(stored):
+            stored_score = self._out.read(key)
+            if stored_score is None or is_ours(stored_score):
                 self._out.remove(self._out.path(key))
 
     def refresh_scores(self) -> list[ObjectKey]:
@@ -300,9 +302,9 @@ class DirectoryScores:
                 now = _stamp(path)
                 if stamp == now:
                     continue
-                stored = self._out.read(key)
-                if stored is not None and is_ours(stored):
-                    self._states[key] = state_of(stored, written_at=now[0] if now else 0.0), now
+                stored_score = self._out.read(key)
+                if stored_score is not None and is_ours(stored_score):
+                    self._states[key] = state_of(stored_score, written_at=now[0] if now else 0.0), now
                     changed.append(key)
                 else:
                     self._states.pop(key, None)

@@ -118,9 +118,9 @@ def foreign_message(namespace: str, name: str) -> str:
     )
 
 
-def upstreams_status(stored: Manifest, until: datetime) -> dict[str, Any]:
+def upstreams_status(stored_score: Manifest, until: datetime) -> dict[str, Any]:
     """The status of a score of the original project's agent that was taken over: its items, with an end."""
-    status = _mapping(stored.get("status"))
+    status = _mapping(stored_score.get("status"))
     taken_over = Condition(
         type=SCORE_CONDITION,
         status="True",

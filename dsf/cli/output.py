@@ -59,7 +59,7 @@ def say_rest(row_count: int, total: int) -> None:
 
 def clean(text: str) -> str:
     """`text` without terminal control characters: names and messages come from external services."""
-    return visible(text, kept="\n\t")
+    return visible(text, allowed_characters="\n\t")
 
 
 def flat(text: str) -> str:
@@ -184,6 +184,6 @@ def as_yaml(view: BaseModel) -> str:
     import yaml
 
     text: str = yaml.safe_dump(view.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
-    if visible(text, kept="\n") != text or not _has_all(text):
+    if visible(text, allowed_characters="\n") != text or not _has_all(text):
         text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
     return text

@@ -45,13 +45,13 @@ class LastResults:
     def find(self, scorer: str, namespace: str | None) -> Sequence[Result] | str:
         """Return the valid results of a scorer of this namespace, or why there are none."""
         with self._lock:
-            stored = self._by_scorer.get(scorer)
-        if stored is None or stored.namespace != namespace:
+            last_results = self._by_scorer.get(scorer)
+        if last_results is None or last_results.namespace != namespace:
             return "it had no score on this cluster since the agent started"
-        age = time.monotonic() - stored.expires + stored.validity
-        if age > stored.validity:
-            return f"its last score is {age:.0f} s old and was valid for {stored.validity:.0f} s"
-        return stored.results
+        age = time.monotonic() - last_results.expires + last_results.validity
+        if age > last_results.validity:
+            return f"its last score is {age:.0f} s old and was valid for {last_results.validity:.0f} s"
+        return last_results.results
 
     def retain(self, scorers: Container[str]) -> None:
         """Forget the results of all other scorers."""

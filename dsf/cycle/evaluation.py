@@ -105,8 +105,8 @@ class Evaluation:
             reason = RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE
             self.refuse(reason, labels, f"the value is {score}")
             return
-        used = used_labels(labels)
-        self._characters += sum(map(len, used.values()))
+        known_labels = used_labels(labels)
+        self._characters += sum(map(len, known_labels.values()))
         if len(self._results) == MAX_RESULTS or self._characters > MAX_LABEL_CHARACTERS:
             raise CycleError(
                 "score",
@@ -115,7 +115,7 @@ class Evaluation:
                 f"{MAX_RESULTS} results with {MAX_LABEL_CHARACTERS} characters of labels; aggregate the query, or give "
                 "null for the others",
             )
-        self._results.append(ScoringResult(used, score))
+        self._results.append(ScoringResult(known_labels, score))
 
 
 def score_series(

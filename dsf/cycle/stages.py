@@ -132,9 +132,12 @@ class Stages:
                 payload = self._ask(cycle, sources[0], deadline, self._settings.max_source_bytes)
             else:
                 # The first is sent twice, and the total may not exceed the limit of one source.
-                most = self._settings.max_source_bytes // (len(sources) + 1)
+                max_bytes = self._settings.max_source_bytes // (len(sources) + 1)
                 payloads = at_once(
-                    {source.source_name or "": partial(self._ask, cycle, source, deadline, most) for source in sources}
+                    {
+                        source.source_name or "": partial(self._ask, cycle, source, deadline, max_bytes)
+                        for source in sources
+                    }
                 )
                 payload = joined(payloads) if cycle.summary.expression is None else concatenated([*payloads.values()])
         cycle.queries = payload.queries
@@ -243,8 +246,8 @@ class Stages:
     def _store_wait(self, server: _Server, failure: CycleError) -> None:
         """Store the server's Retry-After for the cycles to come."""
         now = time.monotonic()
-        for other, stored in list(self._waits.items()):
-            if stored.until <= now:
+        for other, stored_wait in list(self._waits.items()):
+            if stored_wait.until <= now:
                 self._waits.pop(other, None)
         if failure.retry_after:
             # The server's text comes last, as it may be cut.
@@ -355,18 +358,18 @@ def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
     Raises CycleError naming each failed source.
     """
     # With what is known of the cycle, such as its trace.
-    asked = {name: _threads().submit(contextvars.copy_context().run, ask) for name, ask in asks.items()}
-    wait(asked.values())
-    failed: list[tuple[str, CycleError]] = []
-    given: dict[str, Payload] = {}
-    for name, future in asked.items():
+    futures = {name: _threads().submit(contextvars.copy_context().run, ask) for name, ask in asks.items()}
+    wait(futures.values())
+    source_errors: list[tuple[str, CycleError]] = []
+    payloads: dict[str, Payload] = {}
+    for name, future in futures.items():
         try:
-            given[name] = future.result()
+            payloads[name] = future.result()
         except CycleError as error:
-            failed.append((name, error))
-    if failed:
-        _fail(failed)
-    return given
+            source_errors.append((name, error))
+    if source_errors:
+        _fail(source_errors)
+    return payloads
 
 
 @functools.cache
@@ -377,15 +380,15 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1024, thread_name_prefix="dsf-source")
 
 
-def _fail(failed: list[tuple[str, CycleError]]) -> NoReturn:
+def _fail(source_errors: list[tuple[str, CycleError]]) -> NoReturn:
     """The reason is the first one's; a retry helps only if it may help all of them."""
-    error = failed[0][1]
-    text = "; ".join(f"source {name!r}: {error.message}" for name, error in failed)
-    waits = [error.retry_after for _, error in failed if error.retry_after is not None]
+    error = source_errors[0][1]
+    text = "; ".join(f"source {name!r}: {error.message}" for name, error in source_errors)
+    waits = [error.retry_after for _, error in source_errors if error.retry_after is not None]
     raise CycleError(
         error.stage,
         error.reason,
         cleaned(text, MESSAGE_LIMIT),
-        retryable=all(error.retryable for _, error in failed),
+        retryable=all(error.retryable for _, error in source_errors),
         retry_after=max(waits, default=None),
     ) from None

@@ -91,10 +91,10 @@ class FleetCollector(Collector):
         pairs, items = len(undeclared), sum(row.items or 0 for row in undeclared)
         level = self._budget.level(pairs, items)
         levels: dict[str, Level] = {name: record.exposition or level for name, record in scorers.items()}
-        shown = sorted((row.cluster, name) for name in scorers if levels[name] != "none" for row in mine[name])
+        exported_pairs = sorted((row.cluster, name) for name in scorers if levels[name] != "none" for row in mine[name])
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
-        intervals = self._intervals(shown)
-        for state in Pairs(self._redis).states(shown):
+        intervals = self._intervals(exported_pairs)
+        for state in Pairs(self._redis).states(exported_pairs):
             families.add(state, interval=intervals.get(state.pair), with_items=levels[state.scorer] == "items")
         return [
             *families.collect(),
@@ -124,18 +124,23 @@ class FleetCollector(Collector):
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
         }
         # Exposed as 0 from the start: rate() does not see an increase from absent to one.
-        known = dict.fromkeys(map(str, RejectionReason), 0.0)
+        rejection_counts = dict.fromkeys(map(str, RejectionReason), 0.0)
         mail: dict[Labels, float] = {
             (str(cluster),): number("counter", str(cluster), text)
             for cluster, text in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items())
         }
-        stored = self._redis.hgetall(keys.WRITE_STATS)
+        write_stats = self._redis.hgetall(keys.WRITE_STATS)
         results = ("written", "coalesced", "unchanged", "failed", "deleted")
         return [
-            filled(metrics.REJECTED.counter(), {(reason,): value for reason, value in (known | rejected).items()}),
+            filled(
+                metrics.REJECTED.counter(),
+                {(reason,): value for reason, value in (rejection_counts | rejected).items()},
+            ),
             filled(metrics.MAIL_REJECTED.counter(), mail),
-            filled(metrics.WRITES.counter(), {(name,): number("counter", name, stored.get(name)) for name in results}),
-            filled(metrics.VALIDITY_FACTOR.gauge(), {(): read_factor(stored.get(VALIDITY_FACTOR))}),
+            filled(
+                metrics.WRITES.counter(), {(name,): number("counter", name, write_stats.get(name)) for name in results}
+            ),
+            filled(metrics.VALIDITY_FACTOR.gauge(), {(): read_factor(write_stats.get(VALIDITY_FACTOR))}),
         ]
 
 
@@ -176,6 +181,6 @@ class SeriesBudget:
         return "items" if self._has_items else "pair" if self._has_pairs else "none"
 
 
-def _fits(wanted: int, limit: int, had: bool) -> bool:
+def _fits(series_count: int, limit: int, had: bool) -> bool:
     # Hysteresis: omitted series come back when they need somewhat less than the limit.
-    return wanted <= (limit if had else limit * 0.9)
+    return series_count <= (limit if had else limit * 0.9)

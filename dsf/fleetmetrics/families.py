@@ -50,8 +50,8 @@ class PairFamilies:
     def add(self, pair: PairState, *, interval: int | None = None, with_items: bool = True) -> None:
         """Add one pair, with the interval in force; without items only metrics with one series per pair."""
         score = pair.score
-        known = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
-        name, cluster = cut_label(known), cut_label(pair.cluster)
+        score_name = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
+        name, cluster = cut_label(score_name), cut_label(pair.cluster)
         self._add_books(pair, cluster, name)
         if pair.last_success is not None:
             _keep_greatest(self._last_success, (cluster, name), pair.last_success)

@@ -325,13 +325,13 @@ def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
                     raise NotHttpError("it is made of more than 64 compressed members")
                 inflater = zlib.decompressobj(either)
             try:
-                made = inflater.decompress(rest, 1024 * 1024)
+                inflated_chunk = inflater.decompress(rest, 1024 * 1024)
             except zlib.error:
                 if members:
                     return
                 raise NotHttpError("it cannot be decompressed") from None
             rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            if made:
-                yield made
+            if inflated_chunk:
+                yield inflated_chunk
     if is_begun and not inflater.eof:
         raise http.client.IncompleteRead(b"")

@@ -94,10 +94,10 @@ def refusal(
     may_hold_token: bool = False,
 ) -> HttpError:
     """The error for a status other than 200. `body` is its head, `secrets` are those sent."""
-    known = explain(status, body) if explain is not None else None
-    if known is not None:
+    explanation = explain(status, body) if explain is not None else None
+    if explanation is not None:
         # The text was decoded: only now can a secret in it be found.
-        reason, text = known[0], cleaned(masked(known[1], *secrets), 1000)
+        reason, text = explanation[0], cleaned(masked(explanation[1], *secrets), 1000)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     elif 200 < status < 300:
@@ -169,8 +169,8 @@ def _seconds_until(date: str) -> float:
 
 def timeout(where: str, seconds: float) -> HttpError:
     """No complete answer in time. A retry may be faster; the caller knows whether there is time for it."""
-    shown = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
-    return HttpError("timeout", f"{where}: no complete answer within {shown} s", retryable=True)
+    seconds_text = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
+    return HttpError("timeout", f"{where}: no complete answer within {seconds_text} s", retryable=True)
 
 
 def too_large(where: str, max_bytes: int, what: str = "is longer") -> HttpError:
@@ -188,29 +188,29 @@ def broken(where: str, error: Exception, max_bytes: int) -> HttpError:
         text = str(cause)
         if isinstance(cause, TooMuchError):
             return too_large(where, max_bytes)
-        if refused := _NO_TUNNEL.fullmatch(text):
-            code, phrase = int(refused[1]), cleaned(refused[2], EXCERPT)
+        if tunnel_error := _NO_TUNNEL.fullmatch(text):
+            code, phrase = int(tunnel_error[1]), cleaned(tunnel_error[2], EXCERPT)
             answered = f"{where}: the proxy answers {code} {phrase}".rstrip()
             return HttpError("connection_failed", answered, retryable=code in _RETRYABLE)
-        for kind, words, reason, shown, retryable in _KINDS:
+        for kind, words, reason, message, retryable in _KINDS:
             if isinstance(cause, kind) and words in text:
-                return HttpError(reason, f"{where}: {shown.format(cleaned(text, EXCERPT))}", retryable=retryable)
+                return HttpError(reason, f"{where}: {message.format(cleaned(text, EXCERPT))}", retryable=retryable)
     last = _CLOSED
     if any(isinstance(cause, ConnectTimeoutError) for cause in causes):
         last = "the server does not accept the connection"
-    known = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
-    return HttpError("connection_failed", f"{where}: {cleaned([last, *known][-1], EXCERPT)}", retryable=True)
+    error_texts = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    return HttpError("connection_failed", f"{where}: {cleaned([last, *error_texts][-1], EXCERPT)}", retryable=True)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error and the errors that caused it: libraries put them into args, `reason`, `__cause__`, `__context__`."""
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     waiting: list[object] = [error]
     while waiting:
         current = waiting.pop(0)
-        if not isinstance(current, BaseException) or id(current) in seen:
+        if not isinstance(current, BaseException) or id(current) in visited_ids:
             continue
-        seen.add(id(current))
+        visited_ids.add(id(current))
         yield current
         waiting += [*current.args, getattr(current, "reason", None), current.__cause__, current.__context__]
 

@@ -27,11 +27,11 @@ BODY_SECONDS: Final = 20.0
 
 def repeated(names: Iterable[str]) -> str:
     """The first of `ONCE` that a request has twice; empty if there is none."""
-    seen: set[str] = set()
+    header_names: set[str] = set()
     for name in map(str.lower, names):
-        if name in ONCE and name in seen:
+        if name in ONCE and name in header_names:
             return name
-        seen.add(name)
+        header_names.add(name)
     return ""
 
 

@@ -81,15 +81,15 @@ class Connection(socket.socket):
 
     def send(self, data: Any, flags: int = 0, /) -> int:
         """See the base class; notes that the client reads."""
-        sent = super().send(data, flags)
+        sent_bytes = super().send(data, flags)
         self.since = time.monotonic()
-        return sent
+        return sent_bytes
 
     def sendmsg(self, buffers: Iterable[Any], /, *arguments: Any) -> int:
         """As `send`, for several buffers: newer versions of asyncio call it."""
-        sent = super().sendmsg(buffers, *arguments)
+        sent_bytes = super().sendmsg(buffers, *arguments)
         self.since = time.monotonic()
-        return sent
+        return sent_bytes
 
     def close(self) -> None:
         """See the base class; gives the connection's place away."""
@@ -158,7 +158,9 @@ class Listener(socket.socket):
     def bound_unsent(self) -> None:
         """Close the slowest readers while more is unsent than the maximum. Never the only one: a single response may
         be larger."""
-        readers = sorted((one for one in self._connections.values() if one.unsent), key=lambda one: one.since)
+        readers = sorted(
+            (one for one in self._connections.values() if one.unsent), key=lambda connection: connection.since
+        )
         total = sum(reader.unsent for reader in readers)
         for reader in readers[:-1]:
             if total <= MOST_UNSENT:
@@ -168,11 +170,11 @@ class Listener(socket.socket):
             reader.abort()
 
     def _close_one(self, newest: Connection) -> None:
-        others = [connection for connection in self._connections.values() if connection is not newest]
-        shares = Counter(connection.client for connection in others)
+        older_connections = [connection for connection in self._connections.values() if connection is not newest]
+        shares = Counter(connection.client for connection in older_connections)
         largest = max(shares.values())
         slowest = min(
-            (connection for connection in others if shares[connection.client] == largest),
+            (connection for connection in older_connections if shares[connection.client] == largest),
             key=lambda connection: (connection.state, connection.since),
         )
         # Its place is free at once, whenever the server notices.

@@ -54,11 +54,11 @@ def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App
 
 
 def _exposition(registry: CollectorRegistry, scope: MutableMapping[str, object]) -> tuple[bytes, list[tuple[str, str]]]:
-    sent: dict[bytes, bytes] = dict(scope["headers"])  # type: ignore[call-overload]
-    encode, content_type = choose_encoder(sent.get(b"accept", b"").decode("latin-1"))
+    header_values: dict[bytes, bytes] = dict(scope["headers"])  # type: ignore[call-overload]
+    encode, content_type = choose_encoder(header_values.get(b"accept", b"").decode("latin-1"))
     body = encode(registry)
     headers = [("Content-Type", content_type), ("Vary", "Accept, Accept-Encoding")]
-    if gzip_accepted(sent.get(b"accept-encoding", b"").decode("latin-1")):
+    if gzip_accepted(header_values.get(b"accept-encoding", b"").decode("latin-1")):
         body = gzip.compress(body, compresslevel=1)
         headers.append(("Content-Encoding", "gzip"))
     return body, headers

@@ -148,10 +148,10 @@ class _Connection(HTTPConnection):
         """
         exchange = current()
         exchange.is_new = True
-        named = self.host, self.port
+        host_and_port = self.host, self.port
         failure: Exception = OSError(f"{self.host} has no address")
         try:
-            candidates = addresses.checked(*named, exchange)
+            candidates = addresses.checked(*host_and_port, exchange)
             for index, (self.host, self.port) in enumerate(candidates):
                 # Each has a share of the time, so that dead ones leave enough for one that answers.
                 share = exchange.remaining() / (len(candidates) - index)
@@ -164,7 +164,7 @@ class _Connection(HTTPConnection):
                     exchange.use(self.sock)
                     return
         finally:
-            self.host, self.port = named
+            self.host, self.port = host_and_port
         exchange.remaining()
         raise failure
 

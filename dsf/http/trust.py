@@ -87,28 +87,28 @@ def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
     places = tuple(_places())
     # The name is the connection's, not the context's.
     tls = replace(tls, server_name="")
-    made = _usual if tls == USUAL_TLS else _own
+    make_context = _usual if tls == USUAL_TLS else _own
     # Threads that begin at once would each make one.
     with _lock:
-        return made(tls, places, _states(places, int(time.monotonic())))
+        return make_context(tls, places, _states(places, int(time.monotonic())))
 
 
-def _made(tls: TlsOptions, places: tuple[_Place, ...], seen: tuple[object, ...]) -> ssl.SSLContext:
-    """The context for servers with these options while the places are as they were `seen`."""
-    del seen
+def _made(tls: TlsOptions, places: tuple[_Place, ...], states: tuple[object, ...]) -> ssl.SSLContext:
+    """The context for servers with these options while the `states` of the places are the same."""
+    del states
     if tls.verify:
-        made = _context(places)
+        ssl_context = _context(places)
     else:
-        made = create_urllib3_context(cert_reqs=ssl.CERT_NONE)
-        made.check_hostname = False
+        ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_NONE)
+        ssl_context.check_hostname = False
     if tls.ca and tls.verify:
         try:
-            made.load_verify_locations(cadata=b"\n".join(CERTIFICATE.findall(tls.ca)).decode("ascii"))
+            ssl_context.load_verify_locations(cadata=b"\n".join(CERTIFICATE.findall(tls.ca)).decode("ascii"))
         except (ValueError, ssl.SSLError):
             raise HttpError("secret_invalid", "the CA of this server (caRef) has no certificate in PEM") from None
     if tls.certificate:
-        load_identity(made, tls.certificate, tls.key)
-    return made
+        load_identity(ssl_context, tls.certificate, tls.key)
+    return ssl_context
 
 
 # Each context has all CAs, which are some hundred kB. Contexts of servers with their own CAs do not displace the one of
@@ -123,8 +123,8 @@ def _places() -> Iterator[_Place]:
         yield _Place(path, is_named=False)
     # Each names a file or a folder; OCM sets the last one in agents. SSL_CERT_DIR has a colon between folders.
     variables = "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CA_BUNDLE_FILE_PATH"
-    named = [os.environ.get(variable, "") for variable in variables]
-    for name in [*named, *os.environ.get("SSL_CERT_DIR", "").split(":")]:
+    file_names = [os.environ.get(variable, "") for variable in variables]
+    for name in [*file_names, *os.environ.get("SSL_CERT_DIR", "").split(":")]:
         if name:
             yield _Place(Path(name), is_named=True)
     if _folder is not None:
@@ -149,7 +149,7 @@ def _state(place: _Place) -> object:
 
 
 def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
-    made = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
+    ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
     loaded: set[bytes] = set()
     for path, is_named in places:
         try:
@@ -163,14 +163,14 @@ def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
                 # The stores repeat CAs, Debian's three times, and OpenSSL takes a millisecond for each.
                 certificates = CERTIFICATE.findall(file.read_bytes())
                 if new := [certificate for certificate in dict.fromkeys(certificates) if certificate not in loaded]:
-                    made.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))
+                    ssl_context.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))
                     loaded.update(new)
                 elif not certificates:
                     raise ValueError("it has no certificate in PEM")
             except (ValueError, OSError) as error:
                 if is_named:
                     _say(file, str(error))
-    return made
+    return ssl_context
 
 
 def _files(folder: Path) -> list[Path]:
@@ -247,11 +247,11 @@ def _element(data: bytes) -> tuple[int, bytes, bytes]:
 
 
 def _time(tag: int, text: bytes) -> datetime:
-    shown = text.decode("ascii")
+    time_text = text.decode("ascii")
     if tag == 0x17:
         # UTCTime: a two-digit year, by the rule of X.509.
-        shown = ("19" if int(shown[:2]) >= 50 else "20") + shown
-    return datetime.strptime(shown, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+        time_text = ("19" if int(time_text[:2]) >= 50 else "20") + time_text
+    return datetime.strptime(time_text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 @contextmanager

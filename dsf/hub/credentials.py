@@ -144,7 +144,7 @@ class AgentCredentials:
             changes = self._users.sync({cluster: ids.valid for cluster, ids in cluster_ids if ids is not None})
             for cluster in changes.removed:
                 self._keys.empty(cluster)
-        return {*changes.made, *changes.changed, *changes.removed}
+        return {*changes.created, *changes.changed, *changes.removed}
 
     def have_changed(self) -> bool:
         """Whether the files shared by all agents changed since the last call."""
@@ -190,7 +190,7 @@ class AgentCredentials:
         before = existing_ids or self._new(cluster, now)
         ids = before.rotated(now) if is_another and existing_ids is not None else before
         if ids.previous is not None:
-            ids = ids.settled(now, self._keys.last_used(cluster), least=OVERLAP)
+            ids = ids.settled(now, self._keys.last_used(cluster), min_age=OVERLAP)
         if request is not None and request.key_id == ids.current:
             if request.action == "revoke":
                 ids = ids.revoked(now)

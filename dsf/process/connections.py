@@ -40,11 +40,11 @@ ONCE: Final = frozenset(
 
 def repeated(names: Iterable[str]) -> str:
     """The first of `ONCE` that a request has twice; empty if there is none."""
-    seen: set[str] = set()
+    header_names: set[str] = set()
     for name in map(str.lower, names):
-        if name in ONCE and name in seen:
+        if name in ONCE and name in header_names:
             return name
-        seen.add(name)
+        header_names.add(name)
     return ""
 
 
@@ -64,10 +64,10 @@ class TimedReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Raises TimeoutError."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        remaining_seconds = self._deadline - time.monotonic()
+        if remaining_seconds <= 0:
             raise TimeoutError
-        self._connection.settimeout(left)
+        self._connection.settimeout(remaining_seconds)
         return self._connection.recv_into(buffer)
 
 

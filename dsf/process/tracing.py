@@ -79,12 +79,12 @@ def _start(role: str) -> None:
             self._sampler = sampler
 
         def should_sample(
-            self, parent_context: Context | None, trace_id: int, name: str, *args: Any, **more: Any
+            self, parent_context: Context | None, trace_id: int, name: str, *args: Any, **options: Any
         ) -> SamplingResult:
             parent = trace.get_current_span(parent_context).get_span_context()
             if not parent.is_valid and name != _TICK:
                 return SamplingResult(Decision.DROP)
-            return self._sampler.should_sample(parent_context, trace_id, name, *args, **more)
+            return self._sampler.should_sample(parent_context, trace_id, name, *args, **options)
 
         def get_description(self) -> str:
             return self._sampler.get_description()
@@ -93,12 +93,12 @@ def _start(role: str) -> None:
         """Leaves out the texts of errors: they have URLs, whose parameters may be credentials."""
 
         def on_end(self, span: ReadableSpan) -> None:
-            kept = ("name", "context", "parent", "resource", "attributes", "kind", "start_time", "end_time")
-            given = {name: getattr(span, name) for name in (*kept, "instrumentation_scope")}
-            super().on_end(ReadableSpan(**given, status=trace.Status(span.status.status_code)))
+            span_fields = ("name", "context", "parent", "resource", "attributes", "kind", "start_time", "end_time")
+            span_values = {name: getattr(span, name) for name in (*span_fields, "instrumentation_scope")}
+            super().on_end(ReadableSpan(**span_values, status=trace.Status(span.status.status_code)))
 
-    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": f"dsf-{role}"}
-    provider = TracerProvider(resource=Resource.create(named))
+    resource_attributes = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": f"dsf-{role}"}
+    provider = TracerProvider(resource=Resource.create(resource_attributes))
     provider.sampler = OnlyRuns(provider.sampler)
     provider.add_span_processor(WithoutTexts(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
@@ -127,7 +127,7 @@ def by_hand(role: str, run: str) -> Iterator[str]:
         yield trace_id(run)
 
 
-def ingested(run: str, outcome: str, began: float, ended: float) -> None:
+def ingested(run: str, outcome: str, began: float, ended_at: float) -> None:
     """Record what became of a result."""
     if not _started:
         return
@@ -138,7 +138,7 @@ def ingested(run: str, outcome: str, began: float, ended: float) -> None:
     span = tracer.start_span("ingest", parent, start_time=round(began * _NANOSECONDS), attributes=attributes)
     if outcome == "error":
         span.set_status(trace.Status(trace.StatusCode.ERROR))
-    span.end(round(ended * _NANOSECONDS))
+    span.end(round(ended_at * _NANOSECONDS))
 
 
 def _root(run: str, at: float) -> Span:

@@ -67,9 +67,9 @@ class ClientTurns:
     def _is_next(self, ticket: object) -> bool:
         if self._running.total() >= self._turns:
             return False
-        fitting = [waiting for waiting, client in self._waiting.items() if self._running[client] < self._share]
+        eligible = [waiting for waiting, client in self._waiting.items() if self._running[client] < self._share]
         # `min` returns the first of equal ones.
-        return bool(fitting) and min(fitting, key=lambda each: self._running[self._waiting[each]]) is ticket
+        return bool(eligible) and min(eligible, key=lambda each: self._running[self._waiting[each]]) is ticket
 
 
 def client_of(address: str) -> str:

@@ -35,9 +35,9 @@ class Shared(Generic[_Key, _Value]):
     there are `turns` make one or wait for one: each is one of the 40 that answer requests.
     """
 
-    def __init__(self, seconds: float = 0.0, most: int = 100, turns: int = sys.maxsize) -> None:
+    def __init__(self, seconds: float = 0.0, max_entries: int = 100, turns: int = sys.maxsize) -> None:
         self._seconds = seconds
-        self._most = most
+        self._most = max_entries
         self._turns = threading.BoundedSemaphore(turns)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Key, _Made[_Value]] = OrderedDict()
@@ -48,22 +48,22 @@ class Shared(Generic[_Key, _Value]):
         Raises BackendError when too many threads are at it.
         """
         with self._lock:
-            known = self._known.get(key)
+            entry = self._known.get(key)
             # A value that no thread has begun to make is new, too.
-            is_mine = known is None or (is_new and known.is_begun) or time.monotonic() >= known.until
-            if known is None or is_mine:
-                known = _Made(known.turn if known is not None else threading.Lock())
-            elif known.value.done():
+            is_mine = entry is None or (is_new and entry.is_begun) or time.monotonic() >= entry.until
+            if entry is None or is_mine:
+                entry = _Made(entry.turn if entry is not None else threading.Lock())
+            elif entry.value.done():
                 self._known.move_to_end(key)
-                return known.value.result()
+                return entry.value.result()
             if not self._turns.acquire(blocking=False):
                 raise BackendError("the hub's API server is asked too much at a time")
-            self._known[key] = known
+            self._known[key] = entry
             self._known.move_to_end(key)
             if len(self._known) > self._most:
                 self._known.popitem(last=False)
         try:
-            return self._make(key, known, make) if is_mine else known.value.result()
+            return self._make(key, entry, make) if is_mine else entry.value.result()
         finally:
             self._turns.release()
 

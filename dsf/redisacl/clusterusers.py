@@ -30,12 +30,12 @@ _BATCH = 200
 class UserChanges:
     """Clusters whose users `sync` changed."""
 
-    made: list[str] = field(default_factory=list)
+    created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.made or self.changed or self.removed)
+        return bool(self.created or self.changed or self.removed)
 
 
 class ClusterUsers:
@@ -84,7 +84,7 @@ class ClusterUsers:
             self._set_to[user.name], self._seen[user.name] = user, user.line()
         if before == set(user.hashes):
             return False
-        _log(made=int(not before), changed=int(bool(before)))
+        _log(created=int(not before), changed=int(bool(before)))
         return True
 
     def remove(self, cluster: str) -> bool:
@@ -99,12 +99,12 @@ class ClusterUsers:
                 _log(removed=1)
         return was_there
 
-    def sync(self, wanted: Mapping[str, Iterable[int]]) -> UserChanges:
+    def sync(self, key_ids_by_cluster: Mapping[str, Iterable[int]]) -> UserChanges:
         """Set the users of exactly these clusters (name -> valid key ids), and no others.
 
         The method needs one round trip when nothing changes, whatever the number of clusters.
         """
-        users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
+        users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in key_ids_by_cluster.items()}
         with self._lock:
             lines, last = self._lines(), self._seen or {}
             present = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
@@ -112,12 +112,12 @@ class ClusterUsers:
             for cluster, user in sorted(users.items()):
                 line = lines.get(user.name)
                 if line is None:
-                    changes.made.append(cluster)
+                    changes.created.append(cluster)
                 elif line != last.get(user.name) or self._set_to.get(user.name) != user:
                     changes.changed.append(cluster)
             if not changes:
                 return changes
-            self._set([users[cluster] for cluster in (*changes.made, *changes.changed)], lines)
+            self._set([users[cluster] for cluster in (*changes.created, *changes.changed)], lines)
             if changes.removed:
                 self._redis.acl_deluser(*map(cluster_user, changes.removed))
             self._save()
@@ -125,7 +125,7 @@ class ClusterUsers:
             self._set_to = {user.name: user for user in users.values()}
             # A user that was correct, only not known to this process, is unchanged.
             changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != after.get(cluster_user(c))]
-        _log(len(changes.made), len(changes.changed), len(changes.removed))
+        _log(len(changes.created), len(changes.changed), len(changes.removed))
         return changes
 
     def _user(self, cluster: str, key_ids: Iterable[int]) -> User:
@@ -160,9 +160,9 @@ class ClusterUsers:
             log.info("redis users are not saved by the server", reason=str(error))
 
 
-def _log(made: int = 0, changed: int = 0, removed: int = 0) -> None:
-    if made or changed or removed:
-        log.info("redis users of clusters changed", made=made, changed=changed, removed=removed)
+def _log(created: int = 0, changed: int = 0, removed: int = 0) -> None:
+    if created or changed or removed:
+        log.info("redis users of clusters changed", made=created, changed=changed, removed=removed)
 
 
 def _hashes(line: str) -> set[str]:
@@ -207,10 +207,10 @@ class UsersEverywhere:
         self._main.remove(cluster)
         self._on_replicas(lambda users: users.remove(cluster))
 
-    def sync(self, wanted: Mapping[str, Sequence[int]]) -> UserChanges:
+    def sync(self, key_ids_by_cluster: Mapping[str, Sequence[int]]) -> UserChanges:
         """As `ClusterUsers.sync`; the changes are those on the server."""
-        changes = self._main.sync(wanted)
-        self._on_replicas(lambda users: users.sync(wanted))
+        changes = self._main.sync(key_ids_by_cluster)
+        self._on_replicas(lambda users: users.sync(key_ids_by_cluster))
         return changes
 
     def close(self) -> None:
@@ -227,8 +227,8 @@ class UsersEverywhere:
         except redis.RedisError as error:
             log.warning("replicas of redis cannot be found", error=str(error))
             return
-        for gone in self._replicas.keys() - set(addresses):
-            self._replicas.pop(gone)[0].close()
+        for removed_address in self._replicas.keys() - set(addresses):
+            self._replicas.pop(removed_address)[0].close()
         for host, port in addresses:
             try:
                 work(self._replica(host, port))

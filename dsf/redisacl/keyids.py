@@ -35,19 +35,19 @@ class KeyIds:
         """Switch to new credentials without an overlap: the old ones are compromised."""
         return KeyIds(self.current + 1, None, now)
 
-    def settled(self, now: float, used: int | None, *, least: float = 0.0, grace: float = 3600.0) -> KeyIds:
-        """End the overlap when the agent has signed with the current key (`used`) or `grace` seconds are over.
+    def settled(self, now: float, used_id: int | None, *, min_age: float = 0.0, grace: float = 3600.0) -> KeyIds:
+        """End the overlap when the agent has signed with the current key (`used_id`) or `grace` seconds are over.
 
         OCM delivers in seconds; a disconnected cluster gets the new Secret when it is back, whether or not the old one
         is still valid.
-        The overlap lasts at least `least` seconds: an agent may have its new signing key before its new password, which
-        is a file that Kubernetes updates later.
+        The overlap lasts at least `min_age` seconds: an agent may have its new signing key before its new password,
+        which is a file that Kubernetes updates later.
         """
         if self.previous is not None and self.since > now + CLOCK_SKEW:
             # The hub's clock was ahead: the overlap begins now, or it would last until that time comes.
             return replace(self, since=now)
         age = now - self.since
-        if self.previous is not None and ((used == self.current and age >= least) or age >= max(grace, least)):
+        if self.previous is not None and ((used_id == self.current and age >= min_age) or age >= max(grace, min_age)):
             return replace(self, previous=None)
         return self
 

@@ -71,8 +71,8 @@ def render_acl_file(users: Iterable[User], existing: str = "") -> str:
     """
     ours = list(users)
     names = {user.name for user in ours}
-    kept = [line for line in existing.splitlines() if _is_cluster_line(line, names)]
-    return "\n".join([DEFAULT_OFF, *(user.line() for user in ours), *kept]) + "\n"
+    cluster_lines = [line for line in existing.splitlines() if _is_cluster_line(line, names)]
+    return "\n".join([DEFAULT_OFF, *(user.line() for user in ours), *cluster_lines]) + "\n"
 
 
 def acl_template() -> str:
@@ -83,6 +83,6 @@ def acl_template() -> str:
     return render_acl_file(users)
 
 
-def _is_cluster_line(line: str, others: set[str]) -> bool:
+def _is_cluster_line(line: str, own_users: set[str]) -> bool:
     words = line.split()
-    return len(words) > 1 and words[0] == "user" and words[1] not in others and cluster_of_user(words[1]) is not None
+    return len(words) > 1 and words[0] == "user" and words[1] not in own_users and cluster_of_user(words[1]) is not None

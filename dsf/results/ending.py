@@ -47,7 +47,7 @@ class _Scored(NamedTuple):
 
     outcome: str
     score: PairScore
-    refused: dict[str, int]
+    refusal_counts: dict[str, int]
     clamped: int
     remark: Remark | None
 
@@ -134,16 +134,16 @@ def _clock_skew(result: Result, now: float) -> str | None:
 
 def _score(result: Result, scorer: ScorerRecord, until: float, now: float, published: PairScore | None) -> _Scored:
     """The score of a successful result. Raises CycleError if it is too large."""
-    kept = _kept(result.results)
-    refused: Counter[str] = Counter()
+    latest_results = _kept(result.results)
+    refusal_counts: Counter[str] = Counter()
     for name, number in result.refused.items():
         if number:
-            refused[name if name in REFUSALS else "other"] += number
-    partial = result.outcome == "partial" or bool(refused)
+            refusal_counts[name if name in REFUSALS else "other"] += number
+    partial = result.outcome == "partial" or bool(refusal_counts)
     items: Sequence[Item] = ()
     clamped = 0
     counted: Sequence[tuple[Mapping[str, str], float]] = result.results
-    number, replaced, example = sum(refused.values()), 0, ""
+    number, replaced, example = sum(refusal_counts.values()), 0, ""
     if scorer.is_published:
         try:
             ruled = scorerule.items(counted, scorer, result.cluster)
@@ -152,15 +152,15 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
         counted, built = ruled.results, ruled.built
         items, clamped = built.items, built.clamped
         partial = partial or bool(built.refused)
-        refused += built.refused
+        refusal_counts += built.refused
         replaced, example = built.duplicates, built.duplicate
     else:
-        replaced = len(counted) - len(kept)
+        replaced = len(counted) - len(latest_results)
     if replaced:
-        refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
-    outcome = "partial" if partial else "ok" if kept else "empty"
+        refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = replaced
+    outcome = "partial" if partial else "ok" if latest_results else "empty"
     remark = remark_of(
-        refused, number + len(counted), example=example, series=result.counts.get("series"), note=result.message
+        refusal_counts, number + len(counted), example=example, series=result.counts.get("series"), note=result.message
     )
     # All of it was just validated.
     score = PairScore.model_construct(
@@ -168,13 +168,13 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
         score_name=scorer.score_name,
         at=min(result.at, now),
         valid_until=until,
-        results=kept,
+        results=latest_results,
         items=list(items),
         held={},
     )
     if published is not None:
         score = held(score, published, scorer, result.cluster)
-    return _Scored(outcome, score, refused, clamped, remark)
+    return _Scored(outcome, score, refusal_counts, clamped, remark)
 
 
 def _kept(results: Sequence[_Kept]) -> list[_Kept]:
@@ -182,21 +182,21 @@ def _kept(results: Sequence[_Kept]) -> list[_Kept]:
     latest: dict[frozenset[tuple[str, str]], _Kept] = {}
     for labels, value in results:
         is_clean = _USED.issuperset(labels) and all(labels.values())
-        used = labels if is_clean else {name: labels[name] for name in USED_LABELS if labels.get(name)}
-        latest[frozenset(used.items())] = used, value
+        used_labels = labels if is_clean else {name: labels[name] for name in USED_LABELS if labels.get(name)}
+        latest[frozenset(used_labels.items())] = used_labels, value
     return list(latest.values())
 
 
 def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
     score, remark = scored.score, scored.remark
     numbers = {
-        "refused": min(sum(scored.refused.values()), LARGEST_COUNT),
+        "refused": min(sum(scored.refusal_counts.values()), LARGEST_COUNT),
         "clamped": scored.clamped,
         "held": len(score.held),
     }
     numbers = {name: number for name, number in numbers.items() if number}
     counters: dict[str, float] = {"n:" + scored.outcome: 1}
-    counters |= {"n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored.refused.items()}
+    counters |= {"n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored.refusal_counts.items()}
     counters |= {"n:" + name: number for name, number in numbers.items() if name != "refused"}
     reason, message = (remark.reason, remark.message) if remark else ("", "")
     counts = {"items": len(score.items), "results": len(score.results), **numbers}
@@ -254,7 +254,7 @@ def _ending(
             value=value,
         ),
         failure_threshold=scorer.when_failing.threshold,
-        written=scorer.is_published,
+        is_written=scorer.is_published,
         namespace=scorer.namespace,
         room=scorer.score_room,
         counters=counters,
@@ -273,5 +273,7 @@ def _value(score: PairScore) -> float | None:
 
 def _counts(counts: dict[str, int]) -> dict[str, int]:
     """An agent's counts for the history, bounded in number and size."""
-    known = [(name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= LARGEST_COUNT]
-    return dict(known[:16])
+    valid_counts = [
+        (name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= LARGEST_COUNT
+    ]
+    return dict(valid_counts[:16])

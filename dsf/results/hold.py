@@ -59,8 +59,8 @@ class Published:
         """Make this score, of a new result, the baseline for the next result of the pair, if it is later."""
         if scorer.hold is None or score is None:
             return
-        known = self._scores.get((cluster, scorer.name))
-        if known is None or known.run < score.run:
+        published_score = self._scores.get((cluster, scorer.name))
+        if published_score is None or published_score.run < score.run:
             self._scores[cluster, scorer.name] = score
 
 

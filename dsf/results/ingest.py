@@ -106,14 +106,14 @@ class Ingest:
         pending = self._accepted(partial(self._match, registered), pending)
         self._correct_times(pending, now)
         self._decide(pending, registered, now)
-        refused = Counter(str(item.answer) for item in incoming if item.answer)
+        rejection_counts = Counter(str(item.answer) for item in incoming if item.answer)
         pending = [item for item in pending if not item.answer]
         self._end(pending, now)
         crowded = [item for item in pending if item.answer == NO_ROOM]
         for item in crowded:
             item.ending = without_room(item.result, item.scorer, now)
         self._end(crowded, now)
-        self._runs.refuse(refused)
+        self._runs.refuse(rejection_counts)
         for item in pending:
             self._report(item, now)
         return [item.answer for item in incoming]
@@ -170,8 +170,8 @@ class Ingest:
 
     def _decide(self, pending: Sequence[_Incoming], registered: _Registered, now: float) -> None:
         """Set the endings."""
-        held = [(item.result, item.scorer) for item in pending if item.scorer.hold is not None]
-        published = Published(self._redis, held, now=now) if held else None
+        held_results = [(item.result, item.scorer) for item in pending if item.scorer.hold is not None]
+        published = Published(self._redis, held_results, now=now) if held_results else None
 
         def decide(item: _Incoming) -> None:
             result = item.result
@@ -280,9 +280,9 @@ def _registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Regist
         keys.OVERRIDES: list({target for result in results for target in targets_of(result.scorer, result.cluster)}),
     }
     with client.pipeline(transaction=False) as pipe:
-        for key, wanted in names.items():
+        for key, requested_names in names.items():
             # The command takes no empty list; "" is nobody's name.
-            pipe.hmget(key, wanted or [""])
+            pipe.hmget(key, requested_names or [""])
         pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
         *texts, factor = pipe.execute()
     clusters, scorers, overrides = (

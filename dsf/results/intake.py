@@ -162,9 +162,9 @@ class Batch:
     def __repr__(self) -> str:
         """Return the text that Flower shows as the task's argument."""
         clusters = list(dict.fromkeys(map(cluster_of, self._waiting.slots)))
-        more = f" and {len(clusters) - _NAMED} more" if len(clusters) > _NAMED else ""
+        suffix = f" and {len(clusters) - _NAMED} more" if len(clusters) > _NAMED else ""
         count = len(self._waiting.slots)
-        return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_NAMED])}{more}"
+        return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_NAMED])}{suffix}"
 
 
 @shared_task(name=INGEST_TASK, ignore_result=True, throws=(redis.RedisError, TypeError))
@@ -227,15 +227,15 @@ class Intake:
 
     def _take_in(self, waiting: Waiting) -> None:
         batch = Batch(waiting, self._ingest)
-        done = self._task.apply((batch,))
+        task_result = self._task.apply((batch,))
         finished = set(batch.finished)
         self._mail.empty(
             waiting.slots, [text if number in finished else b"" for number, text in enumerate(waiting.texts)]
         )
-        if not done.successful():
+        if not task_result.successful():
             # The remaining results have lost their flag.
             self._everywhere_at = 0.0
-            raise done.result
+            raise task_result.result
 
 
 def is_hopeless(error: redis.ResponseError) -> bool:

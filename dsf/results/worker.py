@@ -196,8 +196,8 @@ class Sweeper:
 
     def forget_leftovers(self) -> None:
         """Forget pairs already gone at the last check; at the first the hub may still be doing it."""
-        left = self._runs.leftovers()
-        forgotten = self._runs.forget(left & self._left)
-        self._left = left - self._left
+        orphans = self._runs.leftovers()
+        forgotten = self._runs.forget(orphans & self._left)
+        self._left = orphans - self._left
         if forgotten:
             log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:5])

@@ -80,8 +80,10 @@ def desired(
         if policy.value is None:
             return None
         # Shown as long as cycles fail, so it is valid from now and renewed.
-        shown = (tuple(score.items) if score is not None else ()) or empty_items(scorer, cluster.name, policy.value)
-        items = tuple((name, policy.value) for name, _ in shown)
+        published_items = (tuple(score.items) if score is not None else ()) or empty_items(
+            scorer, cluster.name, policy.value
+        )
+        items = tuple((name, policy.value) for name, _ in published_items)
         # No cycle runs while the scorer is suspended: the object expires like any score.
         until = shown_until if scorer.suspended else valid_until(now, scorer.validity, factor)
         return None if has_expired(until, now) else DesiredScore(cluster, scorer, items, until)

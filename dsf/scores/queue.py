@@ -60,8 +60,8 @@ class PairQueue:
             if self._due.get(pair) == due:
                 del self._due[pair]
                 self._make_ready(pair)
-        taken: list[Pair] = []
-        while self._ready and len(taken) < limit:
+        batch: list[Pair] = []
+        while self._ready and len(batch) < limit:
             self._taken += 1
             is_own = self._home in self._ready and (self._taken % _OWN_SHARE == 0 or len(self._ready) == 1)
             name = self._home if is_own else next(name for name in self._ready if name != self._home)
@@ -70,8 +70,8 @@ class PairQueue:
             if name in self._ready:
                 # The others come before its next turn.
                 self._ready[name] = self._ready.pop(name)
-            taken.append(pair)
-        return taken
+            batch.append(pair)
+        return batch
 
     def overdue(self, moment: float) -> list[Pair]:
         """All pairs that were due at `moment`."""

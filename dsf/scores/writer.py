@@ -219,8 +219,8 @@ class ScoreWriter:
             self._index(cluster, name, state)
             if state is not None:
                 labels.add(state.scorer)
-                written = self._written.get((cluster, name))
-                if written is not None and written.state == state:
+                last_write = self._written.get((cluster, name))
+                if last_write is not None and last_write.state == state:
                     # Its own write.
                     return
             pairs = {(cluster, self._scorer_of_label.get(str(label), str(label))) for label in labels}
@@ -249,13 +249,13 @@ class ScoreWriter:
         """Plan a check of every pair that has an entry, an object, or a record that its score is not written."""
         scheduled = self._writes.scheduled_pairs()
         unwritten = self._writes.unwritten_pairs()
-        stored = [(key, self._backend.score(key.namespace, key.name)) for key in self._backend.keys(Kind.SCORE)]
+        stored_scores = [(key, self._backend.score(key.namespace, key.name)) for key in self._backend.keys(Kind.SCORE)]
         with self._lock:
             if self._noted is None:
                 self._noted = set(unwritten)
             for _, scorer in scheduled:
                 self._scorer_of_label[label_value(scorer)] = scorer
-            for key, state in stored:
+            for key, state in stored_scores:
                 self._index(key.namespace, key.name, state)
             labelled = [(cluster, self._scorer_of_label.get(label, label)) for cluster, label in self._names]
             for pair in (*scheduled, *unwritten, *labelled):
@@ -460,10 +460,10 @@ class ScoreWriter:
                 is_new = now > repaired_at + 2 * _LONGEST_CONTEST
                 self._repairs[cluster, name] = (1 if is_new else count + 1), now
         since = state.since if state is not None and state.since and state.digest else now
-        written = self._backend.apply_score(target.manifest(), target.status(since))
+        written_state = self._backend.apply_score(target.manifest(), target.status(since))
         with self._lock:
-            self._index(cluster, name, written)
-            self._written[cluster, name] = _Written(written, now, target.digest)
+            self._index(cluster, name, written_state)
+            self._written[cluster, name] = _Written(written_state, now, target.digest)
 
     def _target(self, owners: Owners, pair: Pair, facts: Facts) -> DesiredScore | Unknown | None:
         """The desired object of a pair now."""
@@ -509,15 +509,15 @@ class ScoreWriter:
             names = [name for name, state in objects if state.valid_until <= self._clock()]
         else:
             names = [name for name, _ in objects]
-        kept: list[str] = []
+        remaining_names: list[str] = []
         for name in names:
             # With the label of this scorer and the name of another one's score: that one's writing puts it right.
             owner = owners.scorer_of(cluster, name)
             if owner is None or owner == scorer:
-                kept.append(name)
+                remaining_names.append(name)
             else:
                 self.check([(cluster, owner)])
-        return kept
+        return remaining_names
 
     def _differs(self, owners: Owners, pair: Pair, facts: Facts) -> bool:
         """Whether the backend has to be called."""
@@ -533,8 +533,8 @@ class ScoreWriter:
         if state is None:
             return True
         with self._lock:
-            written = self._written.get((target.cluster.name, target.name))
-        digest = written.digest if written is not None and written.state == state else state.digest
+            last_write = self._written.get((target.cluster.name, target.name))
+        digest = last_write.digest if last_write is not None and last_write.state == state else state.digest
         if (digest, state.scorer) != (target.digest, label_value(target.scorer.name)):
             return True
         owner = target.cluster.uid
@@ -550,8 +550,8 @@ class ScoreWriter:
     def _renew_at(self, cluster: str, name: str, state: ScoreState) -> float:
         """When to renew an object: by this writer's own clock, if it wrote it last."""
         with self._lock:
-            written = self._written.get((cluster, name))
-        written_at = written.at if written is not None else min(state.written_at, self._clock())
+            last_write = self._written.get((cluster, name))
+        written_at = last_write.at if last_write is not None else min(state.written_at, self._clock())
         return written_at + (state.valid_until - written_at) * RENEW_AFTER
 
     def _next_look(self, cluster: str, name: str, state: ScoreState | None) -> float:

@@ -130,12 +130,12 @@ class SourceMemory(Collector):
         self.tidy()
         with self._lock:
             key = (summary.name, summary.source_name)
-            kept = self._windows.get(key)
-            if kept is None or kept.identity != identity:
-                if kept is not None:
-                    kept.window.clear()
-                kept = self._windows[key] = _ScorerWindow(identity, Window(self.budget))
-            return kept.window
+            scorer_window = self._windows.get(key)
+            if scorer_window is None or scorer_window.identity != identity:
+                if scorer_window is not None:
+                    scorer_window.window.clear()
+                scorer_window = self._windows[key] = _ScorerWindow(identity, Window(self.budget))
+            return scorer_window.window
 
     def share(self, window: Window, scorers: Callable[[], int]) -> None:
         """Make this window evictable as well; `scorers` returns their number."""
@@ -148,15 +148,15 @@ class SourceMemory(Collector):
         For a scorer without room: one that uses all of it must not stop the others.
         """
 
-        def taken(holder: _Holder) -> float:
+        def share_used_by(holder: _Holder) -> float:
             return (len(holder.window) if full.of_series else holder.window.samples) / holder.scorers
 
         with self._lock:
-            holders = [_Holder(name, kept.window) for (name, _), kept in self._windows.items()]
+            holders = [_Holder(name, scorer_window.window) for (name, _), scorer_window in self._windows.items()]
             holders += [_Holder("(pushed)", window, count) for window, scorers in self._shared if (count := scorers())]
-            largest = max(holders, key=taken, default=None)
+            largest = max(holders, key=share_used_by, default=None)
             limit = self.budget.max_series if full.of_series else self.budget.max_samples
-            if largest is None or taken(largest) <= limit / sum(holder.scorers for holder in holders):
+            if largest is None or share_used_by(largest) <= limit / sum(holder.scorers for holder in holders):
                 return False
             log.warning(
                 "a scorer's samples are dropped, for it holds more than its share and another one finds no room; raise "
@@ -187,10 +187,12 @@ class SourceMemory(Collector):
         """Drop the windows of removed scorers and sources, and pushed samples that are too old."""
         present = self.summaries()
         with self._lock:
-            known = {(name, source.source_name) for name, summary in present.items() for source in summary.each_source}
-            for key in self._windows.keys() - known:
+            present_keys = {
+                (name, source.source_name) for name, summary in present.items() for source in summary.each_source
+            }
+            for key in self._windows.keys() - present_keys:
                 self._windows.pop(key).window.clear()
-            for key in self._left_out.keys() - known:
+            for key in self._left_out.keys() - present_keys:
                 del self._left_out[key]
         for activity in self.running:
             activity.tidy()
@@ -282,9 +284,9 @@ class History:
             memory.leave_out(self._summary, left_out)
         return left_out
 
-    def series(self, wanted: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:
-        """The series with `wanted` labels, in the range. `check` is called for each and may raise."""
-        for series, points in self.window.selected(wanted, self.grid, check):
+    def series(self, selects: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:
+        """The series whose labels `selects` accepts, in the range. `check` is called for each and may raise."""
+        for series, points in self.window.selected(selects, self.grid, check):
             yield Series(series.labels, points)
 
 

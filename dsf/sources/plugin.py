@@ -118,14 +118,14 @@ class Request(Generic[OptionsT]):
     ) -> bytes:
         context, url = self._context, self._at(path)
         with context.asking(self.query, url, params, method=method) as question:
-            left = context.max_bytes - self._received
+            remaining_bytes = context.max_bytes - self._received
             pieces: list[bytes] = []
 
             def keep(piece: bytes) -> None:
                 context.room.take(len(piece))
                 pieces.append(piece)
 
-            send(url, access=context.access, deadline=context.deadline, max_bytes=left, sink=keep)
+            send(url, access=context.access, deadline=context.deadline, max_bytes=remaining_bytes, sink=keep)
             body = b"".join(pieces)
             pieces.clear()
             self._received += len(body)
@@ -145,16 +145,16 @@ class Request(Generic[OptionsT]):
     def made(self, fetched: Iterable[Series]) -> Payload:
         """The scoring request of these series. For the framework. Raises HttpError (too_large, timeout)."""
         pieces: list[bytes] = []
-        series, left = 0, self._context.max_bytes
+        series, remaining_bytes = 0, self._context.max_bytes
         for item in fetched:
             self.check()
             head = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _labels(item))
             samples = []
-            left -= len(head)
+            remaining_bytes -= len(head)
             for sample in _samples(item):
                 samples.append(sample)
-                left -= len(sample) + 1
-                if left < 0:
+                remaining_bytes -= len(sample) + 1
+                if remaining_bytes < 0:
                     text = f"the series are more than the {self._context.max_bytes} bytes allowed; ask for less"
                     raise HttpError("too_large", text)
             if samples:

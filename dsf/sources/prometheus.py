@@ -286,8 +286,8 @@ def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tup
     kind = data.get("resultType")
     if kind not in types:
         raise MatrixError(_wrong_type(kind, types))
-    listed = document.get("warnings")
-    warnings = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+    warning_list = document.get("warnings")
+    warnings = [text for text in warning_list if isinstance(text, str)] if isinstance(warning_list, list) else []
     # VictoriaMetrics' word for what Thanos and Prometheus write as a warning.
     if document.get("isPartial") is True:
         warnings.insert(0, "isPartial: servers behind the source did not answer, and their data is missing")

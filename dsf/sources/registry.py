@@ -39,8 +39,8 @@ def source_of(name: str) -> Source:
         return fetch
     plugin = BEHIND.get(name, name)
     if plugin not in plugins():
-        others = [other for other in plugins() if other not in extras()]
-        text = f"source type {name!r} is not one of {', '.join([*SourceType, *others])}"
+        plugin_types = [other for other in plugins() if other not in extras()]
+        text = f"source type {name!r} is not one of {', '.join([*SourceType, *plugin_types])}"
         if extra := extras().get(plugin):
             text = needs(extra, f"source type {name!r}")
         elif is_plugin_type(name):
@@ -85,9 +85,9 @@ def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
 @functools.cache
 def _loaded(name: str) -> Plugin[Any] | str:
     """The plug-in, or why it cannot be used, for as long as the process lives. `name` is one of `plugins`."""
-    entry, *others = plugins()[name]
-    if others:
-        return f"several packages have it: {', '.join(map(_of, (entry, *others)))}; uninstall all but one"
+    entry, *duplicates = plugins()[name]
+    if duplicates:
+        return f"several packages have it: {', '.join(map(_of, (entry, *duplicates)))}; uninstall all but one"
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 (third-party code)

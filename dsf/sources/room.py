@@ -85,9 +85,9 @@ class Room:
     def free(self) -> None:
         """Give back all of this cycle's memory."""
         with self._lock:
-            taken, self._taken = self._taken, 0
+            reserved_bytes, self._taken = self._taken, 0
         if self._budget is not None:
-            self._budget.give_back(taken)
+            self._budget.give_back(reserved_bytes)
 
 
 class Spool:

@@ -251,18 +251,18 @@ class Window:
         self.forget(lambda _: math.inf)
 
     def selected(
-        self, wanted: Callable[[Mapping[str, str]], bool], grid: Grid, check: Callable[[], None]
+        self, selects: Callable[[Mapping[str, str]], bool], grid: Grid, check: Callable[[], None]
     ) -> Iterator[tuple[WindowSeries, list[tuple[int, float]]]]:
-        """The `wanted` series with their points in time; those without a value at any of them are left out.
+        """Yield the series that `selects` accepts, with their points in time; series without values are left out.
 
         Raises what `check` raises, which is called for each series.
         """
         with self._lock:
-            held = list(self._series.values())
-        for series in held:
+            all_series = list(self._series.values())
+        for series in all_series:
             # Before the match: a regular expression may take long.
             check()
-            if not wanted(series.labels):
+            if not selects(series.labels):
                 continue
             with self._lock:
                 points = list(series.points(grid))

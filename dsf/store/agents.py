@@ -72,28 +72,28 @@ class Agents:
 
     def problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
         """Cluster -> why its agent's results are refused; only those of these with a problem, by name."""
-        used: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
+        used_keys: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
         agents = self.all()
-        problems = {cluster.name: _problem(cluster, agents.get(cluster.name), used) for cluster in clusters}
+        problems = {cluster.name: _problem(cluster, agents.get(cluster.name), used_keys) for cluster in clusters}
         return {name: text for name, text in sorted(problems.items()) if text}
 
     def problem(self, cluster: ClusterRecord) -> str:
         """The same for one cluster; empty if its results are not refused."""
-        used = {cluster.name: self._redis.hget(keys.KEYS_USED, cluster.name)}
-        return _problem(cluster, self.one(cluster.name), used)
+        used_keys = {cluster.name: self._redis.hget(keys.KEYS_USED, cluster.name)}
+        return _problem(cluster, self.one(cluster.name), used_keys)
 
 
-def _problem(cluster: ClusterRecord, agent: AgentRecord | None, stored: Mapping[str, object]) -> str:
-    """`stored` are key ids of newest valid signatures by cluster."""
+def _problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mapping[str, object]) -> str:
+    """`used_keys` are key ids of newest valid signatures by cluster."""
     if agent is not None and agent.problem:
         return agent.problem
-    used = key_id(cluster.name, stored.get(cluster.name))
-    if used is None or not cluster.key_ids or used in cluster.key_ids:
+    used_id = key_id(cluster.name, used_keys.get(cluster.name))
+    if used_id is None or not cluster.key_ids or used_id in cluster.key_ids:
         return ""
     return (
-        f"its agent was last seen with the credentials {used}, which are withdrawn: Redis and the hub refuse it until "
-        f"it has the credentials {max(cluster.key_ids)}, which come with the ManifestWork {CREDENTIALS_WORK_NAME} in "
-        f"the namespace {cluster.name} of the hub"
+        f"its agent was last seen with the credentials {used_id}, which are withdrawn: Redis and the hub refuse it "
+        f"until it has the credentials {max(cluster.key_ids)}, which come with the ManifestWork "
+        f"{CREDENTIALS_WORK_NAME} in the namespace {cluster.name} of the hub"
     )
 
 
@@ -163,8 +163,10 @@ class AgentKeys:
 
     def used(self) -> dict[str, int]:
         """Cluster -> key id of its newest result's signature."""
-        stored = ((str(name), key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items())
-        return {name: used for name, used in stored if used is not None}
+        ids_by_cluster = (
+            (str(name), key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items()
+        )
+        return {name: used_id for name, used_id in ids_by_cluster if used_id is not None}
 
     def last_used(self, cluster: str) -> int | None:
         """The same for one cluster; None if it never signed anything."""

@@ -141,9 +141,9 @@ def parsed(model: type[_Model], name: str, text: str | bytes | None) -> _Model |
         return None
 
 
-def parsed_all(model: type[_Model], stored: Mapping[Any, Any]) -> dict[str, _Model]:
+def parsed_all(model: type[_Model], texts: Mapping[Any, Any]) -> dict[str, _Model]:
     """The stored objects by name, without those that cannot be read."""
-    objects = ((str(name), parsed(model, str(name), text)) for name, text in stored.items())
+    objects = ((str(name), parsed(model, str(name), text)) for name, text in texts.items())
     return {name: item for name, item in objects if item is not None}
 
 

@@ -55,9 +55,12 @@ class ClockReports:
 
     def report_agents(self, offsets: Mapping[str, float], now: float) -> None:
         """Write how far the clocks of these clusters' agents are off (seconds, as in ClockReport), at `now`."""
-        some = list(offsets.items())[:MAX_WITNESSES]
+        witness_offsets = list(offsets.items())[:MAX_WITNESSES]
         self._write(
-            {f"agent {name}": ClockReport(name=f"the agent of {name}", offset=off, at=now) for name, off in some}
+            {
+                f"agent {name}": ClockReport(name=f"the agent of {name}", offset=off, at=now)
+                for name, off in witness_offsets
+            }
         )
 
     def _write(self, reports: Mapping[str, ClockReport]) -> None:
@@ -67,11 +70,11 @@ class ClockReports:
 
 def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
     """The reports that count at `now`; the others are removed. Raises redis.RedisError."""
-    stored = parsed_all(ClockReport, client.hgetall(keys.CLOCKS))
-    old = [name for name, report in stored.items() if abs(now - report.at) > _LIFE]
+    reports = parsed_all(ClockReport, client.hgetall(keys.CLOCKS))
+    old = [name for name, report in reports.items() if abs(now - report.at) > _LIFE]
     if old:
         client.hdel(keys.CLOCKS, *old)
-    return [report for name, report in sorted(stored.items()) if name not in old]
+    return [report for name, report in sorted(reports.items()) if name not in old]
 
 
 def clock_problem(reports: Collection[ClockReport]) -> str:
@@ -98,11 +101,11 @@ def clock_problem(reports: Collection[ClockReport]) -> str:
             "synchronise both (NTP)"
         )
     worst = max(wrong, key=lambda report: abs(report.offset))
-    others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"the clock of {worst.name} is {described(worst.offset)} the hub's{others}; synchronise it (NTP)"
+    suffix = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"the clock of {worst.name} is {described(worst.offset)} the hub's{suffix}; synchronise it (NTP)"
 
 
 def _listed(names: Collection[str]) -> str:
-    listed = list(names)[:3]
-    more = len(names) - len(listed)
-    return ", ".join(listed) + (f" and {more} more" if more else "")
+    first_names = list(names)[:3]
+    omitted_count = len(names) - len(first_names)
+    return ", ".join(first_names) + (f" and {omitted_count} more" if omitted_count else "")

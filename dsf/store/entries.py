@@ -161,8 +161,10 @@ def pace(
 ) -> Pace:
     """Apply overrides (by target) to a scorer's declared interval, for these clusters, at `now`."""
     interval = interval_in_force(scorer, ALL_CLUSTERS, declared, overrides)
-    own = (interval_in_force(scorer, cluster, declared, overrides) for cluster in clusters)
-    return Pace(interval, sum(seconds != interval for seconds in own), _pauses(scorer, clusters, overrides, now))
+    cluster_intervals = (interval_in_force(scorer, cluster, declared, overrides) for cluster in clusters)
+    return Pace(
+        interval, sum(seconds != interval for seconds in cluster_intervals), _pauses(scorer, clusters, overrides, now)
+    )
 
 
 def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float) -> Pauses:

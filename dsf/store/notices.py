@@ -144,11 +144,11 @@ class Notices:
         return set() if clusters is None else self._keep(keys.CLUSTER_NOTICES, clusters)
 
     def _keep(self, key: str, names: Collection[str]) -> set[str]:
-        known = {str(name) for name in self._redis.hkeys(key)}
-        gone, lost = known.difference(names), set(names) - known
-        self._untell(key, gone | lost)
-        if gone:
-            self._redis.hdel(key, *gone)
+        stored_names = {str(name) for name in self._redis.hkeys(key)}
+        removed_names, lost = stored_names.difference(names), set(names) - stored_names
+        self._untell(key, removed_names | lost)
+        if removed_names:
+            self._redis.hdel(key, *removed_names)
         return lost
 
     def scorers(self) -> dict[str, ScorerNotice]:

@@ -69,7 +69,7 @@ class Ending(NamedTuple):
     #: Consecutive failed cycles after which another value is to be written; 0: never.
     failure_threshold: int = 0
     #: Whether the score is to be written as an object.
-    written: bool = True
+    is_written: bool = True
     #: The scorer's namespace, and the bytes that its scores may take in Redis; 0: any number.
     namespace: str = ""
     room: int = 0
@@ -95,20 +95,23 @@ class Runs:
         `removed` if the pair no longer exists; `ended` for a lost run that is not open any more. An error of Redis for
         one ending is in its place and does not affect the others; an error for all is raised.
         """
-        ended: dict[int, str | redis.ResponseError] = {}
+        outcomes: dict[int, str | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
             arguments: list[str | int] = [f"{now:.6f}", HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
             arguments += [_document(endings[number]) for number in numbers]
             answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
             for number, answer in zip(numbers, answers, strict=True):
                 is_error = isinstance(answer, redis.ResponseError)
-                ended[number] = answer if is_error else str(answer)
-        return [ended[number] for number in range(len(endings))]
+                outcomes[number] = answer if is_error else str(answer)
+        return [outcomes[number] for number in range(len(endings))]
 
-    def refuse(self, refused: Mapping[str, int]) -> None:
+    def refuse(self, rejection_counts: Mapping[str, int]) -> None:
         """Count results refused before their run was known, by reason."""
-        if refused:
-            at_once(self._redis, *(("HINCRBY", keys.REJECTED, reason, number) for reason, number in refused.items()))
+        if rejection_counts:
+            at_once(
+                self._redis,
+                *(("HINCRBY", keys.REJECTED, reason, number) for reason, number in rejection_counts.items()),
+            )
 
     def sweep(self, *, now: float, lost_after: float) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
@@ -124,15 +127,15 @@ class Runs:
         has_mail = self._has_mail({keys.split_pair(member)[0] for member, _ in overdue})
         # A waiting message may be the missing result; but the wait is bounded, should somebody keep putting things
         # there.
-        missing = [
+        overdue_members = [
             member
             for member, deadline in overdue
             if not has_mail[keys.split_pair(member)[0]] or deadline <= now - lost_after - 60
         ]
-        scorers = Registry(self._redis).scorers() if missing else {}
-        endings = {member: ending for member in missing if (ending := _lost(member, scorers, now)) is not None}
+        scorers = Registry(self._redis).scorers() if overdue_members else {}
+        endings = {member: ending for member in overdue_members if (ending := _lost(member, scorers, now)) is not None}
         answers = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
-        spoilt = [member for member in missing if not isinstance(answers.get(member), str)]
+        spoilt = [member for member in overdue_members if not isinstance(answers.get(member), str)]
         if spoilt:
             # Members that are no run, and those of pairs whose data is spoilt, have no books and must not stop the
             # others.
@@ -170,10 +173,10 @@ class Runs:
 
     def forget_lags(self) -> None:
         """Remove beat's counters of removed scorers."""
-        known = {str(name) for name in self._redis.hkeys(keys.SCORERS)}
+        scorer_names = {str(name) for name in self._redis.hkeys(keys.SCORERS)}
         fields = [str(name) for name in self._redis.hkeys(keys.BEAT_LAGS)]
-        if gone := [field for field in fields if field.rpartition(":")[0] not in known]:
-            self._redis.hdel(keys.BEAT_LAGS, *gone)
+        if obsolete_fields := [field for field in fields if field.rpartition(":")[0] not in scorer_names]:
+            self._redis.hdel(keys.BEAT_LAGS, *obsolete_fields)
 
 
 def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Ending | None:
@@ -195,7 +198,7 @@ def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Endin
         history=HistoryEntry(run=run, at=run_time(run), outcome="lost", reason="lost", message=message),
         failure=PairFailure(run=run, stage="", reason="lost", message=message, at=now),
         failure_threshold=record.when_failing.threshold if record is not None else 0,
-        written=record is not None and record.is_published,
+        is_written=record is not None and record.is_published,
         counters={"n:lost": 1},
     )
 
@@ -225,7 +228,7 @@ def _document(ending: Ending) -> str:
         "outcome": ending.outcome,
         "row": history.row(),
         "failure_threshold": ending.failure_threshold,
-        "is_written": ending.written,
+        "is_written": ending.is_written,
         "counters": dict(ending.counters),
         "has_expired": ending.outcome == "skipped" and history.reason in ("expired", "share_full"),
         "namespace": ending.namespace,
@@ -242,7 +245,7 @@ def _document(ending: Ending) -> str:
             "measured_at": f"{score.at:.6f}",
             "valid_until": f"{score.valid_until:.6f}",
             # A metrics-only score has results and no items.
-            "items": len(score.items if ending.written else score.results),
+            "items": len(score.items if ending.is_written else score.results),
         }
     if history.value is not None:
         document["value"] = f"{history.value:.6g}"

@@ -77,10 +77,10 @@ class ScheduleStore:
                 pipe.hmget(keys.ENTRIES, pairs)
                 pipe.zmscore(keys.DUE, pairs)
                 pipe.hmget(keys.OVERRIDES, targets)
-                stored, due, changes = pipe.execute()
+                stored_entries, due, changes = pipe.execute()
             overrides = parsed_all(ScheduleOverride, dict(zip(targets, changes, strict=True)))
             moves = []
-            for entry, before, was_due in zip(batch, stored, due, strict=True):
+            for entry, before, was_due in zip(batch, stored_entries, due, strict=True):
                 text = entry.dump()
                 if text == before and was_due is not None:
                     continue
@@ -96,9 +96,9 @@ class ScheduleStore:
         Open runs are closed uncounted: their books are gone. Overrides are kept, because pairs also disappear
         temporarily while a scorer is unhealthy or masked; `forget` removes those of a deleted scorer.
         """
-        gone = sorted(set(pairs))
+        removed_pairs = sorted(set(pairs))
         removed = 0
-        for batch in batched(gone, self._BATCH):
+        for batch in batched(removed_pairs, self._BATCH):
             # First the schedule: beat and rescore open no more runs after this.
             answers = at_once(
                 self._redis,
@@ -106,9 +106,9 @@ class ScheduleStore:
                 ("ZREM", keys.DUE, *batch),
             )
             removed += answers[0]
-        if gone:
-            self._close_runs(set(gone))
-        Runs(self._redis).forget(gone)
+        if removed_pairs:
+            self._close_runs(set(removed_pairs))
+        Runs(self._redis).forget(removed_pairs)
         return removed
 
     def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
@@ -126,8 +126,8 @@ class ScheduleStore:
 
     def entries_of(self, scorer: str) -> list[Entry]:
         """The entries of one scorer, sorted by cluster; others are not parsed."""
-        stored = sorted(self.stored().items())
-        mine = {pair: text for pair, text in stored if keys.split_pair(pair)[1] == scorer}
+        entry_texts = sorted(self.stored().items())
+        mine = {pair: text for pair, text in entry_texts if keys.split_pair(pair)[1] == scorer}
         return list(parsed_all(Entry, mine).values())
 
     def entry(self, pair: str) -> Entry | None:
@@ -207,12 +207,14 @@ class ScheduleStore:
         # The override that applies to a pair instead: none in place of that of the whole scorer, as a pair's own goes
         # before it.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
-        others = {} if is_whole else self._others(target)
-        held = any(pause(entry, others, at).paused for entry in self._touched(target))
+        other_overrides = {} if is_whole else self._others(target)
+        still_paused = any(pause(entry, other_overrides, at).paused for entry in self._touched(target))
 
         def resumed(old: ScheduleOverride) -> ScheduleOverride | None:
-            new = ScheduleOverride(interval=old.interval, paused=False if held else None, note=note, by=by, at=at)
-            return new if held or new.interval is not None else None
+            new = ScheduleOverride(
+                interval=old.interval, paused=False if still_paused else None, note=note, by=by, at=at
+            )
+            return new if still_paused or new.interval is not None else None
 
         return self._change(target, resumed, at) or ScheduleOverride()
 
@@ -255,19 +257,19 @@ class ScheduleStore:
         for _ in range(self._ATTEMPTS):
             text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
             new = change(parsed(ScheduleOverride, target, text) or ScheduleOverride())
-            written = new.model_dump_json() if new else ""
+            override_text = new.model_dump_json() if new else ""
             # Compare-and-set: concurrent users must not undo each other's change.
             if self._replace(
                 keys=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE],
-                args=[target, text or "", written, keys.split_pair(target)[1]],
+                args=[target, text or "", override_text, keys.split_pair(target)[1]],
             ):
                 break
         else:
             raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")
-        others = self._others(target)
+        other_overrides = self._others(target)
         old = parsed(ScheduleOverride, target, text)
-        before = {**others, target: old} if old else others
-        after = {**others, target: new} if new else others
+        before = {**other_overrides, target: old} if old else other_overrides
+        after = {**other_overrides, target: new} if new else other_overrides
         for batch in batched(self._touched(target), self._BATCH):
             runs = [(entry, effective(entry, before, now), effective(entry, after, now)) for entry in batch]
             moves = [
@@ -281,8 +283,8 @@ class ScheduleStore:
     def _others(self, target: str) -> dict[str, ScheduleOverride]:
         """The overrides that matter to the pairs of a target, without its own."""
         cluster, scorer = keys.split_pair(target)
-        known = self.overrides() if cluster == ALL_CLUSTERS else self.overrides_of(scorer, [cluster])
-        return {name: override for name, override in known.items() if name != target}
+        overrides = self.overrides() if cluster == ALL_CLUSTERS else self.overrides_of(scorer, [cluster])
+        return {name: override for name, override in overrides.items() if name != target}
 
     def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
         for batch in batched(pairs, self._BATCH):

@@ -84,8 +84,8 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> None:
     Raises SettingsError if it is another one's, and redis.RedisError.
     """
     text = owner.model_dump_json()
-    [stored] = at_once(client, ("SET", keys.OWNER, text, "NX", "GET", "PX", OWNER_LIFE))
-    holder = parsed(Owner, keys.OWNER, stored)
+    [owner_text] = at_once(client, ("SET", keys.OWNER, text, "NX", "GET", "PX", OWNER_LIFE))
+    holder = parsed(Owner, keys.OWNER, owner_text)
     if holder is not None and holder.id != owner.id:
         raise SettingsError(
             f"DSF_REDIS_URL: the database {where} is in use by {holder.name}, and two hubs would remove each other's "
@@ -94,7 +94,7 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> None:
     if holder is not None:
         # The command is not SET, which would overwrite another one's claim of this moment.
         client.pexpire(keys.OWNER, OWNER_LIFE)
-    elif stored is not None:
+    elif owner_text is not None:
         at_once(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
 
 
@@ -107,10 +107,10 @@ def release(client: redis.Redis, owner: Owner) -> None:
 
 def write_problems(client: redis.Redis, problems: Mapping[str, str]) -> None:
     """Replace the problems that readers show. Raises redis.RedisError."""
-    gone = {str(kind) for kind in client.hkeys(keys.HUB_PROBLEMS)} - problems.keys()
+    solved_kinds = {str(kind) for kind in client.hkeys(keys.HUB_PROBLEMS)} - problems.keys()
     commands: list[tuple[str, ...]] = [("HSET", keys.HUB_PROBLEMS, kind, text) for kind, text in problems.items()]
-    if gone:
-        commands.append(("HDEL", keys.HUB_PROBLEMS, *gone))
+    if solved_kinds:
+        commands.append(("HDEL", keys.HUB_PROBLEMS, *solved_kinds))
     if commands:
         at_once(client, *commands)
 

@@ -75,16 +75,16 @@ class Writes:
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> list[Facts]:
         """Facts of pairs, in one round trip."""
-        wanted = list(pairs)
-        if not wanted:
+        pair_list = list(pairs)
+        if not pair_list:
             return []
-        names = [keys.pair(*pair) for pair in wanted]
+        names = [keys.pair(*pair) for pair in pair_list]
         with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hmget(keys.SCORERS, [scorer for _, scorer in wanted])
-            pipe.hmget(keys.CLUSTERS, [cluster for cluster, _ in wanted])
+            pipe.hmget(keys.SCORERS, [scorer for _, scorer in pair_list])
+            pipe.hmget(keys.CLUSTERS, [cluster for cluster, _ in pair_list])
             pipe.hmget(keys.ENTRIES, names)
             pipe.hmget(keys.ROWS, names)
-            for pair in wanted:
+            for pair in pair_list:
                 pipe.hget(keys.pair_key(*pair), "score")
             answers = pipe.execute(raise_on_error=False)
         for answer in answers[:4]:
@@ -96,7 +96,7 @@ class Writes:
                 raise answer
         # A pair whose data is spoilt has no score, and must not stop the others.
         scores = [None if isinstance(answer, Exception) else answer for answer in answers[4:]]
-        return [Facts.of(*pair, *texts) for pair, *texts in zip(wanted, *answers[:4], scores, strict=True)]
+        return [Facts.of(*pair, *texts) for pair, *texts in zip(pair_list, *answers[:4], scores, strict=True)]
 
     def scheduled_pairs(self) -> list[tuple[str, str]]:
         """(cluster, scorer) of every entry of the schedule."""

@@ -105,7 +105,7 @@ _LOOKED_INTO: Final = 1000
 class _Meaning:
     """A resolved query: the pairs of `wanted` (None: none) with these items and runs."""
 
-    wanted: PairFilter | None
+    pair_filter: PairFilter | None
     scorers: list[ScorerOverview]
     clusters: list[str]
     items: list[str]
@@ -125,9 +125,13 @@ def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, 
     reading, search_query = sources.reading, parse(query.get("q", ""))
     meaning = _meaning(reading, search_query) if search_query else _Meaning(None, [], [], [], [])
     page = Rows([], 0, None)
-    if meaning.wanted is not None:
+    if meaning.pair_filter is not None:
         look = bool(meaning.items or meaning.runs)
-        page = _look(reading, meaning, meaning.wanted) if look else reading.page(meaning.wanted, query.get("cursor"))
+        page = (
+            _look(reading, meaning, meaning.pair_filter)
+            if look
+            else reading.page(meaning.pair_filter, query.get("cursor"))
+        )
     return {
         "title": f"Search: {search_query.text}" if search_query.text else "Search",
         "asked": search_query,

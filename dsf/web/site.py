@@ -44,7 +44,7 @@ class Site:
         self.access = access
         self.sessions = Sessions(sources.reading.redis)
         # Less than the time between two polls of one viewer; a page has up to 400 kB.
-        self._parts: Shared[str, _Part] = Shared(seconds=2.0, most=50)
+        self._parts: Shared[str, _Part] = Shared(seconds=2.0, max_entries=50)
         self.version = metadata.version("dynamic-scoring-framework")
 
     def caller(self, request: Request) -> PageUser | None:

@@ -252,7 +252,7 @@ def _printable(reply: Any) -> Any:
     """A reply in which every text may be printed in a terminal: no control characters, no lone surrogates."""
     match reply:
         case str():
-            return visible(reply, kept="\n\t")
+            return visible(reply, allowed_characters="\n\t")
         case list():
             return [_printable(item) for item in reply]
         case dict():

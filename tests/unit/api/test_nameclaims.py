@@ -308,7 +308,7 @@ class Names(RuleBasedStateMachine):
             holder = queue[0]
             wish = self.wishes.get(holder.owner)
             gave_up = wish is not None and wish.name not in (name, None)
-            is_forgotten = wish is None and holder.gone and self.now >= holder.gone + KEPT
+            is_forgotten = wish is None and holder.gone_at and self.now >= holder.gone_at + KEPT
             is_renamed = wish is None and any(
                 other.name == name
                 and other.owner.partition("/")[0] == holder.owner.partition("/")[0]

@@ -47,4 +47,4 @@ def test_event_limit_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = EventLimit()
     for number in range(10):
         assert limit.allows(str(number), "Normal", "Good", "x")
-    assert len(limit._told) == 3
+    assert len(limit._last_events) == 3

@@ -35,11 +35,11 @@ def test_rotation_stamped_by_a_fast_clock_lasts_no_longer() -> None:
 
 def test_rotation_lasts_at_least_the_delay_of_a_mounted_secret() -> None:
     both = KeyIds().rotated(100.0)
-    assert both.settled(279.0, 2, least=180.0) == both
-    assert both.settled(280.0, 2, least=180.0).valid == (2,)
-    assert both.settled(280.0, 1, least=180.0) == both
+    assert both.settled(279.0, 2, min_age=180.0) == both
+    assert both.settled(280.0, 2, min_age=180.0).valid == (2,)
+    assert both.settled(280.0, 1, min_age=180.0) == both
     # The wait has this minimum, whatever the grace time is.
-    assert both.settled(150.0, None, least=180.0, grace=10.0) == both
+    assert both.settled(150.0, None, min_age=180.0, grace=10.0) == both
 
 
 def test_key_ids_survive_dump_and_parse_and_bad_text_is_refused() -> None:

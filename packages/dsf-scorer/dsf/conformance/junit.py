@@ -37,4 +37,4 @@ def _totals(cases: list[CaseResult]) -> dict[str, str]:
 
 def _shown(text: str) -> str:
     # XML has no control characters, and UTF-8 no lone surrogates.
-    return visible(text, kept="\n\t").encode("utf-8", "replace").decode()
+    return visible(text, allowed_characters="\n\t").encode("utf-8", "replace").decode()
