@@ -330,7 +330,7 @@ _CONTROLLER: Final = [
 
 #: Commands of `dsf.store.ticks.send_now`: open a run, count it, push its tick.
 SEND_NOW: Final = [
-    selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
+    selector("evalsha"),
     selector("hexists", r=[keys.ENTRIES]),
     selector("zscore zadd", rw=[keys.OPEN_RUNS]),
     selector("hincrby", rw=[_PAIRS]),
@@ -347,7 +347,7 @@ RECORD: Final = [
 #: Commands of `dsf schedule`: overrides, and the due times that they move.
 _OVERRIDE: Final = [
     *_TELL_READERS,
-    selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
+    selector("evalsha"),
     selector("sadd", w=[keys.HUB_CHANGED]),
     selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
     selector("hset hdel", w=[keys.OVERRIDES]),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import redis
 from pydantic import BaseModel, ValidationError
@@ -70,12 +70,40 @@ def at_once(client: redis.Redis, *commands: Sequence[str | float], is_strict: bo
     Raises redis.RedisError; what Redis has against one command is in its place if not `is_strict`, and the others stay
     done.
     """
-    parts = [part for command in commands for part in (len(command), *command)]
-    answers: list[Any] = client.register_script(lua("commands"))(args=parts)
+    answers: list[Any] = client.register_script(lua("commands"))(args=[0, *_parts(commands)])
     for answer in answers if is_strict else ():
         if isinstance(answer, redis.RedisError):
             raise answer
     return answers
+
+
+class Condition(NamedTuple):
+    """The answer of a command is this value (`=`; "" for none), or less than it (`<`)."""
+
+    operator: Literal["=", "<"]
+    value: str | int
+    command: Sequence[str | float]
+
+
+def at_once_if(
+    client: redis.Redis, conditions: Sequence[Condition], *commands: Sequence[str | float]
+) -> Condition | None:
+    """Run commands as `at_once` does, if all conditions hold then.
+
+    Returns None if they were run, else the first condition that does not hold. Raises redis.RedisError.
+    """
+    checks = [part for check in conditions for part in (check.operator, check.value, *_parts([check.command]))]
+    reply: Any = client.register_script(lua("commands"))(args=[len(conditions), *checks, *_parts(commands)])
+    if isinstance(reply, int):
+        return conditions[reply - 1]
+    for answer in reply:
+        if isinstance(answer, redis.RedisError):
+            raise answer
+    return None
+
+
+def _parts(commands: Sequence[Sequence[str | float]]) -> list[str | float]:
+    return [part for command in commands for part in (len(command), *command)]
 
 
 # The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds

@@ -15,7 +15,7 @@ import redis
 from dsf import keys
 from dsf.api.types import MAX_SECONDS
 from dsf.process.hubclock import hub_time
-from dsf.store.client import at_once, batched, lua, parsed, parsed_all
+from dsf.store.client import Condition, at_once, at_once_if, batched, lua, parsed, parsed_all
 from dsf.store.entries import (
     ALL_CLUSTERS,
     Effective,
@@ -58,7 +58,6 @@ class ScheduleStore:
         self._redis = client
         self._spread_rate = spread_rate
         self._reschedule = client.register_script(lua("reschedule"))
-        self._replace = client.register_script(lua("override"))
 
     # --- entries -------------------------------------------------------------------------------------------------
 
@@ -259,10 +258,17 @@ class ScheduleStore:
             new = change(parsed(ScheduleOverride, target, text) or ScheduleOverride())
             override_text = new.model_dump_json() if new else ""
             # Compare-and-set: concurrent users must not undo each other's change.
-            if self._replace(
-                keys=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE],
-                args=[target, text or "", override_text, keys.split_pair(target)[1]],
-            ):
+            unmet = at_once_if(
+                self._redis,
+                [Condition("=", text or "", ("HGET", keys.OVERRIDES, target))],
+                ("HSET", keys.OVERRIDES, target, override_text) if override_text else ("HDEL", keys.OVERRIDES, target),
+                ("SADD", keys.HUB_CHANGED, keys.split_pair(target)[1]),
+                ("LPUSH", keys.BEAT_WAKE, "1"),
+                ("LTRIM", keys.BEAT_WAKE, 0, 0),
+                ("LPUSH", keys.HUB_WAKE, "1"),
+                ("LTRIM", keys.HUB_WAKE, 0, 0),
+            )
+            if unmet is None:
                 break
         else:
             raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")

@@ -27,7 +27,7 @@ from dsf.api.meta import LATEST
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.messages import CYCLE_TASK, new_run_id
 from dsf.process.hubclock import hub_time
-from dsf.store.client import lua
+from dsf.store.client import Condition, at_once_if
 
 #: Seconds after `expires` within which a result still counts. A stage that began just before `expires` may take its
 #: timeout (30 s by default); the rest is for retries, a slow connection and ingest.
@@ -95,21 +95,23 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
     now = hub_time(client)
     run_id = new_run_id(now)
     queue = keys.spoke_queue(cluster)
-    answer = client.register_script(lua("rescore"))(
-        keys=[keys.ENTRIES, keys.OPEN_RUNS, keys.pair_key(cluster, scorer), queue],
-        args=[
-            keys.pair(cluster, scorer),
-            keys.run_member(cluster, scorer, run_id),
-            repr(run_deadline(now + interval)),
-            tick_message(cluster, scorer, run_id, now + interval),
-            queue_limit,
-        ],
+    member = keys.run_member(cluster, scorer, run_id)
+    is_scheduled = Condition("=", 1, ("HEXISTS", keys.ENTRIES, keys.pair(cluster, scorer)))
+    # A repetition after a lost connection changes nothing.
+    is_new = Condition("=", "", ("ZSCORE", keys.OPEN_RUNS, member))
+    has_space = Condition("<", queue_limit, ("LLEN", queue))
+    unmet = at_once_if(
+        client,
+        [is_scheduled, is_new, has_space],
+        ("ZADD", keys.OPEN_RUNS, repr(run_deadline(now + interval)), member),
+        ("HINCRBY", keys.pair_key(cluster, scorer), "n:scheduled", 1),
+        ("LPUSH", queue, tick_message(cluster, scorer, run_id, now + interval)),
     )
-    if answer == "unknown":
+    if unmet is is_scheduled:
         raise UnknownScorerError(
             f"scorer {scorer!r} does not run on cluster {cluster!r}; `dsf schedule list` shows what runs where"
         )
-    if answer == "full":
+    if unmet is has_space:
         raise QueueFullError(
             f"{queue_limit} messages wait in {queue}: the agent of cluster {cluster!r} takes none; is it running?"
         )

@@ -102,7 +102,7 @@ def test_optimizer_may_send_ticks_but_not_read_scores() -> None:
     assert "dsf:history" not in text
     assert keys.RESULTS_QUEUE not in text
     commands = {command for rule in optimizer if "dsf:pair:" in rule for command in re.findall(r"\+(\S+)", rule)}
-    assert commands == {"evalsha", "hincrby"}
+    assert commands == {"hincrby"}
 
 
 def test_rights_of_other_distributions_are_added_to_roles() -> None:
