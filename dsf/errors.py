@@ -17,6 +17,7 @@
     |   +-- ObjectNotFoundError
     |   +-- ObjectConflictError
     |   +-- ForeignObjectError   an object of that name belongs to somebody else
+    |   +-- ContestedObjectError another program changes the object again and again
     +-- RelayError               the hub's Redis cannot be reached through the hub's API server
     +-- UnknownNameError         a command or a message names an object that does not exist
     |   +-- UnknownScorerError
@@ -189,6 +190,14 @@ class ForeignObjectError(BackendError):
     """An object of that name exists and the framework did not create it: it is neither changed nor deleted."""
 
     is_refusal = True
+
+
+class ContestedObjectError(BackendError):
+    """Another program changes an object again and again; it is written again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class RelayError(DsfError):

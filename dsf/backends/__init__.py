@@ -9,6 +9,7 @@ kube_kinds        watched kinds, and the parts of an object that the hub keeps
 kube_scores       reads and writes AddOnPlacementScores
 kube_credentials  master secret, and delivery of the agents' credentials
 kube_events       writes Kubernetes Events
+contest           bounds how often changes of another program are undone
 eventlimit        limits the events about one object
 scorestate        the parts of a score that the score writer compares
 compare           compares actual and wanted objects

@@ -12,13 +12,20 @@ from typing import Final
 import dsf.log
 from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import carries
+from dsf.backends.contest import Contests
 from dsf.backends.kube_credentials import credentials_work, key_ids_of, signing_secret
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.backends.kube_scores import KubeScores, write_status
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.backends.scorestate import ScoreState, is_ours
-from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
+from dsf.errors import (
+    BackendError,
+    ContestedObjectError,
+    ForeignObjectError,
+    ObjectConflictError,
+    ObjectNotFoundError,
+)
 from dsf.kube.lists import objects
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS
@@ -26,6 +33,7 @@ from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
+from dsf.text import cleaned, listed
 
 log = dsf.log.get(__name__)
 
@@ -56,6 +64,7 @@ class KubeBackend:
         self._telling = threading.RLock()
         self._stopping = threading.Event()
         self._namespace = settings.namespace
+        self._contests = Contests()
         unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
         # By kind, and by name for kinds of which only some are watched; "" for the others.
         self._reflectors = {
@@ -121,6 +130,7 @@ class KubeBackend:
         kind = Kind(manifest["kind"])
         metadata = manifest["metadata"]
         key = ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])
+        self._require_peace(key, manifest)
         known = self.get(*key)
         stored = known if known is not None else self._own(key)
         try:
@@ -128,7 +138,28 @@ class KubeBackend:
         except ObjectConflictError:
             # Deleted, or created by somebody else, and the watch has not reported it yet.
             answer = self._apply_to(self._own(key), key, manifest)
+        self._contests.note((key, ""), manifest)
         self._observe(kind, answer)
+
+    def _require_peace(self, key: ObjectKey, content: Manifest, subresource: str = "") -> None:
+        """Raise ContestedObjectError if the hub has written this content often, and somebody changes it each time."""
+        wait = self._contests.wait((key, subresource), content)
+        if not wait:
+            return
+        stored = objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
+        entries = [entry for manifest in stored for entry in manifest["metadata"].get("managedFields") or ()]
+        managers = {
+            cleaned(str(entry.get("manager")), 100): str(entry.get("time"))
+            for entry in sorted(entries, key=lambda entry: str(entry.get("time")))
+            if entry.get("manager") != FIELD_MANAGER and entry.get("subresource", "") == subresource
+        }
+        # The one that wrote last comes first.
+        names = sorted(managers, key=lambda name: managers[name], reverse=True)
+        raise ContestedObjectError(
+            f"another program changes {key.kind.value} {key.name} in namespace {key.namespace} again and again, so it "
+            f"is written again in {wait:.0f} s; field managers of others: {listed(names, 3) or 'none'}",
+            wait,
+        )
 
     def _apply_to(self, stored: Manifest | None, key: ObjectKey, manifest: Manifest) -> Manifest:
         """Write to this very object, or create it: then fields that others own are a conflict."""
@@ -156,7 +187,10 @@ class KubeBackend:
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
+        key = ObjectKey(kind, namespace, name)
+        self._require_peace(key, status, "status")
         answer = write_status(self._session, WATCHED[kind].resource, namespace, name, status)
+        self._contests.note((key, "status"), status)
         self._observe(kind, answer)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:

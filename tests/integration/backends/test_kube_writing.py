@@ -12,9 +12,16 @@ import pytest
 
 from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import covers
+from dsf.backends.contest import REPAIRS_AT_ONCE
 from dsf.backends.kube import CLAIMS_NAME
 from dsf.backends.protocol import Credentials, Kind
-from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
+from dsf.errors import (
+    BackendError,
+    ContestedObjectError,
+    ForeignObjectError,
+    ObjectConflictError,
+    ObjectNotFoundError,
+)
 from dsf.hub.manifestwork import is_applied, manifest_work
 from dsf.kube.resources import (
     CONFIG_MAPS,
@@ -266,3 +273,40 @@ def test_credentials_have_a_manifest_work_of_their_own(
         session.get(path)
     with pytest.raises(ObjectNotFoundError):
         hub.backend.deliver_credentials("nowhere", plain)
+
+
+def test_contested_work_is_written_rarely_and_names_the_other_manager(
+    control_plane: ControlPlane, session: Session, hub: Hub
+) -> None:
+    cluster = control_plane.cluster()
+    path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME)
+    hub.backend.apply(_work(cluster))
+    for number in range(20):
+        session.merge(path, {"metadata": {"labels": {MANAGED_BY_LABEL: f"rival-{number}"}}}, field_manager="rival")
+        try:
+            hub.backend.apply(_work(cluster))
+        except ContestedObjectError as error:
+            contest = error
+            break
+    assert number == REPAIRS_AT_ONCE
+    assert "field managers of others: rival" in str(contest)
+    assert contest.retry_after > 0
+    # New content is no repair.
+    changed = _work(cluster)
+    changed["spec"]["workload"]["manifests"][0]["data"] = {"summaries": "[]", "new": "1"}
+    hub.backend.apply(changed)
+
+
+def test_contested_status_is_written_rarely(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
+    path = DYNAMIC_SCORERS.path(hub.namespace, "s")
+    session.create(DYNAMIC_SCORERS.path(hub.namespace), scorer(hub.namespace, "s"))
+    status = {"healthStatus": "Active"}
+
+    def fight() -> None:
+        for _ in range(20):
+            hub.backend.update_status(Kind.SCORER, hub.namespace, "s", status)
+            session.merge(f"{path}/status", {"status": {"healthStatus": "Inactive"}}, field_manager="rival")
+
+    with pytest.raises(ContestedObjectError, match=r"DynamicScorer s .* field managers of others: rival$"):
+        fight()
+    hub.backend.update_status(Kind.SCORER, hub.namespace, "s", {"healthStatus": "Unknown"})
