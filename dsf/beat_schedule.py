@@ -129,7 +129,7 @@ class BeatScheduler(Scheduler):
         )
         self._guard = ScheduleGuard(self._redis)
         self._clock_reports = ClockReports(self._redis, config)
-        self._clock = HubClock(self._redis, on_measured=self._look_at_clock)
+        self._clock = HubClock(self._redis, on_measured=self._check_clock)
         hubclock.use(self._clock)
         self._dispatcher = Dispatcher(self._redis, queue_limit=config.queue_limit, clock=self._clock.now)
         # The pop must end before the socket's timeout.
@@ -220,7 +220,7 @@ class BeatScheduler(Scheduler):
         self._clients.append(client)
         return client
 
-    def _look_at_clock(self, clock: HubClock) -> None:
+    def _check_clock(self, clock: HubClock) -> None:
         self._guard.check(clock.now())
         self._clock_reports.report(clock)
 

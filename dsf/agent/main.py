@@ -124,10 +124,10 @@ class Runtime:
         self.readiness.consuming(False)
         log.info("metrics served", host=host, port=self._exposition.port)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read a changed configuration, end cycles of removed scorers, show readiness. Called regularly."""
         self.cycles.end_others(self.config.summaries())
-        self.readiness.look()
+        self.readiness.refresh()
 
     def stop(self) -> None:
         """Stop serving; all cycles have ended."""
@@ -205,9 +205,9 @@ class AgentStep(bootsteps.StartStopStep):
         agent = self._agent
         # A stage is called by the task of its cycle alone.
         consumer.strategies = _Strategies({CYCLE_TASK: consumer.strategies[CYCLE_TASK]})
-        self._timers = [consumer.timer.call_repeatedly(1.0, call) for call in (agent.look, consumer.pool.expire)]
+        self._timers = [consumer.timer.call_repeatedly(1.0, call) for call in (agent.refresh, consumer.pool.expire)]
         agent.readiness.consuming(True)
-        agent.look()
+        agent.refresh()
 
     def stop(self, consumer: Any) -> None:
         """Shutdown or lost connection. Running cycles are finished; no new one begins."""

@@ -180,7 +180,7 @@ class ScoringProbe:
         with self._lock:
             self._fresh_until[scorer] = self._clock() + _patience(interval)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Update the file to the current state. Called regularly."""
         summaries = self._config.summaries()
         now = self._clock()

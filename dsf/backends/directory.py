@@ -83,7 +83,7 @@ class DirectoryBackend(DirectoryScores):
         self._restore()
         self.refresh_scores()
         before = {*self._objects}
-        self._look(grace=0.0)
+        self._scan(grace=0.0)
         self._on_change = on_change
         for key in before | self._objects.keys():
             on_change(key)
@@ -249,7 +249,7 @@ class DirectoryBackend(DirectoryScores):
         while not self._stop.wait(pause):
             began, spent = time.monotonic(), time.thread_time()
             try:
-                is_changed = self._look()
+                is_changed = self._scan()
                 # The cost of a change says nothing of the next look; it may be the first of several.
                 pause = LOOK if is_changed else max(LOOK, 50 * (time.thread_time() - spent))
                 self._write_events()
@@ -264,7 +264,7 @@ class DirectoryBackend(DirectoryScores):
                 # An exception must not end the thread: the folder would never be read again.
                 log.exception("the folder of manifests cannot be read")
 
-    def _look(self, *, grace: float = GRACE) -> bool:
+    def _scan(self, *, grace: float = GRACE) -> bool:
         """Read the folder, update the objects and report what changed; returns whether something did."""
         changed = self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:
@@ -273,7 +273,7 @@ class DirectoryBackend(DirectoryScores):
         with self._lock:
             for key in changed:
                 try:
-                    self._take(key, self._folder.objects.get(key))
+                    self._apply_declared(key, self._folder.objects.get(key))
                 except BackendError as error:
                     # The object counts as it is; `repair` writes the file. The others go on.
                     log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
@@ -281,7 +281,7 @@ class DirectoryBackend(DirectoryScores):
             self._on_change(key)
         return bool(changed)
 
-    def _take(self, key: ObjectKey, declared: Declared | None) -> None:
+    def _apply_declared(self, key: ObjectKey, declared: Declared | None) -> None:
         """Update one object from its file."""
         if declared is None:
             self._objects.pop(key, None)

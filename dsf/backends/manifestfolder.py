@@ -106,7 +106,7 @@ class ManifestFolder:
             file.missing_since, file.is_doubted = None, False
             if content != file.content:
                 file.content = content
-                self._take(name, file)
+                self._apply_file(name, file)
         now = time.monotonic()
         for name, file in [*self._files.items()]:
             is_emptied = listing.files.get(name) == b"" and file.objects
@@ -164,7 +164,7 @@ class ManifestFolder:
         # `Path.is_dir` would raise where this user may not look.
         return folder == self._ignored or os.path.isdir(folder / PRIVATE)
 
-    def _take(self, name: str, file: _File) -> None:
+    def _apply_file(self, name: str, file: _File) -> None:
         """Read the objects of a file's new content."""
         objects: dict[ObjectKey, Declared] = {}
         problems: list[ManifestProblem] = []

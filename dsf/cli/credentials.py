@@ -106,7 +106,7 @@ def _ask(
 
     with session() as opened:
         names = sorted(Registry(opened.redis).clusters()) if clusters is None else clusters
-        requests = Actions(opened.redis, opened.settings, actor(name)).ask_credentials(action, names, note=note)
+        requests = Actions(opened.redis, opened.settings, actor(name)).request_credentials(action, names, note=note)
         before = {cluster: request.key_id for cluster, request in requests.items()}
         late = _wait(opened.redis, before, wait) if wait else []
         _show(opened.redis, set(names), output)

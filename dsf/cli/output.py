@@ -48,7 +48,7 @@ def table_limit(limit: int, output: Format) -> int | None:
     return limit if output is Format.TABLE and limit else None
 
 
-def say_rest(row_count: int, total: int) -> None:
+def print_omitted_rows(row_count: int, total: int) -> None:
     """Note on standard error that a table is incomplete."""
     if row_count < total:
         typer.echo(

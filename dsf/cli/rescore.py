@@ -62,7 +62,7 @@ def rescore(
             try:
                 report = rescoring.wait(opened.redis, scorer, runs, until)
             except KeyboardInterrupt:
-                _say_so_far(rescoring.wait(opened.redis, scorer, runs, time.monotonic()))
+                _print_progress(rescoring.wait(opened.redis, scorer, runs, time.monotonic()))
                 raise
         else:
             report = rescoring.sent(scorer, runs)
@@ -71,7 +71,7 @@ def rescore(
         raise typer.Exit(BAD)
 
 
-def _say_so_far(report: RescoreReport) -> None:
+def _print_progress(report: RescoreReport) -> None:
     sent_runs = [run for run in report.runs if run.run_id]
     ended_count = sum(bool(run.outcome) for run in sent_runs)
     typer.echo(

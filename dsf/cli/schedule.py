@@ -23,7 +23,7 @@ from dsf.cli.output import (
     age,
     clock,
     emit,
-    say_rest,
+    print_omitted_rows,
     table,
     table_limit,
     until,
@@ -196,7 +196,7 @@ def _change(
 
 def _show(schedule: ScheduleList, output: Format) -> None:
     emit(schedule, output, lambda: _render(schedule))
-    say_rest(len(schedule.entries), schedule.total)
+    print_omitted_rows(len(schedule.entries), schedule.total)
 
 
 def _render(schedule: ScheduleList) -> Renderable:

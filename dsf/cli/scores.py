@@ -24,7 +24,7 @@ from dsf.cli.output import (
     emit,
     flat,
     number,
-    say_rest,
+    print_omitted_rows,
     stacked,
     table,
     table_limit,
@@ -72,7 +72,7 @@ def scores(
             return
         score_list = fleet.scores(cluster, scorer, limit=max_rows)
         emit(score_list, output, lambda: render_scores(score_list))
-        say_rest(len(score_list.scores), score_list.total)
+        print_omitted_rows(len(score_list.scores), score_list.total)
 
 
 def render_scores(score_list: ScoreList) -> Renderable:

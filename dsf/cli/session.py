@@ -141,13 +141,13 @@ def _hub_time(server: hubclock.Server) -> Iterator[None]:
         clock.measure()
     hubclock.use(clock)
     try:
-        say_offset(clock.offset())
+        print_clock_offset(clock.offset())
         yield
     finally:
         hubclock.use(None)
 
 
-def say_offset(offset: float) -> None:
+def print_clock_offset(offset: float) -> None:
     """Say on standard error that this machine's clock differs noticeably from the hub's."""
     if abs(offset) > _NOTICEABLE:
         typer.echo(
@@ -157,11 +157,11 @@ def say_offset(offset: float) -> None:
         )
 
 
-class _WatchedTime:
+class _MeasuredTime:
     """The hub's time for a command that goes on while Redis is away: measured when it is asked for."""
 
     def __init__(self, server: hubclock.Server) -> None:
-        self._clock = hubclock.HubClock(server, on_measured=self._say_once)
+        self._clock = hubclock.HubClock(server, on_measured=self._print_once)
         self._is_said = False
 
     def __call__(self) -> float:
@@ -169,10 +169,10 @@ class _WatchedTime:
         self._clock.keep_measured()
         return self._clock.now()
 
-    def _say_once(self, clock: hubclock.HubClock) -> None:
+    def _print_once(self, clock: hubclock.HubClock) -> None:
         if not self._is_said:
             self._is_said = True
-            say_offset(clock.offset())
+            print_clock_offset(clock.offset())
 
 
 @contextmanager
@@ -189,13 +189,13 @@ def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[
                 yield client
         else:
             yield client
-            say_offset(client.offset)
+            print_clock_offset(client.offset)
         return
     from dsf.fleet.queries import FleetQueries
 
     if is_watching:
         with _connected() as opened:
-            yield FleetQueries(opened.redis, _WatchedTime(opened.redis))
+            yield FleetQueries(opened.redis, _MeasuredTime(opened.redis))
         return
     with session() as opened:
         yield FleetQueries(opened.redis)

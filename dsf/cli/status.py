@@ -28,13 +28,13 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import api_client, say_offset, session
+    from dsf.cli.session import api_client, print_clock_offset, session
     from dsf.cli.statusreport import read_report, report_of
 
     client = api_client()
     if client is not None:
         report = report_of(client, scorer)
-        say_offset(client.offset)
+        print_clock_offset(client.offset)
     else:
         with session() as opened:
             report = read_report(opened.redis, opened.settings, scorer)

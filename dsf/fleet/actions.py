@@ -115,7 +115,7 @@ class Actions:
             raise redis.exceptions.NoPermissionError("this user may not record changes, see docs/upgrade.md")
         return request
 
-    def ask_credentials(
+    def request_credentials(
         self, action: Literal["rotate", "revoke"], clusters: Sequence[str], *, note: str = ""
     ) -> dict[str, KeyRequest]:
         """Request new credentials for these clusters. Returns the requests by cluster."""

@@ -16,7 +16,7 @@ from dsf.errors import QueryError
 from dsf.fleet.api import ERRORS
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
-from dsf.process.valuecache import Shared
+from dsf.process.valuecache import ValueCache
 
 #: Maximum shards of a scrape.
 MAX_SHARDS: Final = 64
@@ -66,7 +66,7 @@ class Scraper:
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
-        self._texts: Shared[str, bytes] = Shared()
+        self._texts: ValueCache[str, bytes] = ValueCache()
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format of the `Accept` header, and the content type."""

@@ -157,7 +157,7 @@ def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
         except OSError as error:
             files = []
             if is_named:
-                _say(path, error.strerror or str(error))
+                _log_problem(path, error.strerror or str(error))
         for file in files:
             try:
                 # The stores repeat CAs, Debian's three times, and OpenSSL takes a millisecond for each.
@@ -169,7 +169,7 @@ def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
                     raise ValueError("it has no certificate in PEM")
             except (ValueError, OSError) as error:
                 if is_named:
-                    _say(file, str(error))
+                    _log_problem(file, str(error))
     return ssl_context
 
 
@@ -178,7 +178,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
-def _say(path: Path, problem: str) -> None:
+def _log_problem(path: Path, problem: str) -> None:
     if (path, problem) not in _logged:
         _logged.add((path, problem))
         log.error("trusted CA cannot be used", file=str(path), error=problem)

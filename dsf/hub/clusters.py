@@ -71,7 +71,7 @@ class DepartedClusters:
     credentials: AgentCredentials
     departures: Departures
 
-    def __call__(self, cluster: str, plan: FleetPlan) -> float | None:
+    def reconcile(self, cluster: str, plan: FleetPlan) -> float | None:
         """Stop what runs on the cluster. Returns the seconds until all of it is removed; None if it is already.
 
         Raises BackendError and redis.RedisError.
@@ -119,7 +119,7 @@ class DepartedClusters:
         self.registrar.put_entries(cluster, stopped)
         what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
         until = datetime.fromtimestamp(hubclock.now() + grace_seconds, UTC)
-        self.registrar.notices.tell_cluster(
+        self.registrar.notices.write_cluster(
             ClusterNotice(
                 name=cluster,
                 problem=f"{what}, so nothing runs there; its scores, history and credentials are kept until "
@@ -174,7 +174,7 @@ class ClusterReconciler:
         # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
 
-    def __call__(self, key: ObjectKey) -> float | None:
+    def reconcile(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
         plan = self._desired.plan
         problem, is_refused = "", False
@@ -291,7 +291,7 @@ class ClusterReconciler:
         # After the ManifestWork for the same reason.
         wait = self._hold(cluster, entries, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, entries)
-        self._registrar.notices.tell_cluster(plan.notice(cluster))
+        self._registrar.notices.write_cluster(plan.notice(cluster))
         waits = [seconds for seconds in (wait, look) if seconds is not None]
         return min(waits, default=None)
 
@@ -313,7 +313,7 @@ class ClusterReconciler:
     def _leave(self, cluster: str, plan: FleetPlan) -> float | None:
         self._held.pop(cluster, None)
         self._note_delivery(cluster, None)
-        return self._departed(cluster, plan)
+        return self._departed.reconcile(cluster, plan)
 
     def _hold(self, cluster: str, entries: dict[str, Entry], *, has_arrived: bool) -> float | None:
         """Take entries out of `entries` that would start before delivery to the agent; returns the seconds until they

@@ -59,7 +59,7 @@ class AgentCredentials:
         # Last seen by `have_changed`.
         self._seen: object = None
         # Seconds between two checks of a rotation in progress.
-        self._look = min(max(OVERLAP / 10, 0.5), 10.0)
+        self._check_interval = min(max(OVERLAP / 10, 0.5), 10.0)
         # Guards `_ids`, `_gone` and the users in Redis: they change together.
         self._lock = threading.Lock()
         # Cluster -> ids in force in Redis.
@@ -100,7 +100,7 @@ class AgentCredentials:
             self._deliver(cluster, ids)
         if request is not None and request.key_id < ids.current:
             self._keys.done(cluster, request)
-        return self._look if ids.previous is not None else None
+        return self._check_interval if ids.previous is not None else None
 
     def keep(self, cluster: str, *, deliver: bool) -> None:
         """The cluster is gone for a moment: its credentials stay as they are, but for a revocation, which counts now.

@@ -406,7 +406,7 @@ class DesiredState:
             # refuses unknown fields as typos before this.
             if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown = known(manifest, model)
-            self._tell_ignored(key, unknown)
+            self._report_ignored_fields(key, unknown)
             return stored_manifest, read(manifest, model), ""
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
@@ -433,7 +433,7 @@ class DesiredState:
             )
         self._hosted = clusters
 
-    def _tell_ignored(self, key: ObjectKey, fields: list[str]) -> None:
+    def _report_ignored_fields(self, key: ObjectKey, fields: list[str]) -> None:
         """Log ignored fields once: each status change gives the object a new version."""
         verb = "it is" if len(fields) == 1 else "they are"
         text = f"this hub does not know {', '.join(fields)}; {verb} ignored" if fields else ""

@@ -20,7 +20,7 @@ from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
-from dsf.hub.notifications import ChangeTeller, NotificationListener
+from dsf.hub.notifications import ChangeNotifier, NotificationListener
 from dsf.hub.plan import Differences
 from dsf.hub.plannedscores import PlanOwners
 from dsf.hub.rediswatch import RedisWatch
@@ -53,7 +53,7 @@ class Hub:
         addresses.allow_link_local(settings.allow_link_local)
         self._backend = backend
         self._outage = Outage("Redis")
-        self._resync = threading.Event()
+        self._resync_requested = threading.Event()
         self._client = connect(settings, name="dsf-hub")
         self._clock = HubClock(self._client, on_measured=ClockReports(self._client, settings).report)
         self._redis_watch = RedisWatch(self._client, settings, self._clock, self._outage, on_unusable)
@@ -64,7 +64,7 @@ class Hub:
             self._outage,
             on_changed=self._refresh_statuses,
             on_wake=self._on_wake,
-            on_back=self._resync.set,
+            on_back=self._resync_requested.set,
         )
         self._health = HealthMonitor(settings, self._outage, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._outage, self._health.health, self._on_new_plan)
@@ -76,7 +76,7 @@ class Hub:
         )
         self._registrar = Registrar(self._client, self._outage, self.writer.check)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
-        self._changes = ChangeTeller(self._client, backend, self._scorer_called, self._health.ask)
+        self._changes = ChangeNotifier(self._client, backend, self._scorer_called, self._health.ask)
         workers = _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
@@ -121,7 +121,7 @@ class Hub:
         self._thread.start()
         self.writer.start()
         self._has_begun = True
-        self._resync.set()
+        self._resync_requested.set()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
     def problem(self) -> str:
@@ -153,7 +153,7 @@ class Hub:
     def stop(self) -> None:
         """End all work in progress and release everything."""
         self._is_stopping = True
-        self._resync.set()
+        self._resync_requested.set()
         self._notifications.stop()
         self._health.stop()
         self._desired.controller.stop()
@@ -174,9 +174,13 @@ class Hub:
     def _make_reconcilers(self) -> dict[Kind, Reconcile]:
         backend, registrar, desired, clusters = self._backend, self._registrar, self._desired, self._deliveries
         return {
-            Kind.CLUSTER: clusters,
-            Kind.SCORER: ScorerReconciler(backend, registrar, desired, self._health, clusters, self._desired.changed),
-            Kind.CONFIG: ConfigReconciler(backend, registrar, desired, clusters, self.writer.check_everything),
+            Kind.CLUSTER: clusters.reconcile,
+            Kind.SCORER: ScorerReconciler(
+                backend, registrar, desired, self._health, clusters, self._desired.changed
+            ).reconcile,
+            Kind.CONFIG: ConfigReconciler(
+                backend, registrar, desired, clusters, self.writer.check_everything
+            ).reconcile,
         }
 
     def _master_secret(self) -> bytes:
@@ -242,7 +246,7 @@ class Hub:
         if self._outage.is_on or self._desired.plan.called(key.name) not in (scorer_key, None):
             return
         try:
-            self._registrar.notices.tell_read(config_read(key.name, target, result, request))
+            self._registrar.notices.write_read(config_read(key.name, target, result, request))
         except (redis.ConnectionError, redis.TimeoutError) as error:
             log.debug("that /config was read is not told", scorer=key.name, error=str(error))
         except redis.RedisError as error:
@@ -266,7 +270,7 @@ class Hub:
             self._clusters.queue.add(_cluster(cluster))
         # Before the first plan the objects meant are unknown.
         if self._desired.plan.scorers:
-            self._changes.tell()
+            self._changes.notify()
 
     def _scorer_called(self, name: str) -> ObjectKey | None:
         key = self._desired.plan.called(name)
@@ -282,24 +286,24 @@ class Hub:
         # A scorer's status counts its clusters: it waits for more changes, longer with more clusters.
         return 0.05 + 0.001 * len(self._desired.plan.clusters)
 
-    # --- looking at everything -----------------------------------------------------------------------------------
+    # --- full resync ---------------------------------------------------------------------------------------------
 
     def _resync_forever(self) -> None:
-        # Whether a look at everything failed: it may have enqueued nothing.
+        # True if a full resync failed, which may have enqueued nothing.
         is_owed = False
         for number in itertools.count(1):
             pause = self._settings.hub_resync * random.uniform(0.9, 1.1)  # noqa: S311
-            is_urgent = self._resync.wait(pause)
-            self._resync.clear()
+            is_urgent = self._resync_requested.wait(pause)
+            self._resync_requested.clear()
             if self._is_stopping:
                 return
             # Seconds over which a full resync is spread.
             spread = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
             is_full, is_owed = is_urgent or is_owed or number % 20 == 0, False
             try:
-                self._look_around(spread, is_full=is_full)
+                self._resync(spread, is_full=is_full)
             except (redis.ConnectionError, redis.TimeoutError) as error:
-                # Its end is another reason to look at everything.
+                # The end of the outage triggers another full resync.
                 self._outage.begin(error)
             except (DsfError, redis.RedisError) as error:
                 log.warning("resync failed, will be tried again", error=str(error))
@@ -308,7 +312,7 @@ class Hub:
                 log.exception("resync failed, will be tried again")
                 is_owed = is_full
 
-    def _look_around(self, spread: float, *, is_full: bool) -> None:
+    def _resync(self, spread: float, *, is_full: bool) -> None:
         """Enqueue the clusters that deviate from the desired state without an event; with `is_full` all objects."""
         plan = self._desired.update()
         clusters: set[str] = set()
@@ -336,7 +340,7 @@ class Hub:
             for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
                 # Something may have changed during this pass: each is reconciled once more by itself.
                 self._clusters.queue.add(_cluster(cluster))
-            self._changes.tell()
+            self._changes.notify()
         finally:
             clusters |= self._deliveries.unsettled()
             for key in object_keys:

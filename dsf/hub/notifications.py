@@ -65,7 +65,7 @@ class NotificationListener:
         while not self._stop.is_set():
             self._alive_at = time.monotonic()
             try:
-                names = self._take()
+                names = self._receive()
                 if self._outage.end():
                     self._on_back()
                 if names:
@@ -83,7 +83,7 @@ class NotificationListener:
                 log.exception("notifications cannot be passed on")
                 self._stop.wait(0.5)
 
-    def _take(self) -> set[str]:
+    def _receive(self) -> set[str]:
         # The set first: a notification may predate this process.
         names: set[str] = set()
         while batch := self._redis.spop(keys.HUB_CHANGED, 500):
@@ -103,7 +103,7 @@ REASONS: Final = {
 }
 
 
-class ChangeTeller:
+class ChangeNotifier:
     """Passes users' actions on: to the API server as Events of a DynamicScorer, which the users have no right to
     create; and to the health checks, requests to read a /config now.
 
@@ -124,7 +124,7 @@ class ChangeTeller:
         self._on_sync = on_sync
         self._lock = threading.Lock()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Create Events for new actions. Raises redis.RedisError."""
         with self._lock:
             # Kubernetes keeps an Event for an hour: older actions are skipped.
@@ -134,11 +134,11 @@ class ChangeTeller:
             while batch := after(self._redis, last):
                 for _, change in batch:
                     if change is not None:
-                        self._tell(change)
+                        self._notify(change)
                 last = batch[-1][0]
                 at_once(self._redis, ("SET", keys.CHANGES_TOLD, last))
 
-    def _tell(self, change: Change) -> None:
+    def _notify(self, change: Change) -> None:
         key = self._scorer_called(change.scorer)
         if key is not None and change.action is Action.SYNC:
             self._on_sync(key, change.id)

@@ -60,7 +60,7 @@ class RedisWatch:
         """
         self._owner = owner_of(self._settings, secret)
         try:
-            self._look_at_server()
+            self._check_server()
         except redis.RedisError as error:
             log.info("redis is looked at when it can be reached", error=str(error))
         self._thread.start()
@@ -84,7 +84,7 @@ class RedisWatch:
             return 1.0
         if time.monotonic() >= self._server_due:
             try:
-                self._look_at_server()
+                self._check_server()
             except SettingsError as error:
                 self._on_unusable(error)
                 return _INTERVAL
@@ -94,7 +94,7 @@ class RedisWatch:
         server.write_problems(self._redis, problems)
         return _INTERVAL
 
-    def _look_at_server(self) -> None:
+    def _check_server(self) -> None:
         assert self._owner is not None
         try:
             info: dict[str, Any] = self._redis.info()

@@ -115,9 +115,9 @@ class Registrar:
             by_cluster: dict[str, dict[str, Entry]] = {}
             for entry in filter(None, self._parsed.values()):
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
-            return self._take(by_cluster)
+            return self._cache_entries(by_cluster)
 
-    def _take(self, by_cluster: dict[str, dict[str, Entry]]) -> set[str]:
+    def _cache_entries(self, by_cluster: dict[str, dict[str, Entry]]) -> set[str]:
         with self._lock:
             for cluster in self._touched:
                 # Changed while reading: the cache is newer.

@@ -104,7 +104,7 @@ class ScorerReconciler:
     #: Gets the scorers that need a newer plan.
     on_change: Callable[[ObjectKey], None]
 
-    def __call__(self, key: ObjectKey) -> float | None:
+    def reconcile(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; the status is written even if Redis is unreachable.
 
         Other errors also go into the status.
@@ -114,10 +114,10 @@ class ScorerReconciler:
         except (DsfError, redis.RedisError):
             raise
         except Exception as error:
-            self._tell(key, error)
+            self._report_error(key, error)
             raise
 
-    def _tell(self, key: ObjectKey, error: Exception) -> None:
+    def _report_error(self, key: ObjectKey, error: Exception) -> None:
         """Report an internal error in the status of this scorer."""
         scorer = self.desired.scorer(key)
         if scorer is not None:
@@ -132,7 +132,7 @@ class ScorerReconciler:
             plan = self.desired.plan
             self.registrar.sync_scorers(plan)
             self.registrar.notices.keep(plan.scorer_names())
-            self._tell_absent(key)
+            self._write_absent_status(key)
             return None
         if not self.desired.counts(key.namespace):
             # The hub does not even request its /config: unauthorised users could make the hub send requests.
@@ -180,12 +180,12 @@ class ScorerReconciler:
         if unreachable is not None:
             raise unreachable
         if plan.called(key.name) == scorer.key:
-            self.registrar.notices.tell_scorer(_notice(key, status))
+            self.registrar.notices.write_scorer(_notice(key, status))
         # The end of a pause updates registry and status; beat knows the time itself.
         ends = [at for at in (scorer_plan.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - hubclock.now()) + 0.05 if ends else None
 
-    def _tell_absent(self, key: ObjectKey) -> None:
+    def _write_absent_status(self, key: ObjectKey) -> None:
         """Report in the status why an existing scorer is not in the plan: it is unreadable, or being deleted."""
         mistake, manifest = self.desired.mistake(key), self.backend.get(*key)
         if manifest is None or not self.desired.counts(key.namespace):
@@ -207,7 +207,7 @@ class ScorerReconciler:
             return
         write_status(self.backend, key, previous_conditions, status)
         if self.desired.plan.called(key.name) in (None, f"{key.namespace}/{key.name}"):
-            self.registrar.notices.tell_scorer(_notice(key, status))
+            self.registrar.notices.write_scorer(_notice(key, status))
 
     def _access(self, scorer: DynamicScorer) -> Access:
         """The hub's access to its scoring API: without Secrets, but maybe through a proxy."""
@@ -272,7 +272,7 @@ class ConfigReconciler:
     #: its own on again.
     freed: set[str] = field(default_factory=set)
 
-    def __call__(self, key: ObjectKey) -> float | None:
+    def reconcile(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
         if key == self.desired.config_key and self.desired.has_no_config:
             self.on_no_config()

@@ -53,7 +53,7 @@ def of_kubeconfig(configuration: client.Configuration, kubeconfig: Path, context
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise SettingsError(f"{where} is no kubeconfig ({type(error).__name__})") from None
     if token_file is not None:
-        _follow(configuration, token_file)
+        _reload_token_on_change(configuration, token_file)
 
 
 def load(file: Path) -> tuple[client.Configuration, Certificates]:
@@ -116,7 +116,7 @@ def _entries(
     return entries
 
 
-def _follow(configuration: client.Configuration, file: Path) -> None:
+def _reload_token_on_change(configuration: client.Configuration, file: Path) -> None:
     """Read the token for each request, as client-go does each minute: without spaces around it, and the last one while
     there is none."""
 

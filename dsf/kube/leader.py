@@ -138,7 +138,7 @@ class LeaderElector:
             except Exception as error:  # noqa: BLE001
                 # A Lease with unexpected content must not end campaigning either.
                 holds = None
-                self._say(str(error) if isinstance(error, BackendError) else f"{type(error).__name__}: {error}")
+                self._log_error(str(error) if isinstance(error, BackendError) else f"{type(error).__name__}: {error}")
             if holds:
                 self._hold(self._wrote)
             elif holds is False:
@@ -146,7 +146,7 @@ class LeaderElector:
                 pause = min(pause, self._until_lapse())
             self._stop.wait(pause)
 
-    def _say(self, error: str) -> None:
+    def _log_error(self, error: str) -> None:
         if error != self._logged:
             self._logged = error
             log.warning("cannot read or write the lease", lease=LEASE_NAME, error=error)

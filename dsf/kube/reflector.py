@@ -111,7 +111,7 @@ class Reflector:
             try:
                 if self._version is None:
                     self._version = self._list()
-                self._follow(self._version)
+                self._watch_from(self._version)
             except ExpiredError as error:
                 log.info("listing again", resource=str(self.resource), why=str(error))
                 self._version = None
@@ -196,27 +196,27 @@ class Reflector:
             log.warning("the API server went back in time", resource=str(self.resource), version=version)
             self._highest = 0
         before = self.store.replace(objects_by_key, is_restored=is_restored)
-        self._see(version)
+        self._set_version(version)
         for key in (*objects_by_key, *(before.keys() - objects_by_key.keys())):
             old, new = before.get(key), objects_by_key.get(key)
             if old is None or new is None or version_of(old) != version_of(new):
-                self._tell(key, old, new)
+                self._notify(key, old, new)
         self.synced.set()
         return version
 
-    def _tell(self, key: Key, old: Object | None, new: Object | None) -> None:
+    def _notify(self, key: Key, old: Object | None, new: Object | None) -> None:
         try:
             self._handler(key, old, new)
         except Exception:
             # An object must not keep all others from being watched.
             log.exception("a change cannot be handled", resource=str(self.resource), object="/".join(key))
 
-    def _see(self, version: str) -> None:
+    def _set_version(self, version: str) -> None:
         """Record a version that the server sent."""
         if version.isdecimal():
             self._highest = max(self._highest, int(version))
 
-    def _follow(self, version: str) -> None:
+    def _watch_from(self, version: str) -> None:
         """Watch from `version` on until the server ends the watch or an error occurs."""
         query = dict(
             self._query,
@@ -238,7 +238,7 @@ class Reflector:
             # Closed here, not by garbage collection: a stored error keeps its connection open.
             with contextlib.closing(iter(watch)) as events:
                 for event in events:
-                    self._take(event["type"], event["object"])
+                    self._apply_event(event["type"], event["object"])
                     self._delivered = True
                     if self._stop.is_set():
                         break
@@ -247,7 +247,7 @@ class Reflector:
                 self._watch = None
             watch.close()
 
-    def _take(self, kind: str, obj: Object) -> None:
+    def _apply_event(self, kind: str, obj: Object) -> None:
         if kind == "ERROR":
             message = f"watch of {self.resource}: {obj.get('message', obj)}"
             if obj.get("code") == 410:
@@ -255,13 +255,13 @@ class Reflector:
             retry_after = (obj.get("details") or {}).get("retryAfterSeconds")
             raise ApiServerError(message, int(obj.get("code") or 500), retry_after)
         version = version_of(obj)
-        self._see(version)
+        self._set_version(version)
         if kind in ("ADDED", "MODIFIED"):
             obj = self._transform(obj)
-            self._tell(key_of(obj), self.store.put(obj), obj)
+            self._notify(key_of(obj), self.store.put(obj), obj)
         elif kind == "DELETED":
             key = key_of(obj)
-            self._tell(key, self.store.remove(key) or obj, None)
+            self._notify(key, self.store.remove(key) or obj, None)
         # Only now: an event that could not be read needs a new list.
         self._version = version
 

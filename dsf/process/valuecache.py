@@ -17,7 +17,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class _Made(Generic[_Value]):
+class _Entry(Generic[_Value]):
     """A value that is being made or was made, and until when it counts (monotonic)."""
 
     def __init__(self, turn: threading.Lock) -> None:
@@ -28,8 +28,8 @@ class _Made(Generic[_Value]):
         self.is_begun = False
 
 
-class Shared(Generic[_Key, _Value]):
-    """Values by key, the `most` that were asked for last, each for some seconds. Thread-safe.
+class ValueCache(Generic[_Key, _Value]):
+    """Values by key, the `max_entries` most recently used ones, each for some seconds. Thread-safe.
 
     Each is made once for all who ask meanwhile: they get the same value, or the same error. At most so many threads as
     there are `turns` make one or wait for one: each is one of the 40 that answer requests.
@@ -37,10 +37,10 @@ class Shared(Generic[_Key, _Value]):
 
     def __init__(self, seconds: float = 0.0, max_entries: int = 100, turns: int = sys.maxsize) -> None:
         self._seconds = seconds
-        self._most = max_entries
+        self._max_entries = max_entries
         self._turns = threading.BoundedSemaphore(turns)
         self._lock = threading.Lock()
-        self._known: OrderedDict[_Key, _Made[_Value]] = OrderedDict()
+        self._entries: OrderedDict[_Key, _Entry[_Value]] = OrderedDict()
 
     def get(self, key: _Key, make: Callable[[], _Value], *, is_new: bool = False) -> _Value:
         """The value, made again if it is too old or has to be new. Raises what `make` raises.
@@ -48,26 +48,26 @@ class Shared(Generic[_Key, _Value]):
         Raises BackendError when too many threads are at it.
         """
         with self._lock:
-            entry = self._known.get(key)
+            entry = self._entries.get(key)
             # A value that no thread has begun to make is new, too.
             is_mine = entry is None or (is_new and entry.is_begun) or time.monotonic() >= entry.until
             if entry is None or is_mine:
-                entry = _Made(entry.turn if entry is not None else threading.Lock())
+                entry = _Entry(entry.turn if entry is not None else threading.Lock())
             elif entry.value.done():
-                self._known.move_to_end(key)
+                self._entries.move_to_end(key)
                 return entry.value.result()
             if not self._turns.acquire(blocking=False):
                 raise BackendError("the hub's API server is asked too much at a time")
-            self._known[key] = entry
-            self._known.move_to_end(key)
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
         try:
             return self._make(key, entry, make) if is_mine else entry.value.result()
         finally:
             self._turns.release()
 
-    def _make(self, key: _Key, mine: _Made[_Value], make: Callable[[], _Value]) -> _Value:
+    def _make(self, key: _Key, mine: _Entry[_Value], make: Callable[[], _Value]) -> _Value:
         began = time.thread_time()
         try:
             with mine.turn:
@@ -85,7 +85,7 @@ class Shared(Generic[_Key, _Value]):
         mine.value.set_result(value)
         return value
 
-    def _forget(self, key: _Key, mine: _Made[_Value]) -> None:
+    def _forget(self, key: _Key, mine: _Entry[_Value]) -> None:
         with self._lock:
-            if self._known.get(key) is mine:
-                del self._known[key]
+            if self._entries.get(key) is mine:
+                del self._entries[key]

@@ -236,7 +236,7 @@ class Ingest:
                 news[item.cluster] = item.versions, newest
         if not news:
             return
-        self._agents.note_all(
+        self._agents.write_all(
             {
                 name: (AgentRecord(schema_version=schema, version=version), key_id)
                 for name, ((schema, version), key_id) in news.items()

@@ -126,7 +126,7 @@ class Batch:
         #: Numbers of those that are finished: in the books, or refused for good.
         self.finished: list[int] = []
 
-    def take_in(self) -> str:
+    def ingest_mailboxes(self) -> str:
         """Ingest all; returns how many there were of each outcome.
 
         Never fails because of what a result says. Raises redis.RedisError if Redis refuses some of them for now.
@@ -176,7 +176,7 @@ def ingest(batch: Batch) -> str:
     """
     if not isinstance(batch, Batch):
         raise TypeError("results are read from the clusters' mailboxes; no message can bring one")
-    return batch.take_in()
+    return batch.ingest_mailboxes()
 
 
 class Intake:
@@ -219,13 +219,13 @@ class Intake:
                 cluster=cluster_of(slot),
             )
         if waiting.slots:
-            self._take_in(waiting)
+            self._ingest_batch(waiting)
         self._mark.set()
         if waiting.is_more:
             return 0.0
         return PAUSE if len(waiting.slots) > 1 else min(PAUSE, _TIMES_THE_LOOK * look)
 
-    def _take_in(self, waiting: Waiting) -> None:
+    def _ingest_batch(self, waiting: Waiting) -> None:
         batch = Batch(waiting, self._ingest)
         task_result = self._task.apply((batch,))
         finished = set(batch.finished)

@@ -55,11 +55,11 @@ class ResultsService:
         self._clients: list[redis.Redis] = [client, mail]
         guard, reports = ResultsGuard(client), ClockReports(client, config)
 
-        def look_at(clock: HubClock) -> None:
+        def check_clock(clock: HubClock) -> None:
             guard.check(clock.now())
             reports.report(clock)
 
-        self._clock = clock = HubClock(client, on_measured=look_at)
+        self._clock = clock = HubClock(client, on_measured=check_clock)
         ingest = Ingest(client, config, clock=clock.now, own_offset=clock.offset)
         intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
         work = {

@@ -278,7 +278,7 @@ class ScoreWriter:
             self._plan_all()
         self._now = now
         self._adopt(owners)
-        changes = self._writes.take_changes()
+        changes = self._writes.pop_changes()
         with self._lock:
             for pair, number in changes.items():
                 self._changes[pair] += number
@@ -435,7 +435,7 @@ class ScoreWriter:
                 state = self._backend.score(cluster, target.name)
             else:
                 counts["unchanged"] += 1
-            look = self._next_look(cluster, target.name, state)
+            look = self._next_check(cluster, target.name, state)
         elif target is UNKNOWN:
             look = min((state.valid_until for _, state in self._objects(pair)), default=None)
         # Only the newest is written, or needs no write.
@@ -554,7 +554,7 @@ class ScoreWriter:
         written_at = last_write.at if last_write is not None else min(state.written_at, self._clock())
         return written_at + (state.valid_until - written_at) * RENEW_AFTER
 
-    def _next_look(self, cluster: str, name: str, state: ScoreState | None) -> float:
+    def _next_check(self, cluster: str, name: str, state: ScoreState | None) -> float:
         """When it is to be renewed; then at half of each remainder; at the latest at expiry."""
         now = self._clock()
         if state is None:
@@ -631,7 +631,7 @@ class ScoreWriter:
         with self._lock:
             counts, news = Counter(self._counts), dict(self._news)
         if news:
-            self._writes.note_unwritten(news)
+            self._writes.record_unwritten(news)
         self._writes.record_turn(counts)
         with self._lock:
             self._counts -= counts

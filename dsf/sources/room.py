@@ -44,7 +44,7 @@ class MemoryBudget:
             self._taken += size
             return True
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Give back what was taken."""
         with self._lock:
             self._taken -= size
@@ -87,7 +87,7 @@ class Room:
         with self._lock:
             reserved_bytes, self._taken = self._taken, 0
         if self._budget is not None:
-            self._budget.give_back(reserved_bytes)
+            self._budget.release(reserved_bytes)
 
 
 class Spool:

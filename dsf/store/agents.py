@@ -53,7 +53,7 @@ class Agents:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
-    def note_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
+    def write_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
         """Store agents' versions, and the newest key ids that they signed with, in one round trip."""
         texts = {name: record.model_dump_json() for name, (record, _) in records.items()}
         at_once(

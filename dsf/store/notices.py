@@ -103,15 +103,15 @@ class Notices:
         # once.
         self._told: dict[tuple[str, str], str] = {}
 
-    def tell_scorer(self, notice: ScorerNotice) -> None:
+    def write_scorer(self, notice: ScorerNotice) -> None:
         """Write a DynamicScorer's notice."""
-        self._tell(keys.SCORER_NOTICES, notice)
+        self._write(keys.SCORER_NOTICES, notice)
 
-    def tell_cluster(self, notice: ClusterNotice) -> None:
+    def write_cluster(self, notice: ClusterNotice) -> None:
         """Write a cluster's notice."""
-        self._tell(keys.CLUSTER_NOTICES, notice)
+        self._write(keys.CLUSTER_NOTICES, notice)
 
-    def tell_read(self, read: ConfigRead) -> None:
+    def write_read(self, read: ConfigRead) -> None:
         """Write a scorer's newest check of /config; one that failed keeps the time of the last good one."""
         if read.problem not in ("", NOT_READ) and (before := self.read(read.name)) is not None:
             read = read.model_copy(update={"at": before.at})
@@ -128,7 +128,7 @@ class Notices:
 
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
-        self._untell(keys.CLUSTER_NOTICES, {name})
+        self._remove(keys.CLUSTER_NOTICES, {name})
         self._redis.hdel(keys.CLUSTER_NOTICES, name)
 
     def forget_told(self) -> None:
@@ -146,7 +146,7 @@ class Notices:
     def _keep(self, key: str, names: Collection[str]) -> set[str]:
         stored_names = {str(name) for name in self._redis.hkeys(key)}
         removed_names, lost = stored_names.difference(names), set(names) - stored_names
-        self._untell(key, removed_names | lost)
+        self._remove(key, removed_names | lost)
         if removed_names:
             self._redis.hdel(key, *removed_names)
         return lost
@@ -167,7 +167,7 @@ class Notices:
         """One of them."""
         return parsed(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
 
-    def _tell(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
+    def _write(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
         place, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
         with self._lock:
             if self._told.get(place) == text:
@@ -176,10 +176,10 @@ class Notices:
         try:
             at_once(self._redis, ("HSET", *place, text))
         except BaseException:
-            self._untell(key, {notice.name})
+            self._remove(key, {notice.name})
             raise
 
-    def _untell(self, key: str, names: Collection[str]) -> None:
+    def _remove(self, key: str, names: Collection[str]) -> None:
         with self._lock:
             for name in names:
                 self._told.pop((key, name), None)

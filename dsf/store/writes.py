@@ -67,7 +67,7 @@ class Writes:
         # 0 would be forever.
         self._redis.blpop([keys.WRITES_WAKE], timeout=max(seconds, 0.01))
 
-    def take_changes(self) -> dict[tuple[str, str], int]:
+    def pop_changes(self) -> dict[tuple[str, str], int]:
         """Number of changes of each pair's score since the last call; they are forgotten in Redis."""
         fields, _ = at_once(self._redis, ("HGETALL", keys.WRITES), ("DEL", keys.WRITES))
         counts = dict(zip(fields[::2], fields[1::2], strict=True))
@@ -106,7 +106,7 @@ class Writes:
         """(cluster, scorer) of every pair whose score is recorded as not written."""
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.UNWRITTEN)]
 
-    def note_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
+    def record_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
         """Record why scores are not written, or None where that is over, and notify readers of these pairs."""
         for batch in batched(causes.items(), _CHUNK):
             arguments: list[str] = []

@@ -13,7 +13,7 @@ from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
 from dsf.web.pagedata import Reading
 from dsf.web.pages import Query, Sources
-from dsf.web.search import labelled
+from dsf.web.search import clusters_with_labels
 
 #: Most rows of a page, of some 45 elements each.
 _ROWS: Final = 90
@@ -31,7 +31,7 @@ class LabelGroup:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ClusterSelection:
     """The selected clusters; `clusters` is None for all of them."""
 
     set: str = ""
@@ -47,7 +47,7 @@ class Chosen:
         return {name: text for name, text in (("set", self.set), ("label", self.label)) if text}
 
 
-def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
+def select_clusters(reading: Reading, query: Mapping[str, str]) -> ClusterSelection:
     """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
     labels = reading.model.labels()
     frequent_labels = [
@@ -58,15 +58,15 @@ def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     ]
     texts = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
     search_query = search.parse(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
-    return Chosen(
+    return ClusterSelection(
         **texts,
-        clusters=labelled(labels, search_query, reading.cluster_names()) if search_query else None,
+        clusters=clusters_with_labels(labels, search_query, reading.cluster_names()) if search_query else None,
         sets=[value for key, value in frequent_labels if key == CLUSTER_SET][:_CHOICES],
         labels=[f"{key}={value}" for key, value in frequent_labels if key != CLUSTER_SET][:_CHOICES],
     )
 
 
-def divided(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+def group_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the page; `by` of the query is the label, by default that of the ClusterSet."""
     reading = sources.reading
     labels, states = reading.model.labels(), reading.model.cluster_states()

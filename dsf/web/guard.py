@@ -96,7 +96,7 @@ class Guard:
         host = headers.get("host", "")
         if trusted:
             host = _last(headers, "x-forwarded-host") or host
-            self._believe(scope, headers)
+            self._apply_forwarded_headers(scope, headers)
         scope["dsf.host"] = host
 
         async def answer(message: Message) -> None:
@@ -112,13 +112,13 @@ class Guard:
         path = scope["path"]
         if root and (path == root or path.startswith(root + "/")):
             scope["path"] = path[len(root) :] or "/"
-        if not self._knows(host, scope["path"]):
+        if not self._is_known_host(host, scope["path"]):
             text = f"this server does not answer to the name {host!r}; DSF_HOST_NAMES lists its names\n"
             await PlainTextResponse(text, status_code=421)(scope, receive, answer)
             return
         await self._app(scope, receive, answer)
 
-    def _believe(self, scope: Scope, headers: Headers) -> None:
+    def _apply_forwarded_headers(self, scope: Scope, headers: Headers) -> None:
         scheme = _last(headers, "x-forwarded-proto")
         if scheme in ("http", "https"):
             scope["scheme"] = scheme
@@ -131,7 +131,7 @@ class Guard:
         if prefix and is_prefix(prefix):
             scope["dsf.root"] = prefix
 
-    def _knows(self, host: str, path: str) -> bool:
+    def _is_known_host(self, host: str, path: str) -> bool:
         name = host_name(host)
         if path in PROBES or (path == METRICS and may_scrape(name)):
             return True

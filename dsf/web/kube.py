@@ -13,7 +13,7 @@ from dsf.kube.resources import DYNAMIC_SCORERS
 from dsf.kube.reviews import Reviews, require_token
 from dsf.kube.session import Session
 from dsf.process.turns import ClientTurns, client_of
-from dsf.process.valuecache import Shared
+from dsf.process.valuecache import ValueCache
 from dsf.web.access import PageUser, Right
 from dsf.web.objects import ScorerReader, parsed
 
@@ -31,10 +31,10 @@ class KubeAccess:
         """DynamicScorers are in `namespace`."""
         self._reviews = Reviews(session)
         self._namespace = namespace
-        self._holders: Shared[str, PageUser] = Shared(10.0, 2000, turns=30)
+        self._holders: ValueCache[str, PageUser] = ValueCache(10.0, 2000, turns=30)
         # Wrong tokens of one client take turns from no others.
         self._turns = ClientTurns(turns=8, share=4, present=20, seconds=1.0)
-        self._rights: Shared[tuple[PageUser, Right], bool] = Shared(10.0, 2000, turns=16)
+        self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(10.0, 2000, turns=16)
 
     def holder(self, token: str, client: str) -> PageUser:
         """The holder of a token that came from this address. Raises AccessError (401)."""
@@ -61,7 +61,7 @@ class KubeAccess:
 
 def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
     """DynamicScorers of the API server, kept for some seconds; none without the right to read them."""
-    scorer_cache: Shared[tuple[str, str], DynamicScorer | None] = Shared(3.0, 1000)
+    scorer_cache: ValueCache[tuple[str, str], DynamicScorer | None] = ValueCache(3.0, 1000)
     own_namespaces = tuple(dict.fromkeys(namespaces))
 
     def read(name: str, namespaces: Iterable[str]) -> DynamicScorer | None:

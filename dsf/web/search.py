@@ -98,12 +98,12 @@ def quoted(text: str) -> str:
 
 
 #: Most pairs that a search for items or runs reads: the rows in memory have neither.
-_LOOKED_INTO: Final = 1000
+_MAX_READ: Final = 1000
 
 
 @dataclass(frozen=True)
-class _Meaning:
-    """A resolved query: the pairs of `wanted` (None: none) with these items and runs."""
+class _Criteria:
+    """A resolved query: the pairs of `pair_filter` (None: none) with these items and runs."""
 
     pair_filter: PairFilter | None
     scorers: list[ScorerOverview]
@@ -113,7 +113,7 @@ class _Meaning:
 
 
 @dataclass(frozen=True)
-class _Looked(Rows):
+class _SearchedRows(Rows):
     """The first matching pairs and their number, the number of read pairs, and the total number of candidates."""
 
     read: int
@@ -123,27 +123,27 @@ class _Looked(Rows):
 def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the search page; see the module for the language of `q`."""
     reading, search_query = sources.reading, parse(query.get("q", ""))
-    meaning = _meaning(reading, search_query) if search_query else _Meaning(None, [], [], [], [])
+    criteria = _interpret(reading, search_query) if search_query else _Criteria(None, [], [], [], [])
     page = Rows([], 0, None)
-    if meaning.pair_filter is not None:
-        look = bool(meaning.items or meaning.runs)
+    if criteria.pair_filter is not None:
+        reads_pairs = bool(criteria.items or criteria.runs)
         page = (
-            _look(reading, meaning, meaning.pair_filter)
-            if look
-            else reading.page(meaning.pair_filter, query.get("cursor"))
+            _search_rows(reading, criteria, criteria.pair_filter)
+            if reads_pairs
+            else reading.page(criteria.pair_filter, query.get("cursor"))
         )
     return {
         "title": f"Search: {search_query.text}" if search_query.text else "Search",
         "asked": search_query,
         "fields": FIELDS,
-        "scorers": meaning.scorers[:200],
-        "clusters": meaning.clusters[:50],
+        "scorers": criteria.scorers[:200],
+        "clusters": criteria.clusters[:50],
         "page": page,
-        "looked": page if isinstance(page, _Looked) else None,
+        "looked": page if isinstance(page, _SearchedRows) else None,
     }
 
 
-def _meaning(reading: Reading, search_query: SearchQuery) -> _Meaning:
+def _interpret(reading: Reading, search_query: SearchQuery) -> _Criteria:
     """A word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
     fleet = reading.model.summary()
     by_label = bool(search_query.of("set") or search_query.of("label"))
@@ -151,7 +151,9 @@ def _meaning(reading: Reading, search_query: SearchQuery) -> _Meaning:
     scorers = [scorer for scorer in fleet.scorers if search_query.allows("scorer", scorer.name)]
     clusters = [name for name in names if search_query.allows("cluster", name)]
     if by_label:
-        clusters = labelled(reading.model.labels(), search_query, clusters if names else reading.cluster_names())
+        clusters = clusters_with_labels(
+            reading.model.labels(), search_query, clusters if names else reading.cluster_names()
+        )
     states = [name for name in STATES if search_query.allows("state", name)]
     reasons, stages = list(search_query.of("reason")), list(search_query.of("stage"))
     items, runs = list(search_query.of("item")), list(search_query.of("run"))
@@ -186,40 +188,42 @@ def _meaning(reading: Reading, search_query: SearchQuery) -> _Meaning:
             if stages or reasons
             else None,
         )
-    return _Meaning(pair_filter, shown_scorers, shown_clusters, items, runs)
+    return _Criteria(pair_filter, shown_scorers, shown_clusters, items, runs)
 
 
-def _look(reading: Reading, meaning: _Meaning, pair_filter: PairFilter) -> _Looked:
+def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter) -> _SearchedRows:
     """Read pairs, worst first; for a run id, first those that were due at its time."""
-    for run in filter(is_run_id, meaning.runs):
+    for run in filter(is_run_id, criteria.runs):
         rows = reading.of_run(run, pair_filter)
         if rows:
-            matching_rows = _fitting(reading, meaning, rows)
-            return _Looked(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=len(rows), of=len(rows))
+            matching_rows = _matching_rows(reading, criteria, rows)
+            return _SearchedRows(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=len(rows), of=len(rows))
     first: list[TableRow] = []
     number, read, cursor = 0, 0, None
     while True:
         page = reading.page(pair_filter, cursor, limit=MAX_ROWS)
-        matching_rows = _fitting(reading, meaning, page.rows)
+        matching_rows = _matching_rows(reading, criteria, page.rows)
         first += matching_rows[: PAGE_ROWS - len(first)]
         number, read, cursor = number + len(matching_rows), read + len(page.rows), page.cursor
-        if cursor is None or read >= _LOOKED_INTO:
+        if cursor is None or read >= _MAX_READ:
             # Pairs may be removed meanwhile.
-            return _Looked(first, number, None, read, of=max(read, page.total))
+            return _SearchedRows(first, number, None, read, of=max(read, page.total))
 
 
-def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[TableRow]:
+def _matching_rows(reading: Reading, criteria: _Criteria, rows: list[TableRow]) -> list[TableRow]:
     """The rows with such an item, and such a run among their last cycles."""
 
     def has(names: Iterable[str], patterns: list[str]) -> bool:
         return not patterns or any(fits_all(name, patterns) for name in names)
 
-    rows = [row for row in rows if has((name for name, _ in row.score.items) if row.score else (), meaning.items)]
-    runs = reading.runs(rows) if meaning.runs else [[] for _ in rows]
-    return [row for row, pair_runs in zip(rows, runs, strict=True) if has(pair_runs, meaning.runs)]
+    rows = [row for row in rows if has((name for name, _ in row.score.items) if row.score else (), criteria.items)]
+    runs = reading.runs(rows) if criteria.runs else [[] for _ in rows]
+    return [row for row, pair_runs in zip(rows, runs, strict=True) if has(pair_runs, criteria.runs)]
 
 
-def labelled(labels: Mapping[str, Mapping[str, str]], search_query: SearchQuery, clusters: Iterable[str]) -> list[str]:
+def clusters_with_labels(
+    labels: Mapping[str, Mapping[str, str]], search_query: SearchQuery, clusters: Iterable[str]
+) -> list[str]:
     """The clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
     none: dict[str, str] = {}
 

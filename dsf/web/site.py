@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
-from dsf.process.valuecache import Shared
+from dsf.process.valuecache import ValueCache
 from dsf.web.access import ACT, LOOK, PageUser, Right, UserAccess
 from dsf.web.actions import all_acts
 from dsf.web.pages import ALLOWED, PageView, Sources
@@ -44,7 +44,7 @@ class Site:
         self.access = access
         self.sessions = Sessions(sources.reading.redis)
         # Less than the time between two polls of one viewer; a page has up to 400 kB.
-        self._parts: Shared[str, _Part] = Shared(seconds=2.0, max_entries=50)
+        self._parts: ValueCache[str, _Part] = ValueCache(seconds=2.0, max_entries=50)
         self.version = metadata.version("dynamic-scoring-framework")
 
     def caller(self, request: Request) -> PageUser | None:

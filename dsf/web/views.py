@@ -19,7 +19,7 @@ from dsf.fleet.views import ClusterPage, ConditionView, FleetOverview, SettingVi
 from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
 from dsf.web.actions import outcome
-from dsf.web.clustergroups import Chosen, chosen, divided
+from dsf.web.clustergroups import ClusterSelection, group_page, select_clusters
 from dsf.web.objects import settings_of, shown_config
 from dsf.web.pagedata import PAGE_ROWS, Rows, TableRow
 from dsf.web.pages import PageView, Query, Sources
@@ -47,7 +47,11 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     context |= {"more_groups": max(0, len(groups) - _LISTED), "max_scorers": _SCORERS, "page": None, "lines": []}
     scorers = sorted(scorer.name for scorer in fleet.scorers if scorer.pairs)
     # A large fleet has a separate page for that, and reading its labels takes a while.
-    only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else Chosen()
+    only = (
+        select_clusters(reading, query)
+        if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query)
+        else ClusterSelection()
+    )
     clusters = fleet.clusters if only.clusters is None else len(only.clusters)
     context["only"] = only
     # A small fleet is listed with its values.
@@ -73,7 +77,7 @@ def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
         return read(None)
 
 
-def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) -> int:
+def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: ClusterSelection) -> int:
     """Most clusters in the matrix for a page of less than 5,000 elements.
 
     0 or less: no room.
@@ -211,5 +215,5 @@ VIEWS: Final = (
     PageView("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),
     PageView("/find", "find.html", find, knows=("cursor", "q")),
     PageView("/outcomes/{ident}", "outcome.html", outcome),
-    PageView("/parts", "parts.html", divided, knows=("cursor", "by")),
+    PageView("/parts", "parts.html", group_page, knows=("cursor", "by")),
 )

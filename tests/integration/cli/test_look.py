@@ -154,7 +154,7 @@ def test_status_shows_notices_and_manifest_problems_of_the_hub(
     condition = ConditionNotice(
         type="ConfigSynced", status="False", reason="MissingField", message="no interval", since=1.0
     )
-    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
+    Notices(fleet.redis).write_scorer(ScorerNotice(name="broken", conditions=(condition,)))
     monkeypatch.setenv("DSF_MANIFESTS", str(tmp_path))
     result = dsf("status")
     assert result.exit_code == 1

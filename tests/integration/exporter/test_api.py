@@ -143,7 +143,7 @@ def test_scorers_are_paged_with_and_without_a_model(client: Client, exporter: Ap
             fleet.registry.put_scorer(ScorerRecord(name=name, score_name=name, interval=10, validity=300))
     for number in range(3):
         condition = ConditionNotice(type="Healthy", status="False", reason="Unreachable", since=1.0)
-        Notices(fleet.redis).tell_scorer(ScorerNotice(name=f"unready-{number}", conditions=(condition,)))
+        Notices(fleet.redis).write_scorer(ScorerNotice(name=f"unready-{number}", conditions=(condition,)))
     summary = client.summary()
     assert (len(summary.scorers), summary.scorers_total, summary.states.total) == (200, 205, 12)
     # The worst is first.
@@ -224,13 +224,13 @@ def test_status_output_is_the_same_with_the_api(
     condition = ConditionNotice(
         type="Resolved", status="False", reason="MissingInterval", message="no interval", since=fleet.now
     )
-    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", namespace="n", conditions=[condition]))
+    Notices(fleet.redis).write_scorer(ScorerNotice(name="broken", namespace="n", conditions=[condition]))
     for arguments in ((), ("broken",)):
         result = status(*arguments)
         assert result.exit_code == 1
         assert "broken: Resolved=False (MissingInterval): no interval" in result.stdout
     assert status(SAMPLE).exit_code == 0
-    Notices(fleet.redis).tell_scorer(ScorerNotice(name=SAMPLE, namespace="n", conditions=[condition]))
+    Notices(fleet.redis).write_scorer(ScorerNotice(name=SAMPLE, namespace="n", conditions=[condition]))
     assert status(SAMPLE).exit_code == 1
     assert f"{SAMPLE}: Resolved=False" in status().stdout
     unknown = status("nobody")
@@ -274,7 +274,7 @@ def test_etag_changes_with_fields_that_resemble_an_age(exporter: ApiProcess, fle
     for name in ("overdue", "ageSeconds", "lagSeconds"):
         tags = set()
         for value in ("1", "2"):
-            Notices(fleet.redis).tell_cluster(ClusterNotice(name="edge5", labels={name: value}))
+            Notices(fleet.redis).write_cluster(ClusterNotice(name="edge5", labels={name: value}))
             tags.add(tag_of("/api/v1/clusters/edge5"))
         assert len(tags) == 2, name
 

@@ -73,14 +73,14 @@ def test_outdated_agent_is_named_in_the_status(running: World) -> None:
     name = "dynamic-scoring-config"
     running.until(lambda: running.config_condition(name, "Distributed")[0] == "True")
     assert running.config_condition(name, "AgentsSupported") == ("", "", "")
-    agents.note_all({"b": (AgentRecord(schema_version=-1, version="0.0.1"), 1)})
-    agents.note_all({"gone": (AgentRecord(schema_version=-1), 1)})
+    agents.write_all({"b": (AgentRecord(schema_version=-1, version="0.0.1"), 1)})
+    agents.write_all({"gone": (AgentRecord(schema_version=-1), 1)})
     running.until(lambda: running.config_condition(name, "AgentsSupported")[0] == "False")
     _, reason, message = running.config_condition(name, "AgentsSupported")
     assert reason == "AgentVersionNotSupported"
     assert message.startswith("b: its agent (0.0.1) speaks version -1 of the messages, the hub 0 to 2")
     assert "gone" not in message
     running.until(lambda: (name, "AgentVersionNotSupported", "Warning") in running.events())
-    agents.note_all({"b": (AgentRecord(version="0.1.0"), 1)})
+    agents.write_all({"b": (AgentRecord(version="0.1.0"), 1)})
     running.until(lambda: running.config_condition(name, "AgentsSupported")[:2] == ("True", "AgentsSupported"))
     assert running.config_condition(name, "Distributed")[0] == "True"

@@ -35,13 +35,13 @@ def seed(admin: redis.Redis) -> None:
     for cluster in ("worker01", "worker02"):
         fleet.entry(cluster)
         fleet.score(cluster)
-        Notices(admin).tell_cluster(ClusterNotice(name=cluster, labels={CLUSTER_SET: "eu", "env": "prod"}))
+        Notices(admin).write_cluster(ClusterNotice(name=cluster, labels={CLUSTER_SET: "eu", "env": "prod"}))
     fleet.cycle("worker01", timings={"fetch": 0.1})
     fleet.failure("worker02")
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
     condition = ConditionNotice(type="Healthy", status="False", reason="Unreachable", message="no", since=1.0)
-    Notices(admin).tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
+    Notices(admin).write_scorer(ScorerNotice(name="broken", conditions=(condition,)))
 
 
 def test_page_user_is_denied_nothing(secure_redis: SecureRedis, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
-from dsf.hub.notifications import ChangeTeller
+from dsf.hub.notifications import ChangeNotifier
 from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.plans import PlanComparison, forget, read_plans, remember
 from dsf.redisacl.clusterusers import ClusterUsers
@@ -62,8 +62,8 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
         for c, s in rows
     )
     notices = Notices(hub)
-    notices.tell_scorer(ScorerNotice(name="s1"))
-    notices.tell_cluster(ClusterNotice(name="gone"))
+    notices.write_scorer(ScorerNotice(name="s1"))
+    notices.write_cluster(ClusterNotice(name="gone"))
     notices.keep(("s1",), ("c1", "c2"))
     users = ClusterUsers(hub, MASTER)
     users.sync({"c1": [1], "c2": [1]})
@@ -153,10 +153,10 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     writes = Writes(hub)
     writes.wait(0.01)
     cause = Unwritten(reason="ScoresNotWritten", message="no right", since=time.time())
-    writes.note_unwritten({("c1", "s1"): cause})
-    writes.note_unwritten({("c1", "s1"): None})
+    writes.record_unwritten({("c1", "s1"): cause})
+    writes.record_unwritten({("c1", "s1"): None})
     assert writes.unwritten_pairs() == []
-    ChangeTeller(hub, MemoryBackend(), lambda _: None, lambda *_: None).tell()
+    ChangeNotifier(hub, MemoryBackend(), lambda _: None, lambda *_: None).notify()
     assert hub.get(keys.CHANGES_TOLD)
     schedule.overrides_of("s1", ["c1"])
     schedule.remove(["gone/s1", "gone/limited"])

@@ -54,7 +54,7 @@ def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRe
     rules = set()
     for valid, is_used in (((1,), False), ((1,), True), ((2, 1), True), ((2,), True), ((3,), False), ((4, 3), True)):
         if is_used:
-            agents.note_all({"c1": (AgentRecord(), valid[-1])})
+            agents.write_all({"c1": (AgentRecord(), valid[-1])})
         else:
             AgentKeys(admin).empty("c1")
         users.sync({"c1": valid})

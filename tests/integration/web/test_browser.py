@@ -61,8 +61,8 @@ def failing_fleet(client: redis.Redis) -> Fleet:
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
     fleet.cycle("worker02", outcome="error", stage="fetch", reason="bad_query", message=PROBE)
     condition = ConditionNotice(type="ConfigSynced", status="False", reason="MissingInterval", message=PROBE, since=1.0)
-    Notices(client).tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
-    Notices(client).tell_cluster(ClusterNotice(name="worker02", labels={CLUSTER_SET: "eu", "env": "prod"}))
+    Notices(client).write_scorer(ScorerNotice(name="broken", conditions=(condition,)))
+    Notices(client).write_cluster(ClusterNotice(name="worker02", labels={CLUSTER_SET: "eu", "env": "prod"}))
     return fleet
 
 
@@ -362,7 +362,7 @@ def test_typed_input_is_kept_while_the_page_updates(
         expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
         browser_page.get_by_label("Label").fill("env=x")
         # A new choice appears, so that the form itself is replaced.
-        Notices(redis_client).tell_cluster(ClusterNotice(name="c-0000", labels={CLUSTER_SET: "eu", "site": "new"}))
+        Notices(redis_client).write_cluster(ClusterNotice(name="c-0000", labels={CLUSTER_SET: "eu", "site": "new"}))
         expect(browser_page.locator('#labels option[value="site=new"]')).to_be_attached()
         expect(browser_page.get_by_label("Label")).to_have_value("env=x")
         expect(browser_page.get_by_label("Label")).to_be_focused()
@@ -471,7 +471,7 @@ def labelled(client: redis.Redis) -> None:
     many(client, clusters=30, scorers=3)
     for number in range(30):
         labels = {CLUSTER_SET: "eu" if number < 10 else "us east", "env": "prod" if number % 2 else "test"}
-        Notices(client).tell_cluster(ClusterNotice(name=f"c-{number:04}", labels=labels))
+        Notices(client).write_cluster(ClusterNotice(name=f"c-{number:04}", labels=labels))
 
 
 def until_shown(is_shown: Callable[[], bool], message: str) -> None:

@@ -337,7 +337,7 @@ def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) 
         fleet.entry(cluster, scorer)
         fleet.failure(cluster, scorer)
         fleet.cycle(cluster, scorer)
-    Notices(redis_client).tell_cluster(ClusterNotice(name=name, labels={CLUSTER_SET: name, "env": name}))
+    Notices(redis_client).write_cluster(ClusterNotice(name=name, labels={CLUSTER_SET: name, "env": name}))
     user_action = UserAction(action=Action.PAUSE, scorer=name, clusters=(name,), note=name, detail=name)
     record(redis_client, Actor(name=name, claimed=True, way="page"), user_action)
     fetch(page, "/", "&lt;img src=x")
@@ -480,8 +480,8 @@ def test_scorer_that_could_not_run_shows_its_condition(page: WebProcess, redis_c
     condition = ConditionNotice(
         type="ConfigSynced", status="False", reason="MissingInterval", message=f"no interval {PROBE}", since=1.0
     )
-    notices.tell_scorer(ScorerNotice(name="broken", conditions=(condition,)))
-    notices.tell_cluster(ClusterNotice(name="worker01", labels={"env": PROBE}, absent={STATIC: f"masked {PROBE}"}))
+    notices.write_scorer(ScorerNotice(name="broken", conditions=(condition,)))
+    notices.write_cluster(ClusterNotice(name="worker01", labels={"env": PROBE}, absent={STATIC: f"masked {PROBE}"}))
     html = fetch(page, "/", "broken could not run yet")
     assert "MissingInterval" in html
     assert "broken could not run yet" in fetch(page, "/scorers/broken", "MissingInterval")
@@ -496,7 +496,7 @@ def test_fleet_is_grouped_by_cluster_set_and_label(page: WebProcess, redis_clien
     good_fleet(redis_client).failure("worker02")
     for cluster, region in (("worker01", "eu"), ("worker02", "us east")):
         labels = {CLUSTER_SET: region, "env": "prod"}
-        Notices(redis_client).tell_cluster(ClusterNotice(name=cluster, labels=labels))
+        Notices(redis_client).write_cluster(ClusterNotice(name=cluster, labels=labels))
     html = fetch(page, "/parts", "1 failing", ">us east</a>", ">eu</a>")
     assert html.index(">us east</a>") < html.index(">eu</a>")
     [region_link] = re.findall(r'href="([^"]*)">us east</a>', html)
@@ -510,7 +510,7 @@ def test_fleet_is_grouped_by_cluster_set_and_label(page: WebProcess, redis_clien
     fetch(page, "/find?q=set:asia", "0 pairs")
     # Kubernetes has these two apart.
     for cluster, region in (("worker01", "EU"), ("worker02", "eu")):
-        Notices(redis_client).tell_cluster(ClusterNotice(name=cluster, labels={CLUSTER_SET: region, "Zone": region}))
+        Notices(redis_client).write_cluster(ClusterNotice(name=cluster, labels={CLUSTER_SET: region, "Zone": region}))
     for by, name in (("", "ClusterSets"), ("?by=Zone", "Clusters by Zone")):
         html = fetch(page, f"/parts{by}", ">EU</a>", ">eu</a>")
         assert name in html

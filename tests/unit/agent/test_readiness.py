@@ -43,7 +43,7 @@ class World:
 
     def ready(self, after: float = 0.0) -> bool:
         self.now += after
-        self.probe.look()
+        self.probe.refresh()
         return self.file.exists()
 
 

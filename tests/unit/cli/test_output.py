@@ -94,8 +94,8 @@ def test_cell_keeps_its_style() -> None:
 
 
 def test_truncated_table_is_noted_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    output.say_rest(100, 100)
+    output.print_omitted_rows(100, 100)
     assert capsys.readouterr() == ("", "")
-    output.say_rest(100, 101)
+    output.print_omitted_rows(100, 101)
     out, err = capsys.readouterr()
     assert (out, "100 of 101 pairs" in err) == ("", True)

@@ -113,10 +113,10 @@ def test_failing_and_never_scored_pairs_are_no_interruption(bed: Bed) -> None:
 def test_scores_that_are_not_written_are_a_problem(bed: Bed) -> None:
     bed.cycle()
     writes = Writes(bed.client)
-    writes.note_unwritten({("c1", "s1"): Unwritten(reason="ScoresNotWritten", message="no space", since=bed.now)})
+    writes.record_unwritten({("c1", "s1"): Unwritten(reason="ScoresNotWritten", message="no space", since=bed.now)})
     [problem] = problems(bed)
     assert problem == ("objects", "1 scores are not written as AddOnPlacementScores; c1/s1: ScoresNotWritten: no space")
-    writes.note_unwritten({("c1", "s1"): None})
+    writes.record_unwritten({("c1", "s1"): None})
     assert problems(bed) == []
 
 

@@ -102,10 +102,10 @@ def test_undeliverable_agent_still_gets_pauses_and_longer_intervals(trouble: Exc
     backend = Mock(spec=Backend)
     backend.get.return_value = None
     backend.apply.side_effect = ForbiddenError("denied", 403)
-    reconcile = _working(plan, registrar, backend, [])
+    reconciler = _working(plan, registrar, backend, [])
     with pytest.raises(ForbiddenError):
-        reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
-    assert reconcile.problem(["c"]) == ("c: denied", True)
+        reconciler.reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
+    assert reconciler.problem(["c"]) == ("c: denied", True)
     [(name, put_entries)] = [call.args for call in registrar.put_entries.call_args_list]
     assert name == "c"
     assert {entry.scorer: (entry.interval, entry.suspended) for entry in put_entries.values()} == {
@@ -152,7 +152,7 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
     desired = DesiredState(api.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
     registrar = Mock(spec=Registrar, notices=Mock())
     registrar.present.return_value = {}
-    reconcile = ClusterReconciler(
+    reconciler = ClusterReconciler(
         api.backend,
         registrar,
         desired,
@@ -162,7 +162,7 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
     )
     key = ObjectKey(Kind.CLUSTER, "", "c")
     desired.update()
-    reconcile(key)
+    reconciler.reconcile(key)
     # The hub learns the limit once; only scorers of the tenant are excluded.
     assert api.refusals == 1
     first = api.scorers()
@@ -171,13 +171,13 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
     left_out = desired.plan.without_room()
     assert [excluded.name for excluded in left_out] == [f"large-{number:03}" for number in range(33, 110)]
     assert left_out[0].obstacles["c"].message.startswith("no room: a cluster's ManifestWork holds 500 KiB for all")
-    assert reconcile.problem(["c"]) == ("", False)
+    assert reconciler.problem(["c"]) == ("", False)
 
     # A new scorer of another namespace gets the room that a removal frees.
     api.delete(Kind.SCORER, "tenant", "large-000")
     api.put(scorer("late").to_manifest())
     desired.update()
-    reconcile(key)
+    reconciler.reconcile(key)
     assert api.refusals == 1
     assert "large-000" not in api.scorers()
     assert "late" in api.scorers()
@@ -191,17 +191,17 @@ def test_missing_work_that_cannot_be_written_counts_as_not_delivered() -> None:
     registrar.present.return_value = {}
     objects = Objects()
     backend = Mock(wraps=objects)
-    reconcile = _working(plan, registrar, backend, [])
+    reconciler = _working(plan, registrar, backend, [])
     key = ObjectKey(Kind.CLUSTER, "", "c")
-    reconcile(key)
+    reconciler.reconcile(key)
     work = objects.get(Kind.WORK, "c", MANIFESTWORK_NAME) or {}
     applied = {"type": "Applied", "status": "True", "observedGeneration": 1}
     objects.put({**work, "status": {"conditions": [applied]}})
-    reconcile(key)
-    assert reconcile.distributed("s") == 1
+    reconciler.reconcile(key)
+    assert reconciler.distributed("s") == 1
     objects.take(Kind.WORK)
     backend.apply.side_effect = ObjectNotFoundError("403: namespace c is being terminated")
     with pytest.raises(ObjectNotFoundError):
-        reconcile(key)
-    assert reconcile.distributed("s") == 0
-    assert reconcile.problem(["c"]) == ("c: 403: namespace c is being terminated", False)
+        reconciler.reconcile(key)
+    assert reconciler.distributed("s") == 0
+    assert reconciler.problem(["c"]) == ("c: 403: namespace c is being terminated", False)

@@ -77,9 +77,9 @@ class HubFixture:
     def look(self) -> float | None:
         """Reconcile the cluster as after an event, without waiting for the delivery."""
         self.registrar.sync_scorers(self.desired.update())
-        again = self.clusters(KEY)
+        again = self.clusters.reconcile(KEY)
         self.clusters._held["c"] = 0.0
-        return self.clusters(KEY) if again is not None and again <= 2.0 else again
+        return self.clusters.reconcile(KEY) if again is not None and again <= 2.0 else again
 
     def runs(self) -> bool | None:
         """True if the pair gets ticks; None if it is forgotten."""
@@ -259,10 +259,10 @@ def test_unreadable_configuration_under_deletion_counts_as_deleted(world: HubFix
     world.look()
     assert (world.runs(), world.has_work()) == (False, False)
     reports: list[None] = []
-    reconcile = ConfigReconciler(
+    reconciler = ConfigReconciler(
         world.api.backend, world.registrar, world.desired, world.clusters, on_no_config=lambda: reports.append(None)
     )
-    assert reconcile(world.desired.config_key) is None
+    assert reconciler.reconcile(world.desired.config_key) is None
     assert reports == [None]
     world.now += GRACE
     world.look()
@@ -288,30 +288,30 @@ def test_upstreams_finalizer_is_removed_after_its_works(world: HubFixture) -> No
     key = _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True)
     # The upstream manager creates it without the hub's label.
     world.api.put({"kind": "ManifestWork", "metadata": {"namespace": "c", "name": MANIFESTWORK_NAME}})
-    reconcile = _config_reconciler(world)
-    assert reconcile(key) is None
+    reconciler = _config_reconciler(world)
+    assert reconciler.reconcile(key) is None
     assert world.api.get(*key) is None
     assert world.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is None
 
 
 def test_obsolete_finalizers_of_a_living_configuration_are_removed_once(world: HubFixture) -> None:
     key = _give_finalizers(world, *OBSOLETE_FINALIZERS, "a.example.com/b", deleted=False)
-    reconcile = _config_reconciler(world)
-    reconcile(key)
+    reconciler = _config_reconciler(world)
+    reconciler.reconcile(key)
     assert world.api.objects[key]["metadata"]["finalizers"] == ["a.example.com/b"]
     # A running upstream manager restores its finalizer; the hub does not remove it again.
     _give_finalizers(world, UPSTREAM_FINALIZER, deleted=False)
-    reconcile(key)
+    reconciler.reconcile(key)
     assert world.api.objects[key]["metadata"]["finalizers"] == [UPSTREAM_FINALIZER]
     _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True)
-    reconcile(key)
+    reconciler.reconcile(key)
     assert world.api.get(*key) is None
 
 
 def test_deletion_of_an_ignored_configuration_removes_no_work(world: HubFixture) -> None:
     key = _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True, namespace="elsewhere")
     world.api.put({"kind": "ManifestWork", "metadata": {"namespace": "c", "name": MANIFESTWORK_NAME}})
-    _config_reconciler(world)(key)
+    _config_reconciler(world).reconcile(key)
     assert world.api.get(*key) is None
     assert world.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is not None
 
@@ -319,7 +319,7 @@ def test_deletion_of_an_ignored_configuration_removes_no_work(world: HubFixture)
 def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating(world: HubFixture) -> None:
     key = _give_finalizers(world, UPSTREAM_FINALIZER, "a.example.com/b", deleted=True)
     world.look()
-    _config_reconciler(world)(key)
+    _config_reconciler(world).reconcile(key)
     conditions = {condition["type"]: condition for condition in world.api.objects[key]["status"]["conditions"]}
     assert {kind: (each["status"], each["reason"]) for kind, each in conditions.items()} == {
         "Distributed": ("False", TERMINATING),
@@ -378,6 +378,6 @@ def test_status_names_the_deleted_object_and_the_cause_of_refused_results(world:
 
 def test_unknown_cluster_gets_no_entry_and_no_notice(world: HubFixture) -> None:
     world.api.take(Kind.CLUSTER)
-    world.clusters(ObjectKey(Kind.CLUSTER, "", "stranger"))
+    world.clusters.reconcile(ObjectKey(Kind.CLUSTER, "", "stranger"))
     assert "stranger" not in world.registry.clusters()
     assert world.client.hget(keys.CLUSTER_NOTICES, "stranger") is None

@@ -36,7 +36,7 @@ def test_cluster_with_a_lost_notice_is_reconciled_in_the_next_round() -> None:
     hub._changes = Mock()
     hub._registrar = Mock(**{"refresh.return_value": set(), "known_clusters.return_value": {"a", "b"}})
     hub._registrar.notices.keep.return_value = {"b"}
-    hub._look_around(0.0, is_full=False)
+    hub._resync(0.0, is_full=False)
     assert hub._clusters.queue.get() == ObjectKey(Kind.CLUSTER, "", "b")
     assert len(hub._clusters.queue) == 0
 
@@ -51,7 +51,7 @@ def test_cluster_with_a_failed_run_is_reconciled_in_the_next_round(monkeypatch: 
         hub._reconcile(key)
     for expected_keys in (1, 0):
         with pytest.raises(redis.ResponseError):
-            hub._look_around(0.0, is_full=False)
+            hub._resync(0.0, is_full=False)
         assert len(hub._clusters.queue) == expected_keys
         if expected_keys:
             assert hub._clusters.queue.get() == key
@@ -69,7 +69,7 @@ def test_failed_full_resync_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None
             raise BackendError("not now")
         hub._is_stopping = len(looks) == 4
 
-    monkeypatch.setattr(hub, "_look_around", look)
+    monkeypatch.setattr(hub, "_resync", look)
     hub._resync.set()
     hub._resync_forever()
     assert looks == [True, True, True, False]

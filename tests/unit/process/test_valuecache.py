@@ -9,12 +9,12 @@ from itertools import count
 import pytest
 
 from dsf.errors import BackendError
-from dsf.process.valuecache import Shared
+from dsf.process.valuecache import ValueCache
 from tests.support.wait import wait_for
 
 
 def test_value_is_made_once_for_concurrent_readers() -> None:
-    shared: Shared[str, int] = Shared(60.0, 2)
+    shared: ValueCache[str, int] = ValueCache(60.0, 2)
     numbers, barrier = count(), threading.Barrier(5)
 
     def get() -> int:
@@ -29,7 +29,7 @@ def test_value_is_made_once_for_concurrent_readers() -> None:
 
 def test_new_value_is_made_by_one_thread_at_a_time() -> None:
     """Readers that need a new value while an older one is being made share the next one."""
-    shared: Shared[str, int] = Shared(60.0, 2, turns=5)
+    shared: ValueCache[str, int] = ValueCache(60.0, 2, turns=5)
     turns = shared._turns
     numbers, inside, go_on, busy = count(), threading.Event(), threading.Event(), threading.Lock()
 
@@ -51,7 +51,7 @@ def test_new_value_is_made_by_one_thread_at_a_time() -> None:
 
 def test_waiting_readers_share_the_error_and_leave_threads_free() -> None:
     """A server that has just failed for all waiting readers is not queried again by each of them."""
-    shared: Shared[str, int] = Shared(60.0, 2, turns=5)
+    shared: ValueCache[str, int] = ValueCache(60.0, 2, turns=5)
     turns = shared._turns
     inside, go_on, calls = threading.Event(), threading.Event(), count()
 
@@ -75,7 +75,7 @@ def test_waiting_readers_share_the_error_and_leave_threads_free() -> None:
 
 
 def test_error_is_not_cached() -> None:
-    shared: Shared[str, int] = Shared(60.0, 2)
+    shared: ValueCache[str, int] = ValueCache(60.0, 2)
 
     def fail() -> int:
         raise ValueError("no")
@@ -86,14 +86,14 @@ def test_error_is_not_cached() -> None:
 
 
 def test_cache_keeps_the_most_recently_requested_keys() -> None:
-    shared: Shared[str, int] = Shared(60.0, 2)
+    shared: ValueCache[str, int] = ValueCache(60.0, 2)
     numbers = count()
     values = [shared.get(key, lambda: next(numbers)) for key in "abacab"]
     assert values == [0, 1, 0, 2, 0, 3]
 
 
 def test_failed_value_evicts_no_other() -> None:
-    shared: Shared[str, int] = Shared(60.0, 2)
+    shared: ValueCache[str, int] = ValueCache(60.0, 2)
 
     def fail() -> int:
         raise ValueError("no")

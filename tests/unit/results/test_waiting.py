@@ -32,7 +32,7 @@ def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     waiting = Waiting([b"slot"] * 4, [b"{}"] * 4, False)
     batch = Batch(waiting, cast("Ingest", ingest))
     with pytest.raises(redis.ResponseError, match="MISCONF"):
-        batch.take_in()
+        batch.ingest_mailboxes()
     assert (batch.finished, ingest.refused) == ([0, 1, 3], ["malformed"])
 
 

@@ -33,45 +33,45 @@ def test_unlisted_notices_are_deleted_and_lost_ones_returned() -> None:
 def test_notice_is_rewritten_only_after_a_change_or_a_reset() -> None:
     client = memory_client()
     notice_store = Notices(client)
-    notice_store.tell_cluster(NOTICE)
+    notice_store.write_cluster(NOTICE)
     client.delete(keys.CLUSTER_NOTICES)
-    notice_store.tell_cluster(NOTICE)
+    notice_store.write_cluster(NOTICE)
     assert notice_store.clusters() == {}
-    notice_store.tell_cluster(CHANGED)
+    notice_store.write_cluster(CHANGED)
     assert notice_store.clusters() == {"c": CHANGED}
     client.delete(keys.CLUSTER_NOTICES)
     notice_store.forget_told()
-    notice_store.tell_cluster(CHANGED)
+    notice_store.write_cluster(CHANGED)
     assert notice_store.clusters() == {"c": CHANGED}
 
 
 def test_removed_notice_is_written_again() -> None:
     notice_store = Notices(memory_client())
-    notice_store.tell_cluster(NOTICE)
-    notice_store.tell_scorer(ScorerNotice(name="c"))
+    notice_store.write_cluster(NOTICE)
+    notice_store.write_scorer(ScorerNotice(name="c"))
     notice_store.forget_cluster("c")
     assert notice_store.clusters() == {}
-    notice_store.tell_cluster(NOTICE)
+    notice_store.write_cluster(NOTICE)
     assert notice_store.clusters() == {"c": NOTICE}
 
 
 def test_notice_lost_by_redis_is_written_again() -> None:
     client = memory_client()
     notice_store = Notices(client)
-    notice_store.tell_cluster(NOTICE)
+    notice_store.write_cluster(NOTICE)
     client.delete(keys.CLUSTER_NOTICES)
     assert notice_store.keep([], ["c"]) == {"c"}
-    notice_store.tell_cluster(NOTICE)
+    notice_store.write_cluster(NOTICE)
     assert notice_store.clusters() == {"c": NOTICE}
     notice_store.keep([], [])
-    notice_store.tell_cluster(NOTICE)
+    notice_store.write_cluster(NOTICE)
     assert notice_store.clusters() == {"c": NOTICE}
 
 
 def test_failed_write_is_not_assumed_done(monkeypatch: pytest.MonkeyPatch) -> None:
     client = memory_client()
     notice_store = Notices(client)
-    notice_store.tell_cluster(NOTICE)
+    notice_store.write_cluster(NOTICE)
     write_at_once = notices.at_once
 
     def without_answer(*arguments: object) -> None:
@@ -81,6 +81,6 @@ def test_failed_write_is_not_assumed_done(monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as slow:
         slow.setattr(notices, "at_once", without_answer)
         with pytest.raises(redis.TimeoutError):
-            notice_store.tell_cluster(CHANGED)
-    notice_store.tell_cluster(NOTICE)
+            notice_store.write_cluster(CHANGED)
+    notice_store.write_cluster(NOTICE)
     assert notice_store.clusters() == {"c": NOTICE}
