@@ -45,9 +45,14 @@ class Hub:
     """A hub controller. `start` it once, `stop` it once."""
 
     def __init__(
-        self, settings: Settings, backend: Backend, on_unusable: Callable[[SettingsError], object] = lambda _: None
+        self,
+        settings: Settings,
+        backend: Backend,
+        on_unusable: Callable[[SettingsError], object] = lambda _: None,
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_unusable` is called when Redis cannot be this hub's any more. Raises SettingsError."""
+        """`on_unusable` is called when Redis cannot be this hub's any more; `is_behind` says whether results wait in
+        this process. Raises SettingsError."""
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
@@ -72,7 +77,12 @@ class Hub:
         self._writer_client = connect(settings, name="dsf-hub-writer")
         #: A service of its own within the controller.
         self.writer = ScoreWriter(
-            self._writer_client, settings, backend, self._owners, on_status=self._refresh_statuses
+            self._writer_client,
+            settings,
+            backend,
+            self._owners,
+            on_status=self._refresh_statuses,
+            is_behind=is_behind,
         )
         self._registrar = Registrar(self._client, self._outage, self.writer.check)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)

@@ -36,13 +36,19 @@ class ControllerService(Collector):
     name = "controller"
 
     def __init__(
-        self, settings: Settings, backend: Backend, *, on_failure: Callable[[int], None], on_lost: Callable[[], None]
+        self,
+        settings: Settings,
+        backend: Backend,
+        *,
+        on_failure: Callable[[int], None],
+        on_lost: Callable[[], None],
+        is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Raises SettingsError."""
+        """`is_behind` says whether results wait in this process. Raises SettingsError."""
         self._settings = settings
         self._on_failure = on_failure
         self._election = make_election(settings, self._lead, on_lost)
-        self._hub = Hub(settings, backend, on_unusable=self._fail)
+        self._hub = Hub(settings, backend, on_unusable=self._fail, is_behind=is_behind)
         self._starting: threading.Thread | None = None
         self._stopping = threading.Event()
 

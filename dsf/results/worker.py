@@ -61,12 +61,17 @@ class ResultsService:
 
         self._clock = clock = HubClock(client, on_measured=check_clock)
         ingest = Ingest(client, config, clock=clock.now, own_offset=clock.offset)
-        intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
+        self._intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
         work = {
-            "results-intake": _after(clock, intake.run),
+            "results-intake": _after(clock, self._intake.run),
             "run-sweeper": _after(clock, Sweeper(client, config, self._stopping).run),
         }
         self._threads = [SupervisedThread(run, name) for name, run in work.items()]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more results waited than were read the last time: other work should wait."""
+        return self._intake.is_behind
 
     def start(self) -> None:
         """Start the threads."""

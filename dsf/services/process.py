@@ -80,7 +80,9 @@ class HubProcess:
         if backend is not None:
             from dsf.hub.service import ControllerService
 
-            controller = ControllerService(settings, backend, on_failure=ending.fail, on_lost=self._end_at_once)
+            controller = ControllerService(
+                settings, backend, on_failure=ending.fail, on_lost=self._end_at_once, is_behind=self._is_behind
+            )
             self._registry.register(controller)
             self._services.append(controller)
         if "beat" in targets and self._app is not None:
@@ -153,6 +155,11 @@ class HubProcess:
         checks = {"/healthz": self._problem, "/readyz": self._unready}
         app = make_probes(self._registry, checks)
         return HttpServer(app, host, self._settings.probe_port, name="probes", variable="DSF_PROBE_PORT")
+
+    def _is_behind(self) -> bool:
+        """Whether more results wait than this process takes in at once; results workers of other processes yield
+        nothing to its writer."""
+        return self._results is not None and self._results.is_behind
 
     def _problem(self) -> str:
         """Why a restart of this process may help; empty if it would not."""
