@@ -67,9 +67,7 @@ DELIVER_LABEL: Final = f"{GROUP}/deliver"
 KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
 ADDON_NAME: Final = "dynamic-scoring-framework"
-AGENT_NAME: Final = "dynamic-scoring-agent"
 HUB_NAMESPACE: Final = "open-cluster-management"
-AGENT_NAMESPACE: Final = "dynamic-scoring"
 
 #: Largest number of seconds in a field: that of a Go int32.
 MAX_SECONDS: Final = 2**31 - 1

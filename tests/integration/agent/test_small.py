@@ -102,11 +102,11 @@ def test_agent_modules_import_without_optional_packages() -> None:
     files = [path for folder in folders for path in folder.glob("*.py") if path.stem != "__main__"]
     names = [".".join(("dsf", path.parent.name, path.stem)) for path in files]
     assert {"dsf.agent.main", "dsf.sources.registry", "dsf.otlp.plugin", "dsf.owncluster.kubelisting"} <= set(names)
-    names += ["dsf.cli.explain", "dsf.cli.dryrun"]
+    names += ["dsf.cli.explain", "dsf.cli.dryrun", "dsf.backtest.commands.replay"]
     code = (
         "import importlib\nfrom typer.testing import CliRunner\nfrom dsf.cli.main import app\n"
         f"for name in {json.dumps(names)}: importlib.import_module(name)\n"
-        "for words in (['--help'], ['explain', '--help']):\n"
+        "for words in (['--help'], ['explain', '--help'], ['backtest', '--help']):\n"
         "    done = CliRunner().invoke(app, words)\n    assert done.exit_code == 0\n    print(done.stdout)"
     )
     process = _python("-c", code)

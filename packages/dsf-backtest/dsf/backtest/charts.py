@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from dsf import pictures
 from dsf.backtest.summary import BacktestView
-from dsf.errors import ToolError
 
-#: File types that can be written.
-FORMATS: Final = (".svg", ".png")
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
@@ -33,21 +30,9 @@ def _means(line: Sequence[int | None], columns: int) -> Iterator[float | None]:
         yield sum(known) / len(known) if known else None
 
 
-def check(path: Path) -> None:
-    """Raise ToolError unless `draw` could write this file, as far as can be seen, and without matplotlib
-    ModuleNotFoundError."""
-    if path.suffix.lower() not in FORMATS:
-        raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join(FORMATS)}")
-    place = path if path.exists() else path.absolute().parent
-    if not os.access(place, os.W_OK) or path.is_dir():
-        raise ToolError(f"cannot write {path}: {place} is no folder or file that may be written")
-    import matplotlib  # noqa: F401
-
-
 def draw(views: Sequence[BacktestView], path: Path) -> None:
-    """Write one panel per cluster. Raises ToolError as `check`, and when the file cannot be written."""
-    check(path)
-    import matplotlib
+    """Write one panel per cluster. Raises ToolError."""
+    pictures.check(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -65,12 +50,7 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
         axes.grid(visible=True, linewidth=0.3)
         if view.items:
             axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    # Without a date and with fixed ids the same backtest gives the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "dsf", "svg.fonttype": "none"}):
-        try:
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-        except OSError as error:
-            raise ToolError(f"cannot write {path}: {error.strerror or error}") from error
+    pictures.save(figure, path)
 
 
 def _points(view: BacktestView, line: Sequence[int | None]) -> tuple[list[datetime], list[float]]:

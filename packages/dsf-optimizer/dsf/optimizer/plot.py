@@ -6,12 +6,11 @@ A block is as high as the share of the configuration that the workload takes; it
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dsf.errors import ToolError
+from dsf import pictures
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.views import AssignmentView, ConfigurationView
 from dsf.text import listed
@@ -19,32 +18,14 @@ from dsf.text import listed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: File types that can be written.
-FORMATS: Final = ("png", "svg")
 #: Most clusters drawn: those with workloads come first.
 MAX_CLUSTERS: Final = 48
 #: Clusters in a row of the picture.
 _PER_ROW: Final = 8
-_METADATA: Final = {".svg": {"Date": None}}
 
 _INK, _MUTED, _EDGE, _EMPTY, _HEADER = "#1f2933", "#66727f", "#c3ccd5", "#f4f6f8", "#e3e9ef"
 _WIDTH, _GAP, _HEAD, _BAND, _BODY, _BETWEEN = 1.0, 0.14, 0.3, 0.48, 1.7, 0.3
 _ROW = _HEAD + _BAND + _BODY + _BETWEEN
-
-
-def check(path: str | Path) -> None:
-    """Whether `plot` could draw into this file, as far as can be seen without writing. Raises ToolError."""
-    if Path(path).suffix.lstrip(".").lower() not in FORMATS:
-        raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join('.' + suffix for suffix in FORMATS)}")
-    place = Path(path) if Path(path).exists() else Path(path).absolute().parent
-    if not os.access(place, os.W_OK) or Path(path).is_dir():
-        raise ToolError(f"cannot write {path}: {place} is no folder or file that may be written")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ToolError(
-            "a picture of a plan needs matplotlib; install it with: pip install 'dynamic-scoring-framework[plot]'"
-        ) from error
 
 
 def plot(plan: Plan, path: str | Path) -> None:
@@ -53,7 +34,7 @@ def plot(plan: Plan, path: str | Path) -> None:
     Raises ToolError when matplotlib is not installed, the ending is another one or the file cannot be written.
     """
     target = Path(path)
-    check(target)
+    pictures.check(target)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -88,12 +69,7 @@ def plot(plan: Plan, path: str | Path) -> None:
     for index, line in enumerate(notes):
         ink = _INK if index < len(notes) - 1 else _MUTED
         axes.text(0, -height - 0.12 - 0.2 * index, line, fontsize=8, color=ink, va="top")
-    # Without a date and with fixed ids the same plan gives the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "dsf", "svg.fonttype": "none"}):
-        try:
-            figure.savefig(target, dpi=150, metadata=_METADATA.get(target.suffix.lower()))
-        except OSError as error:
-            raise ToolError(f"cannot write {target}: {error.strerror or error}") from error
+    pictures.save(figure, target)
 
 
 def _clusters(plan: Plan) -> list[str]:

@@ -81,6 +81,7 @@ def backtest(
 
     Example: dsf backtest sample-scorer --cluster worker01 --since 24h --every 5m
     """
+    from dsf import pictures
     from dsf.backtest import charts
     from dsf.backtest.commands import replay
     from dsf.backtest.errors import BacktestError
@@ -94,7 +95,7 @@ def backtest(
     if not clusters:
         raise typer.BadParameter("is needed; with -f it may be any name", param_hint="--cluster")
     if plot is not None:
-        charts.check(plot)
+        pictures.check(plot)
     rule = hold(hold_text) if hold_text is not None else None
     try:
         times = moments(since, every, hubclock.now())

@@ -142,7 +142,7 @@ def _parsed(text: str) -> Any:
 
 def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, plot: Path | None) -> PlanReport:
     if plot is not None:
-        from dsf.optimizer.plot import check
+        from dsf.pictures import check
 
         # Before the write: an applied plan without its picture would look like an error.
         check(plot)
