@@ -22,8 +22,9 @@ NODE ?=
 # Of `make soak`: how long, and which faults.
 SECONDS ?= 3600
 SEED ?= 7
-# Test processes at once: most tests wait for other processes. With three, two cores are idle for half of the time.
-WORKERS ?= 5
+# Test processes at once: most tests wait for other processes. With three, two cores are idle for half of the time; each
+# one loads all tests first.
+WORKERS ?= 4
 
 # Folders of tests of single modules.
 UNIT := tests/unit $(wildcard packages/*/tests/unit) demo/tests/unit deploy/tests/unit

@@ -11,9 +11,13 @@ A test gets its mark from the fixtures that it uses and from the lists here; `ma
 
 from __future__ import annotations
 
+import itertools
+import re
+from pathlib import Path
 from typing import Final
 
 import pytest
+from _pytest.mark.expression import Expression
 
 #: Tests that use one of these fixtures, directly or through another one, need it.
 _FIXTURES: Final = {"control_plane": "kube", "browser": "browser"}
@@ -21,6 +25,10 @@ _FIXTURES: Final = {"control_plane": "kube", "browser": "browser"}
 PLACES: Final = {
     "tests/e2e/": "kube",
     "deploy/tests/integration/": "kube",
+    "packages/dsf-optimizer/tests/integration/optimizer/mcp/": "kube",
+    "tests/integration/agent/kube/": "kube",
+    "tests/integration/web/test_browser.py": "browser",
+    "tests/integration/api/test_crds.py": "kube",
     "tests/integration/docs/": "whole",
     "tests/integration/release/": "whole",
     "tests/unit/release/": "whole",
@@ -29,7 +37,25 @@ PLACES: Final = {
     "tests/unit/policywatcher/": "whole",
     "tests/integration/policywatcher/": "whole",
     "tests/faults/": "whole",
+    # Importing Schemathesis takes a tenth of what all tests together take.
+    "packages/dsf-scorer/tests/unit/scorer/test_schemathesis.py": "whole",
 }
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip folders and files of which `-m` selects no test: each test process takes seconds to import them."""
+    path = collection_path.relative_to(config.rootpath).as_posix() + ("/" if collection_path.is_dir() else "")
+    marks = {mark for place, mark in PLACES.items() if path.startswith(place)}
+    expression = config.getoption("markexpr")
+    return True if marks and expression and not may_select(expression, marks) else None
+
+
+def may_select(expression: str, marks: set[str]) -> bool:
+    """True if an expression for `-m` selects tests with these marks, whichever further marks they have."""
+    compiled = Expression.compile(expression)
+    further = sorted(set(re.findall(r"\w+", expression)) - {"and", "or", "not"} - marks)
+    subsets = itertools.chain.from_iterable(itertools.combinations(further, count) for count in range(len(further) + 1))
+    return any(compiled.evaluate(lambda name, subset=subset, **_: name in {*marks, *subset}) for subset in subsets)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from cel import evaluate
-from lupa.lua51 import LuaRuntime, lua_type
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import CONFIG_KIND, GROUP, SCORER_KIND
@@ -38,6 +36,8 @@ Manifest = dict[str, Any]
 
 def run(script: str, manifest: Manifest) -> Any:
     """Run a script of Argo CD and return its result as plain data."""
+    from lupa.lua51 import LuaRuntime
+
     lua = LuaRuntime(unpack_returned_tuples=True)
     lua.execute(_OS)
     lua.globals().obj = lua.table_from(manifest, recursive=True)
@@ -45,6 +45,8 @@ def run(script: str, manifest: Manifest) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    from lupa.lua51 import lua_type
+
     if lua_type(value) != "table":
         return value
     items = {key: _plain(entry) for key, entry in value.items()}
@@ -63,6 +65,8 @@ def flux(manifest: Manifest) -> str:
     status, generation = manifest["status"], manifest["metadata"]["generation"]
     if status.get("observedGeneration", generation) != generation:
         return "inProgress"
+    from cel import evaluate
+
     (health_check,) = [entry for entry in _FLUX if entry["kind"] == manifest["kind"]]
     assert health_check["apiVersion"] == manifest["apiVersion"]
     names = (name for name in ("inProgress", "failed", "current") if evaluate(health_check[name], manifest))

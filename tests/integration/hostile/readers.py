@@ -19,7 +19,6 @@ from dsf.api.scoringresponse import parse_response
 from dsf.auth import oauth2
 from dsf.backtest.recording import Recording
 from dsf.messages import derive_key, frame, verify
-from dsf.optimizer import mcp
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.requestbody import load_json
 from dsf.otlp import receiver
@@ -106,6 +105,9 @@ def plan_request(data: bytes) -> None:
 
 def assistant(data: bytes) -> None:
     """A line on the standard input of `dsf mcp`, behind the first ones of a client."""
+    # Here, because all test processes load this module and one reads with MCP.
+    from dsf.optimizer import mcp
+
     lines = b"\n".join([*(json.dumps(message).encode() for message in _GREETINGS), data, b""])
     anyio.run(mcp.serve, mcp.make_server(cast("Any", None)), io.BytesIO(lines), io.StringIO())
 

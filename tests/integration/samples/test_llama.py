@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import requests
@@ -14,8 +15,10 @@ from tests.integration.samples.conftest import Start, series
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
-pytest.importorskip("xllamacpp")
-pytest.importorskip("gguf")
+# Not imported: all test processes load this module and one runs its tests.
+pytestmark = pytest.mark.skipif(
+    not (find_spec("xllamacpp") and find_spec("gguf")), reason="xllamacpp and gguf are not installed"
+)
 
 
 @pytest.fixture(scope="module")

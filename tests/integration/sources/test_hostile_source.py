@@ -4,7 +4,7 @@ memory is given back."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -27,13 +27,14 @@ def _lines(line: bytes) -> bytes:
     return line * (SIZE // len(line))
 
 
-EXPOSITIONS = {
-    "one line of quotes": b'm{a="' + b'\\"' * (SIZE // 2) + b'"} 1\n',
-    "one line of labels": b"m{" + b'a="b",' * (SIZE // 6) + b"} 1\n",
-    "many labels a line": _lines(b"m{" + b",".join(b'l%d="x"' % n for n in range(128)) + b"} 1\n"),
-    "labels that never end": _lines(b'm{a="\\\\\\\\\\\\\\\\\\\\\n'),
-    "a series a line": b"".join(b'm{a="%d"} 1\n' % n for n in range(SIZE // 16)),
-    "numbers that are none": _lines(b"m " + b"1" * 4000 + b"e" + b"9" * 4000 + b"\n"),
+#: Functions, because all test processes load this module and one runs its tests.
+EXPOSITIONS: dict[str, Callable[[], bytes]] = {
+    "one line of quotes": lambda: b'm{a="' + b'\\"' * (SIZE // 2) + b'"} 1\n',
+    "one line of labels": lambda: b"m{" + b'a="b",' * (SIZE // 6) + b"} 1\n",
+    "many labels a line": lambda: _lines(b"m{" + b",".join(b'l%d="x"' % n for n in range(128)) + b"} 1\n"),
+    "labels that never end": lambda: _lines(b'm{a="\\\\\\\\\\\\\\\\\\\\\n'),
+    "a series a line": lambda: b"".join(b'm{a="%d"} 1\n' % n for n in range(SIZE // 16)),
+    "numbers that are none": lambda: _lines(b"m " + b"1" * 4000 + b"e" + b"9" * 4000 + b"\n"),
 }
 
 
@@ -55,7 +56,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -
 @pytest.mark.parametrize("name", EXPOSITIONS)
 def test_hostile_exposition_does_not_affect_a_second_scorer(name: str, agent: Agent, honest: ScriptedServer) -> None:
     other = summary("other", "", honest.url, sourceType="None")
-    with ScriptedServer(answer(EXPOSITIONS[name], Content_Type="text/plain")) as source:
+    with ScriptedServer(answer(EXPOSITIONS[name](), Content_Type="text/plain")) as source:
         hostile = summary(
             "hostile",
             f"{source.url}/metrics",

@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 
 from dsf.cli.main import app
 from dsf.optimizer.access import RIGHTS, GuardedAction
-from dsf.optimizer.mcp import PATH
-from dsf.optimizer.mcp_tools import TOOLS
 from dsf.optimizer.settings import DEFAULT_PORT, OptimizerSettings
 from dsf.settings import ENV_PREFIX
 
@@ -29,6 +27,9 @@ ACTIONS = {
 
 
 def test_client_example_names_existing_commands_and_settings() -> None:
+    # Here, because all test processes load this module and one runs its tests.
+    from dsf.optimizer.mcp import PATH
+
     configuration = json.loads((ROOT / ".vscode" / "mcp.json").read_text())
     local, remote = configuration["servers"].values()
     assert local["command"].endswith("/.venv/bin/dsf")
@@ -41,6 +42,8 @@ def test_client_example_names_existing_commands_and_settings() -> None:
 
 
 def test_document_lists_every_tool_and_its_rights() -> None:
+    from dsf.optimizer.mcp_tools import TOOLS
+
     tables = re.findall(r"^\| `(\w+)` \|(.*)\|$", DOCUMENT, re.MULTILINE)
     names = [name for name, _ in tables]
     assert names == [*TOOLS, *TOOLS]
@@ -55,6 +58,8 @@ def test_document_lists_every_tool_and_its_rights() -> None:
 
 
 def test_settings_and_json_in_the_document_are_good() -> None:
+    from dsf.optimizer.mcp import PATH
+
     for block in re.findall(r"^```json\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL):
         (server,) = json.loads(block)["mcpServers"].values()
         assert server.get("args") == ["mcp"] or server["url"].endswith(PATH)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import jsonschema
 import pytest
 import redis
-from mcp.client import Client
-from mcp.types import CallToolResult
 
 from dsf.optimizer.errors import ApplyError
-from dsf.optimizer.mcp import make_server
-from dsf.optimizer.mcp_tools import TOOLS
 from dsf.optimizer.mcp_views import MAX_LISTED
 from dsf.optimizer.views import (
     AppliedPlan,
@@ -34,6 +30,9 @@ from dsf.optimizer.views import (
     ScoreObject,
     ScorerView,
 )
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
 
 FRESH = Freshness(updated_at=datetime(2026, 1, 1, tzinfo=UTC), valid_until=None, expired=False)
 BODY: dict[str, Any] = {
@@ -67,6 +66,12 @@ def raises(error: Exception) -> Callable[..., Any]:
 
 
 def call(service: Any, tool: str, **arguments: Any) -> CallToolResult:
+    # Here, because all test processes load this module and one runs its tests.
+    from mcp.client import Client
+
+    from dsf.optimizer.mcp import make_server
+    from dsf.optimizer.mcp_tools import TOOLS
+
     async def work() -> CallToolResult:
         async with Client(make_server(service)) as client:
             return await client.call_tool(tool, arguments)
