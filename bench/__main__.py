@@ -51,6 +51,7 @@ class Bench:
 
 BENCHES = (
     Bench("stages"),
+    Bench("expression"),
     Bench("authentication"),
     Bench("severalsources"),
     Bench("cycle"),

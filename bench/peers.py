@@ -1,6 +1,7 @@
 """Source and scoring API of the benches: a process of its own that answers at once, with bodies made beforehand.
 
-`GET /get/<series>` is a Prometheus answer with so many series, `POST /post/<results>` a scoring answer with so many
+`GET /get/<series>` is a Prometheus answer with so many series, `GET /single/<series>` one of one sample each,
+`GET /vector/<series>` the answer to an instant query, `POST /post/<results>` a scoring answer with so many
 results.
 """
 
@@ -42,6 +43,23 @@ def matrix(series: int) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
+def single(series: int) -> bytes:
+    """The same series, each with its last sample alone."""
+    document = json.loads(matrix(series))
+    for element in document["data"]["result"]:
+        element["values"] = element["values"][-1:]
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def vector(series: int) -> bytes:
+    """The same series with their last sample, as an instant query gets them."""
+    document = json.loads(matrix(series))
+    document["data"]["resultType"] = "vector"
+    for element in document["data"]["result"]:
+        element["value"] = element.pop("values")[-1]
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
 def scores(number: int) -> bytes:
     """An answer of a scoring API with this many results."""
     results = [{"metric": {"namespace": "team", "pod": f"workload-{i}"}, "score": i % 100 + 0.5} for i in range(number)]
@@ -80,7 +98,8 @@ class Peer(socketserver.StreamRequestHandler):
 def response_of(path: str) -> bytes:
     """The answer of a path. `/healthz` and whatever has no number are empty."""
     kind, _, number = path.strip("/").partition("/")
-    return (matrix if kind == "get" else scores)(int(number)) if number else b"{}"
+    make = {"get": matrix, "single": single, "vector": vector}.get(kind, scores)
+    return make(int(number)) if number else b"{}"
 
 
 def serve() -> None:

@@ -127,10 +127,11 @@ def _score_reason(element: Mapping[str, Any]) -> str:
 
 def used_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the used ones of these labels."""
-    return {name: _printable(value) for name, value in labels.items() if name in _USED}
+    return {name: printable(value) for name, value in labels.items() if name in _USED}
 
 
-def _printable(value: str) -> str:
+def printable(value: str) -> str:
+    """Return a label's value with blanks in place of what cannot be printed."""
     # An escape can contain a lone surrogate, which UTF-8 cannot encode.
     return value if value.isprintable() else spaced(value.encode("utf-8", "replace").decode())
 
@@ -146,7 +147,7 @@ def _labels(metric: Any) -> dict[str, str] | None:
         if type(value) is not str:
             return None
         if name in _USED:
-            labels[name] = _printable(value)
+            labels[name] = printable(value)
     return labels
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.evaluation import Evaluation
@@ -83,15 +83,20 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
             results = ()
         by_input[score.name] = {frozenset(labels.items()): value for labels, value in results}
     sets = dict.fromkeys(labels for values in by_input.values() for labels in values if labels)
-    for labels in sets or {_NONE: None}:
-        variables: dict[str, Any] = {"labels": dict(labels)}
-        for score in inputs:
-            values = by_input[score.name]
-            value = values.get(labels, values.get(_NONE, score.default))
-            if value is None:
-                cause = f"{score.name!r} is missing, the score of {score.scorer!r}"
-                evaluation.refuse(RefusalReason.MISSING_INPUT, variables["labels"], cause)
-                break
-            variables[score.name] = value
-        else:
-            evaluation.add(variables["labels"], variables)
+    scope = evaluation.scope
+
+    def items() -> Iterator[Mapping[str, str]]:
+        for labels in sets or {_NONE: None}:
+            scope["labels"] = dict(labels)
+            for score in inputs:
+                values = by_input[score.name]
+                value = values.get(labels, values.get(_NONE, score.default))
+                if value is None:
+                    cause = f"{score.name!r} is missing, the score of {score.scorer!r}"
+                    evaluation.refuse(RefusalReason.MISSING_INPUT, scope["labels"], cause)
+                    break
+                scope[score.name] = value
+            else:
+                yield scope["labels"]
+
+    evaluation.run(items())

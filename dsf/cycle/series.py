@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from dsf.errors import CycleError
 from dsf.sources.base import HEAD, TAIL
@@ -21,12 +21,8 @@ _VALUE = b'},"value":['
 _decode = json.JSONDecoder().raw_decode
 
 
-class Series(NamedTuple):
-    """One series."""
-
-    labels: dict[str, str]
-    values: Sequence[float]
-    times: Sequence[float]
+#: Labels, values and times of one series. A plain tuple, which takes a fifth of the time of a named one.
+Series: TypeAlias = tuple[dict[str, str], Sequence[float], Sequence[float]]
 
 
 class Reading(NamedTuple):
@@ -77,10 +73,10 @@ def _split(text: bytes, reading: Reading) -> Series:
     try:
         labels = _labels(json.loads(b"{%s}" % text[:end]))
         if not reading.values and not reading.times:
-            return Series(labels, (float(text[text.rfind(b'"', start, -3) + 1 : -3]),), ())
+            return labels, (float(text[text.rfind(b'"', start, -3) + 1 : -3]),), ()
         quoted = text[start:].split(b'"')
         times = [float(time.lstrip(b"],[")[:-1]) for time in quoted[:-1:2]] if reading.times else ()
-        return Series(labels, list(map(float, quoted[1::2])), times)
+        return labels, list(map(float, quoted[1::2])), times
     except ValueError:
         return _of(_loads(b"%s%s}" % (_FIRST, text)))
 
@@ -112,16 +108,17 @@ def _of(element: Any) -> Series:
         labels = _labels(element.get("metric") or {})
         if "value" in element:
             time, value = element["value"]
-            return Series(labels, (float(value),), (float(time),))
+            return labels, (float(value),), (float(time),)
         samples = element.get("values") or ()
-        return Series(labels, [float(value) for _, value in samples], [float(time) for time, _ in samples])
+        return labels, [float(value) for _, value in samples], [float(time) for time, _ in samples]
     except (TypeError, ValueError, AttributeError):
         raise _no_series() from None
 
 
 def _labels(labels: dict[str, Any]) -> dict[str, str]:
-    if not {*map(type, labels.values())} <= {str}:
-        raise ValueError
+    for value in labels.values():
+        if type(value) is not str:
+            raise ValueError
     return labels
 
 

@@ -296,7 +296,7 @@ def evaluate(
     if summary.scores:
         score_inputs(evaluation, summary, find_results)
     elif {source.source_type for source in summary.each_source} <= {SourceType.None_}:
-        evaluation.add({}, {})
+        evaluation.run([{}])
     else:
         score_series(evaluation, expression, request, queries)
     return evaluation.response

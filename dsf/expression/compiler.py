@@ -89,9 +89,9 @@ class Expression:
         """Return its value for these variables; None for null. Raises EvaluationError."""
         try:
             value = self._run(scope)
+            return None if value is None else float(value)
         except OverflowError:
             raise EvaluationError("a number beyond the range of a double") from None
-        return None if value is None else float(value)
 
 
 def compile_expression(text: str, variables: Mapping[str, Type]) -> Expression:

@@ -182,7 +182,7 @@ def test_evaluation_ends_with_its_time() -> None:
         raise CycleError("score", "timeout", "late")
 
     with pytest.raises(CycleError, match="late"):
-        Evaluation(expression, {}, check).add({}, {})
+        Evaluation(expression, {}, check).run([{}])
 
 
 def test_results_of_another_namespace_are_missing() -> None:

@@ -35,25 +35,25 @@ def test_series_are_read_in_any_pieces_and_any_form(
     expected = [
         (labels, [value for _, value in samples], [float(time) for time, _ in samples]) for labels, samples in series
     ]
-    assert [(read.labels, [*read.values], [*read.times]) for read in read_series(pieces, Reading())] == expected
-    last = [read.values[-1] for read in read_series(pieces, Reading(values=False, times=False))]
+    assert [(labels, [*values], [*times]) for labels, values, times in read_series(pieces, Reading())] == expected
+    last = [values[-1] for _, values, _ in read_series(pieces, Reading(values=False, times=False))]
     assert last == [values[-1] for _, values, _ in expected]
 
 
 def test_vector_is_read_as_one_sample_per_series() -> None:
     request = b'{"data":[{"metric":{"node":"a"},"value":[1.5,"NaN"]},{"metric":{},"value":[2,"+Inf"]}]}'
     first, second = read(request)
-    assert first.labels == {"node": "a"}
-    assert math.isnan(first.values[0])
-    assert second == Series({}, (math.inf,), (2.0,))
+    assert first[0] == {"node": "a"}
+    assert math.isnan(first[1][0])
+    assert second == ({}, (math.inf,), (2.0,))
 
 
 def test_native_histograms_beside_values_are_skipped() -> None:
     series = '{"metric":{"node":"a"},"values":[[1,"2"],[3,"4"]],"histograms":[[1,{}]]}'
     only = '{"metric":{"node":"b"},"histograms":[[1,{}]]}'
     assert read(f'{{"data":[{series},{only}]}}'.encode()) == [
-        Series({"node": "a"}, [2.0, 4.0], [1.0, 3.0]),
-        Series({"node": "b"}, [], []),
+        ({"node": "a"}, [2.0, 4.0], [1.0, 3.0]),
+        ({"node": "b"}, [], []),
     ]
 
 

@@ -1,0 +1,143 @@
+"""CPU of fetch + score with an expression, against a scoring API that answers at once.
+
+    python -m bench.expression [--quick] [--strict] [--json FILE]
+
+Both fetch the same series and give a score for each. The agent parses the series for an expression; to a scoring API it
+forwards them, and parses the answer. Source and scoring API are in a process of their own and are not counted. Every
+size runs in its own process, so that one does not warm up the next.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from bench.common import ROOT, Figure, Measurement, options, report, spread
+from bench.peers import POINTS, server, summary
+from bench.stages import CLUSTER, per_call
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.summary import ScorerSummary
+from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
+from dsf.settings import Settings
+
+#: Series -> most of the CPU with a scoring API, for range queries.
+LIMITS: Final = {100: 1.0, 1_000: 2.0, 10_000: 3.0}
+#: The same for instant queries, which a scoring API does not get.
+INSTANT_LIMIT: Final = 1.0
+EXPRESSION: Final = "100 - last"
+
+
+def stages(url: str, series: int, expression: str, rounds: int, seconds: float) -> dict[str, Any]:
+    """Measure a size: CPU of both in every round, with an expression for a range query, and for an instant one."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(cluster=CLUSTER)
+        both = Stages(settings, FileSecrets(None, Release(settings)))
+        posted = summary("bench", url, series, series)
+        scored = posted.model_copy(update={"scoring_endpoint": "", "expression": expression})
+        instant = {"source_endpoint": f"{url}/vector/{series}", "source_range": 0, "source_step": 0}
+        # No scoring API is sent an instant query's answer; a range of one sample has as many bytes.
+        single = posted.model_copy(update={"source_endpoint": f"{url}/single/{series}"})
+
+        def cycle(scorer: ScorerSummary) -> Callable[[], None]:
+            def run() -> None:
+                cycle = Cycle(scorer.name, "run", scorer, math.inf)
+                request = keep(Path(folder), both.fetch(cycle).pieces)
+                both.score(cycle, request)
+                if isinstance(request, FilePayload):
+                    request.close()
+
+            # The peers make their answers at the first request.
+            run()
+            return run
+
+        works = [cycle(scorer) for scorer in (posted, scored, single, scored.model_copy(update=instant))]
+        measured = [[per_call(work, seconds) for work in works] for _ in range(rounds)]
+    return {
+        "series": series,
+        "expression": expression,
+        "post_ms": [row[0] for row in measured],
+        "expression_ms": [row[1] for row in measured],
+        "ratios": [row[1] / row[0] for row in measured],
+        "single_ms": [row[2] for row in measured],
+        "instant_ms": [row[3] for row in measured],
+        "instant_ratios": [row[3] / row[0] for row in measured],
+        "single_ratios": [row[3] / row[2] for row in measured],
+    }
+
+
+def apart(*values: object) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "bench.expression", "--stages", *map(str, values)]
+    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    measured: dict[str, Any] = json.loads(output)
+    return measured
+
+
+def figures(row: dict[str, Any]) -> list[Figure]:
+    """Return the rows of the table for one size."""
+    series, expression = row["series"], row["expression"]
+    is_limited = expression == EXPRESSION
+    return [
+        Figure(
+            f"CPU of fetch + `{expression}`, {series:,} x {POINTS} samples",
+            spread(row["expression_ms"], "ms"),
+            statistics.median(row["ratios"]),
+            "x",
+            f"POST to an instant scoring API, {spread(row['post_ms'], 'ms')}",
+            upper_limit=LIMITS[series] if is_limited else None,
+        ),
+        *(_instant(row) if is_limited else ()),
+    ]
+
+
+def _instant(row: dict[str, Any]) -> list[Figure]:
+    name = f"CPU of instant fetch + `{row['expression']}`, {row['series']:,} series"
+    return [
+        Figure(
+            name,
+            spread(row["instant_ms"], "ms"),
+            statistics.median(row["instant_ratios"]),
+            "x",
+            f"POST of {POINTS} samples each, {spread(row['post_ms'], 'ms')}",
+            upper_limit=INSTANT_LIMIT,
+        ),
+        Figure(
+            name,
+            spread(row["instant_ms"], "ms"),
+            statistics.median(row["single_ratios"]),
+            "x",
+            f"POST of one sample each, {spread(row['single_ms'], 'ms')}",
+        ),
+    ]
+
+
+def measure(quick: bool) -> Measurement:
+    """All sizes."""
+    rounds, seconds = (5, 0.2) if quick else (11, 0.6)
+    expressions = (EXPRESSION,) if quick else (EXPRESSION, "100 * mean", "trend(values, 600)")
+    with server() as url:
+        rows = [apart(url, series, text, rounds, seconds) for text in expressions for series in LIMITS]
+    return [figure for row in rows for figure in figures(row)], rows
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = options(__doc__)
+    parser.add_argument("--stages", nargs=5, help="one measurement, as this program starts it itself")
+    arguments = parser.parse_args()
+    if arguments.stages:
+        url, series, expression, rounds, seconds = arguments.stages
+        print(json.dumps(stages(url, int(series), expression, int(rounds), float(seconds))))
+        return 0
+    return report(arguments, measure(arguments.quick))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
