@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from dsf.errors import ExpressionError
 from dsf.expression.functions import FUNCTIONS, Function, divide, divide_whole, remainder, whole
-from dsf.expression.scope import EvaluationError, Scope
+from dsf.expression.scope import CHARACTERS_OF_STEP, EvaluationError, Scope
 from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, accepts, unified
 
 #: Most characters of an expression.
@@ -269,13 +269,13 @@ class _Parser:
     def _equality(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
         if unified(left.type, right.type) is None:
             raise self._mismatch(token, left, right)
-        spends = left.type.item is not None
+        spends = left.type.item is not None or left.type.name == "string"
         is_equal = token.text == "=="
 
         def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
             value = first(scope)
             if spends:
-                scope.spend(len(value or ()))
+                scope.spend_content(value)
             return bool((value == second(scope)) is is_equal)
 
         return BOOL, run
@@ -285,7 +285,15 @@ class _Parser:
         if not are_numbers and not (left.type == right.type and left.type in (STRING, BOOL)):
             raise self._mismatch(token, left, right)
         compare = _ORDER[token.text]
-        return BOOL, lambda scope, first=left.run, second=right.run: compare(first(scope), second(scope))
+        if left.type != STRING:
+            return BOOL, lambda scope, first=left.run, second=right.run: compare(first(scope), second(scope))
+
+        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+            text = first(scope)
+            scope.spend_content(text)
+            return compare(text, second(scope))
+
+        return BOOL, run
 
     def _membership(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
         item = STRING if right.type.name == "map" else right.type.item
@@ -296,7 +304,7 @@ class _Parser:
             value, container = first(scope), second(scope)
             if isinstance(container, Mapping):
                 return value in container
-            scope.spend(len(container))
+            scope.spend_content(container)
             # Not Python's `in`, for which not-a-number equals itself.
             return any(value == member for member in container)
 
@@ -312,7 +320,7 @@ class _Parser:
             # Beyond CEL, where 100 * 0.5 is a mistake: an int beside a double is one.
             operate, kind = _DOUBLES.get(sign), DOUBLE
         elif sign == "+" and types == {STRING}:
-            operate = operator.add
+            return kind, _joined_texts(left.run, right.run)
         elif sign == "+" and left.type.name == right.type.name == "list" and unified(left.type, right.type):
             return unified(left.type, right.type) or kind, _concatenation(left.run, right.run)
         if operate is None:
@@ -599,6 +607,15 @@ def _concatenation(left: Run, right: Run) -> Run:
         first, second = left(scope), right(scope)
         scope.spend(len(first) + len(second))
         return [*first, *second]
+
+    return run
+
+
+def _joined_texts(left: Run, right: Run) -> Run:
+    def run(scope: Scope) -> str:
+        first, second = left(scope), right(scope)
+        scope.spend((len(first) + len(second)) // CHARACTERS_OF_STEP)
+        return f"{first}{second}"
 
     return run
 

@@ -79,8 +79,14 @@ def _size(_: Scope, value: Any) -> int:
     return len(value)
 
 
-def _double(_: Scope, value: Any) -> float:
+def _contains(scope: Scope, text: str, part: str) -> bool:
+    scope.spend_content(text)
+    return part in text
+
+
+def _double(scope: Scope, value: Any) -> float:
     if isinstance(value, str):
+        scope.spend_content(value)
         if _DOUBLE.fullmatch(value) is None:
             raise EvaluationError(f"double({value[:40]!r}): the text is not a number")
         return float(value)
@@ -89,7 +95,7 @@ def _double(_: Scope, value: Any) -> float:
 
 def _int(_: Scope, value: Any) -> int:
     if isinstance(value, str):
-        if _INT.fullmatch(value) is None or len(value) > 20:
+        if len(value) > 20 or _INT.fullmatch(value) is None:
             raise EvaluationError(f"int({value[:40]!r}): the text is not a whole number")
         return whole(int(value))
     if isinstance(value, float) and not abs(value) < 2.0**63:
@@ -148,7 +154,7 @@ _NUMBER: Final = ((DOUBLE,),)
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "size": Function(((STRING, *_LISTS),), INT, _size, is_method=True),
-    "contains": Function(((STRING,),) * 2, BOOL, lambda _, text, part: part in text, is_global=False, is_method=True),
+    "contains": Function(((STRING,),) * 2, BOOL, _contains, is_global=False, is_method=True),
     "startsWith": Function(
         ((STRING,),) * 2, BOOL, lambda _, text, part: text.startswith(part), is_global=False, is_method=True
     ),

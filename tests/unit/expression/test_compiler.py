@@ -161,6 +161,10 @@ def test_hostile_text_is_refused(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
+_LONG = f"['{'a' * 1000}'].map(t, t + t + t + t).map(t, t + t + t + t)"
+_NESTED = "[[1]]" + "".join(f".map(n{n}, [n{n}, n{n}])" for n in range(40))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -170,6 +174,12 @@ def test_hostile_text_is_refused(text: str, message: str) -> None:
         "values.filter(a, values.map(b, values == values).size() > 0).size()",
         "values" + ".map(a, quantile(values, 0.5))" * 4 + ".size()",
         "values.map(a, values.exists(b, values.exists(c, c < 0 || a in values))).size()",
+        # A text, and lists of one list, that double with each macro.
+        "['aaaaaaaaaaaaaaaa']" + "".join(f".map(t{n}, t{n} + t{n})" for n in range(40)) + "[0].size()",
+        f"{_NESTED} == {_NESTED} ? 1 : 0",
+        f"{_NESTED}[0] in {_NESTED} ? 1 : 0",
+        # Texts that are long, and read for each item.
+        f"{_LONG}.map(t, values.map(a, values.map(b, t.contains('b') || t == t + 'b' || t < t)).size())[0]",
     ],
 )
 def test_hostile_evaluation_ends_by_its_steps(text: str) -> None:
