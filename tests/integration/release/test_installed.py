@@ -166,7 +166,7 @@ def test_uv_installs_the_command_as_a_tool(dist: Path, core: Path, tmp_path: Pat
     )
     if process.returncode:
         failed(process.stderr)
-    assert {path.name for path in (tmp_path / "bin").iterdir()} == {"dsf", "kubectl-dsf"}
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == {"dsf", "kubectl-dsf", "kubectl_complete-dsf"}
     assert run(tmp_path / "bin" / "dsf", "version", folder=tmp_path).startswith(f"dsf {VERSION} (")
 
 
@@ -258,4 +258,4 @@ def test_optimizer_adds_its_commands_and_pages(core: Path, libraries: Path) -> N
     for name in ("optimize", "placement"):
         assert "Usage: " in run(libraries / "dsf", name, "--help", folder=libraries)
     code = "import dsf.optimizer.main, dsf.optimizer.mcp; from dsf.web.pages import plugins; print(*plugins())"
-    assert run(libraries / "python", "-I", "-c", code, folder=libraries) == "placements plans\n"
+    assert run(libraries / "python", "-I", "-c", code, folder=libraries) == "backtests placements plans\n"
