@@ -23,7 +23,7 @@ from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.score import default_validity
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
-from dsf.api.servers import Context, Server, Stage, server
+from dsf.api.servers import ResolutionInput, Server, ServerDeclaration, server
 from dsf.api.sourcefields import first_positive, source_fields
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.templates import Renderer
@@ -69,7 +69,7 @@ def resolve(
     """
     spec, execution = scorer.spec, scorer.spec.execution
     synced = synced_config(scorer)
-    context = Context(scorer, synced, token_hosts, authentications, fill or Renderer(None))
+    context = ResolutionInput(scorer, synced, token_hosts, authentications, fill or Renderer(None))
     score_name = _score_name(context)
     interval = _interval(context)
     sources = source_fields(context)
@@ -80,7 +80,7 @@ def resolve(
     scoring = (
         Server("")
         if expression is not None
-        else server(context, Stage("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
+        else server(context, ServerDeclaration("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
     )
     summary = ScorerSummary(
         name=scorer.metadata.name,
@@ -124,7 +124,7 @@ def synced_config(scorer: DynamicScorer) -> RemoteConfig:
     return synced if synced is not None and in_force else RemoteConfig()
 
 
-def _score_name(context: Context) -> str:
+def _score_name(context: ResolutionInput) -> str:
     params = context.scorer.spec.scoring.params
     name = context.synced.scoring.params.name or (params.name if params else "")
     if not name.strip():
@@ -134,7 +134,7 @@ def _score_name(context: Context) -> str:
     return name
 
 
-def _interval(context: Context) -> int:
+def _interval(context: ResolutionInput) -> int:
     params = context.scorer.spec.scoring.params
     interval = first_positive(context.synced.scoring.params.interval, params.interval if params else 0)
     if not interval:
@@ -184,7 +184,7 @@ def _paused_until(scorer: DynamicScorer) -> float | None:
 _Own: TypeAlias = ResolvedScorer | ResolutionError | None
 #: The clusters' configurations as worked out last, so that only changes are worked out again: one takes a third of a
 #: millisecond. By scorer: its inputs, and by cluster the facts and the result.
-Memory: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, _Own]]]]
+ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, _Own]]]]
 
 
 class Everywhere(NamedTuple):
@@ -201,7 +201,7 @@ def resolve_everywhere(
     token_hosts: TokenHosts,
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
-    memory: Memory,
+    memory: ResolutionCache,
 ) -> Everywhere:
     """The clusters' configurations, also kept in `memory`. Raises ResolutionError if it cannot run on any selected
     cluster."""

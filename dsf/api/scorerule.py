@@ -249,7 +249,7 @@ def empty_items(rule: ScoreRule, cluster: str, value: int | None) -> tuple[Item,
     return () if value is None else ((render(rule.dimension_formats[0]) or rule.score_name, value),)
 
 
-class Waiting(NamedTuple):
+class HeldValue(NamedTuple):
     """The newest value of an item, while another one is published."""
 
     #: -100 to 100.
@@ -261,8 +261,8 @@ class Waiting(NamedTuple):
 
 
 def waiting_for(
-    published: int, value: int, before: Waiting | None, at: float, *, min_change: int, for_seconds: float
-) -> Waiting | None:
+    published: int, value: int, before: HeldValue | None, at: float, *, min_change: int, for_seconds: float
+) -> HeldValue | None:
     """Return the state of a `value` that is held back; None if it is published.
 
     `at` is when it was measured (unix seconds), `before` what was remembered of the item until then. Times need not
@@ -273,32 +273,32 @@ def waiting_for(
         return None
     away = abs(move)
     if away < min_change:
-        return Waiting(value, None, away)
+        return HeldValue(value, None, away)
     since = at
     # `away`: the rule may have become stricter meanwhile.
     if before is not None and before.since is not None and before.away >= min_change:
         is_same_side = (before.value > published) == (move > 0)
         if is_same_side:
             since, away = min(before.since, at), min(before.away, away)
-    return None if at - since >= for_seconds else Waiting(value, since, away)
+    return None if at - since >= for_seconds else HeldValue(value, since, away)
 
 
 def hold_back(
     published: Mapping[str, int],
     measured: Mapping[str, int],
-    waiting: Mapping[str, Waiting],
+    waiting: Mapping[str, HeldValue],
     at: float,
     *,
     min_change: int,
     for_seconds: float,
-) -> tuple[dict[str, int], dict[str, Waiting]]:
+) -> tuple[dict[str, int], dict[str, HeldValue]]:
     """The values to publish for the items of `measured`, in their order, and what waits.
 
     `published` are the values in force, `waiting` what the last call returned; both are empty before the first score,
     and when the last one is out of date. `at` as in `waiting_for`.
     """
     values: dict[str, int] = {}
-    waiting_values: dict[str, Waiting] = {}
+    waiting_values: dict[str, HeldValue] = {}
     for name, value in measured.items():
         values[name] = value
         if name not in published:
@@ -311,7 +311,7 @@ def hold_back(
     return values, waiting_values
 
 
-def due(waiting: Waiting, *, min_change: int, for_seconds: float) -> float | None:
+def due(waiting: HeldValue, *, min_change: int, for_seconds: float) -> float | None:
     """From when on a cycle publishes what waits, if it stays as far away (unix seconds); None while it is too near."""
     if waiting.since is None or waiting.away < min_change:
         return None

@@ -17,7 +17,7 @@ from dsf.api.urls import TokenHosts, base_url, join_url, origin
 from dsf.errors import ResolutionError
 
 
-class Context(NamedTuple):
+class ResolutionInput(NamedTuple):
     """All that a scorer's configuration on one cluster is made from."""
 
     scorer: DynamicScorer
@@ -41,7 +41,7 @@ class Context(NamedTuple):
         return ResolutionError(reason, f"{field} is not set, {elsewhere}")
 
 
-class Stage(NamedTuple):
+class ServerDeclaration(NamedTuple):
     """What spec and `/config` say of one server."""
 
     #: Path below spec: source, scoring, or sources[NAME].
@@ -63,7 +63,7 @@ class Server(NamedTuple):
     authentication: ScoringAuthentication | None = None
 
 
-def server(context: Context, stage: Stage) -> Server:
+def server(context: ResolutionInput, stage: ServerDeclaration) -> Server:
     """The server of a stage. Raises ResolutionError if the URL is invalid, or if a token would be sent to a foreign
     host."""
     authentication = _authentication_of(context, stage)
@@ -76,7 +76,7 @@ def server(context: Context, stage: Stage) -> Server:
     return Server(endpoint, name, key, _own_access(context, stage))
 
 
-def unused_endpoint(context: Context, stage: Stage) -> str:
+def unused_endpoint(context: ResolutionInput, stage: ServerDeclaration) -> str:
     """The URL of a stage that nothing is sent to; empty if it is invalid."""
     try:
         return _endpoint(context, stage)
@@ -84,7 +84,7 @@ def unused_endpoint(context: Context, stage: Stage) -> str:
         return ""
 
 
-def _endpoint(context: Context, stage: Stage, other: tuple[str, str] | None = None) -> str:
+def _endpoint(context: ResolutionInput, stage: ServerDeclaration, other: tuple[str, str] | None = None) -> str:
     """The URL of a stage; `other` is a host, and where it stands, that wins over spec and `/config`."""
     config_url = context.scorer.spec.config_url
     if not config_url and not other and not stage.spec.host:
@@ -106,7 +106,7 @@ def in_force(stage: str, field: str, synced: str, spec: str) -> tuple[str, str]:
     return (synced, f"{stage}.{field} in /config") if synced else (spec, f"spec.{stage}.{field}")
 
 
-def _authentication_of(context: Context, stage: Stage) -> ScoringAuthentication | None:
+def _authentication_of(context: ResolutionInput, stage: ServerDeclaration) -> ScoringAuthentication | None:
     spec, field = stage.spec, f"spec.{stage.name}.auth.authenticationRef"
     if spec.auth is None or spec.auth.authentication_ref is None:
         return None
@@ -131,7 +131,9 @@ def _authentication_of(context: Context, stage: Stage) -> ScoringAuthentication 
     return authentication
 
 
-def _by_authentication(context: Context, stage: Stage, authentication: ScoringAuthentication) -> Server:
+def _by_authentication(
+    context: ResolutionInput, stage: ServerDeclaration, authentication: ScoringAuthentication
+) -> Server:
     """The server with a ScoringAuthentication, and its override for the cluster."""
     name, shared = authentication.metadata.name, authentication.spec
     override = context.fill.override(shared)
@@ -166,7 +168,7 @@ def _by_authentication(context: Context, stage: Stage, authentication: ScoringAu
     return Server(endpoint, access=access, authentication=authentication)
 
 
-def _check_token_host(context: Context, stage: Stage, endpoint: str) -> None:
+def _check_token_host(context: ResolutionInput, stage: ServerDeclaration, endpoint: str) -> None:
     """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
     if context.token_hosts.allow(endpoint):
         return
@@ -185,7 +187,7 @@ def _check_token_host(context: Context, stage: Stage, endpoint: str) -> None:
         )
 
 
-def _secret(stage: Stage) -> tuple[str, str]:
+def _secret(stage: ServerDeclaration) -> tuple[str, str]:
     """Name and key of the token in upstream's format; empty without one."""
     ref = stage.spec.auth.token_secret_ref if stage.spec.auth is not None else None
     if ref is None:
@@ -198,7 +200,7 @@ def _secret(stage: Stage) -> tuple[str, str]:
     return ref.name, ref.key
 
 
-def _own_access(context: Context, stage: Stage) -> ServerAccess | None:
+def _own_access(context: ResolutionInput, stage: ServerDeclaration) -> ServerAccess | None:
     """The authentication of a DynamicScorer itself, beyond a token in upstream's format; None without."""
     spec = stage.spec
     for part, field in ((spec.auth, "auth"), (spec.tls, "tls")):

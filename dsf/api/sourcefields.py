@@ -9,7 +9,7 @@ from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
 from dsf.api.scorer import DynamicScorerSpec, SourceSpec
 from dsf.api.scoringauthentication import ScoringAuthentication
-from dsf.api.servers import Context, Stage, in_force, server, unused_endpoint
+from dsf.api.servers import ResolutionInput, ServerDeclaration, in_force, server, unused_endpoint
 from dsf.api.summary import SourceSummary
 from dsf.api.types import ResolveReason, SourceMethod, SourceType, is_plugin_type
 from dsf.errors import ResolutionError
@@ -36,7 +36,7 @@ class DeclaredSource(NamedTuple):
     synced: RemoteSource
 
 
-def source_fields(context: Context) -> list[tuple[SourceSummary, ScoringAuthentication | None]]:
+def source_fields(context: ResolutionInput) -> list[tuple[SourceSummary, ScoringAuthentication | None]]:
     """All sources of a scorer in order, as agents get them; with only `source`, this one without a name.
 
     Raises ResolutionError.
@@ -74,7 +74,7 @@ def first_positive(*values: int) -> int:
     return next((value for value in values if value > 0), 0)
 
 
-def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, ScoringAuthentication | None]:
+def _source(context: ResolutionInput, settings: DeclaredSource) -> tuple[SourceSummary, ScoringAuthentication | None]:
     spec, synced, params = settings.spec, settings.synced, settings.spec.params
     query_setting = in_force(
         settings.field, "params.query", synced.params.query, (params.query if params else "") or ""
@@ -98,7 +98,7 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
         )
     if kind is SourceType.None_:
         # The agent fetches nothing, so its other settings and its token are ignored; upstream fills in the endpoint.
-        unused = unused_endpoint(context, Stage(settings.field, spec, synced))
+        unused = unused_endpoint(context, ServerDeclaration(settings.field, spec, synced))
         return SourceSummary(name=settings.name, type=str(kind), endpoint=unused), None
     range_ = first_positive(synced.params.range, params.range if params else 0)
     step = first_positive(synced.params.step, params.step if params else 0)
@@ -131,7 +131,7 @@ def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, 
         # The agent's own cluster and account.
         return summary, None
     path = INSTANT_PATH if kind is SourceType.Prometheus and is_instant else _DEFAULT_PATHS.get(kind, "")
-    source_server = server(context, Stage(settings.field, spec, synced, path))
+    source_server = server(context, ServerDeclaration(settings.field, spec, synced, path))
     update = {
         "endpoint": source_server.endpoint,
         "endpoint_auth_name": source_server.auth_name,

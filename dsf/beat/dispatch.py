@@ -28,7 +28,7 @@ from dsf.store.entries import (
     ScheduleOverride,
     effective,
     next_due,
-    next_slot,
+    next_tick_time,
     scheduled_time,
     scorer_target,
 )
@@ -42,7 +42,7 @@ _SEND, _DEFER, _DROP = "send", "defer", "drop"
 _UNREADABLE_RETRY = 60.0
 
 
-class _Row(NamedTuple):
+class _TickArguments(NamedTuple):
     """Arguments of dispatch.lua for one pair."""
 
     pair: str
@@ -160,7 +160,7 @@ class Dispatcher:
             numbers = pipe.execute()
         return {name for name, number in zip(clusters, numbers, strict=True) if number >= keys.MAIL_SLOTS}
 
-    def _row(self, batch: _Batch, pair: str, due: float) -> _Row:
+    def _row(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
         """The decision for this pair. An unexpected error must not stop the others."""
         try:
             return self._decide(batch, pair, due)
@@ -168,35 +168,39 @@ class Dispatcher:
             if time.monotonic() >= self._complain_at:
                 self._complain_at = time.monotonic() + 1.0
                 log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY)
-            return _Row(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
+            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
 
-    def _decide(self, batch: _Batch, pair: str, due: float) -> _Row:
+    def _decide(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
         text = batch.entries[pair]
         if text is None:
-            return _Row(pair, due, 0.0, _DROP)
+            return _TickArguments(pair, due, 0.0, _DROP)
         cluster, scorer = keys.split_pair(pair)
         entry = parsed(Entry, pair, text)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
-            return _Row(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
+            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
         runs = effective(entry, batch.overrides, batch.now)
-        slot = next_slot(pair, runs.interval, batch.now)
+        slot = next_tick_time(pair, runs.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if not entry.runnable:
-            return _Row(pair, due, slot, ticks.INACTIVE)
+            return _TickArguments(pair, due, slot, ticks.INACTIVE)
         if runs.paused:
-            return _Row(pair, due, slot, ticks.PAUSED)
+            return _TickArguments(pair, due, slot, ticks.PAUSED)
         if batch.now - due > runs.interval:
-            return _Row(pair, due, self._late(batch.now, slot), ticks.EXPIRED)
+            return _TickArguments(pair, due, self._late(batch.now, slot), ticks.EXPIRED)
         if batch.waiting[queue] >= self._queue_limit:
-            return _Row(pair, due, slot, ticks.QUEUE_FULL)
+            return _TickArguments(pair, due, slot, ticks.QUEUE_FULL)
         if cluster in batch.full:
-            return _Row(pair, due, slot, ticks.RESULTS_BEHIND)
+            return _TickArguments(pair, due, slot, ticks.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             waited = self._limiter.waits(scorer, pair)
             moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
             if moment > batch.now:
                 # The ticket stays valid either way: a pair that misses a slot is earlier in the next.
-                return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, ticks.RATE_LIMIT)
+                return (
+                    _TickArguments(pair, due, moment, _DEFER)
+                    if moment < slot
+                    else _TickArguments(pair, due, slot, ticks.RATE_LIMIT)
+                )
             self._limiter.use(scorer, pair, slot)
             if waited:
                 # The tick was postponed within its slot: the next slot is its own again, however near.
@@ -205,12 +209,12 @@ class Dispatcher:
         batch.waiting[queue] += 1
         return self._send(batch.now, pair, due, next_due(pair, runs.interval, due, batch.now), runs)
 
-    def _send(self, now: float, pair: str, due: float, next_due: float, runs: Effective) -> _Row:
+    def _send(self, now: float, pair: str, due: float, next_due: float, runs: Effective) -> _TickArguments:
         cluster, scorer = keys.split_pair(pair)
         scheduled = scheduled_time(pair, runs.interval, due, now)
         expires = scheduled + runs.interval
         run_id = new_run_id(scheduled)
-        return _Row(
+        return _TickArguments(
             pair,
             due,
             next_due,
@@ -228,7 +232,7 @@ class Dispatcher:
         self._late_free = moment + self._gap
         return moment
 
-    def _write(self, rows: Sequence[_Row]) -> None:
+    def _write(self, rows: Sequence[_TickArguments]) -> None:
         names = [keys.split_pair(row.pair) for row in rows]
         touched = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
         arguments: list[str | int] = [len(keys.LAG_BOUNDS), *keys.LAG_BOUNDS]

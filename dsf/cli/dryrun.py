@@ -37,7 +37,7 @@ from dsf.process import hubclock, tracing
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload
-from dsf.sources.base import Question
+from dsf.sources.base import RequestRecord
 from dsf.store.client import connect
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry
@@ -259,7 +259,7 @@ class _Seen(Observer):
     """Observer that records the stages, and the secrets to mask."""
 
     def __init__(self) -> None:
-        self.exchanges: defaultdict[str, list[Question]] = defaultdict(list)
+        self.exchanges: defaultdict[str, list[RequestRecord]] = defaultdict(list)
         self.sent: dict[tuple[str, str | None], list[str]] = {}
         #: Per access; renewable tokens extend it during the cycle.
         self._all_secrets: list[Sequence[str]] = []
@@ -273,11 +273,11 @@ class _Seen(Observer):
     def _secrets(self) -> list[str]:
         return [secret for secrets in self._all_secrets for secret in secrets]
 
-    def asked(self, stage: str, question: Question) -> None:
+    def asked(self, stage: str, question: RequestRecord) -> None:
         """Record it."""
         self.exchanges[stage].append(question)
 
-    def query(self, question: Question) -> QueryView:
+    def query(self, question: RequestRecord) -> QueryView:
         """View of one request to the source."""
         error = question.error
         return QueryView(
@@ -295,11 +295,11 @@ class _Seen(Observer):
             **self._answer(question),
         )
 
-    def response(self, question: Question) -> ResponseView:
+    def response(self, question: RequestRecord) -> ResponseView:
         """View of the scoring API's answer."""
         return ResponseView(head=self.head(question.pieces), **self._answer(question))
 
-    def _answer(self, question: Question) -> dict[str, Any]:
+    def _answer(self, question: RequestRecord) -> dict[str, Any]:
         status = question.error.status if question.error else HTTPStatus.OK
         return {"status": status, "seconds": question.seconds, "bytes": question.received}
 
@@ -407,7 +407,7 @@ def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> di
     return {"results": results, "outcome": outcome, **remark_fields}
 
 
-def _url(question: Question) -> str:
+def _url(question: RequestRecord) -> str:
     """The requested URL, readable."""
     if "://" not in question.url:
         return question.url
@@ -415,6 +415,6 @@ def _url(question: Question) -> str:
     return shown_url(question.url) + (f"?{urlencode(question.params)}" if in_url else "")
 
 
-def _form(question: Question) -> list[str]:
+def _form(question: RequestRecord) -> list[str]:
     """The parameters in the body of a request by POST."""
     return [f"form {urlencode(question.params)}"] if question.params and question.method == "POST" else []

@@ -35,8 +35,8 @@ from dsf.http.client import Stream
 from dsf.http.deadline import made_for
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
-from dsf.sources import Context, Payload, source_of
-from dsf.sources.base import Question, concatenated, joined, type_of
+from dsf.sources import FetchContext, Payload, source_of
+from dsf.sources.base import RequestRecord, concatenated, joined, type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.room import Room
 from dsf.text import cleaned, masked, place
@@ -90,7 +90,7 @@ class _Wait(NamedTuple):
 class Observer:
     """Receives events of the stages, in several threads if there are several sources. This base class ignores them."""
 
-    def asked(self, stage: Stage, question: Question) -> None:
+    def asked(self, stage: Stage, question: RequestRecord) -> None:
         """A source or the scoring API was queried, successfully or not."""
 
     def authenticated(self, stage: Stage, access: Access, source: str | None) -> None:
@@ -153,7 +153,7 @@ class Stages:
         except HttpError as error:
             raise CycleError("fetch", error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         with self._asking(cycle, summary, "fetch", deadline) as access:
-            context = Context(
+            context = FetchContext(
                 deadline,
                 max_bytes,
                 time.time() if cycle.until is None else cycle.until,
@@ -166,7 +166,7 @@ class Stages:
             )
             return source(summary, context)
 
-    def _fetched(self, cycle: Cycle, question: Question) -> None:
+    def _fetched(self, cycle: Cycle, question: RequestRecord) -> None:
         self._observer.asked("fetch", question)
         for text in question.warnings:
             self._observer.warned(cycle, text)
@@ -178,7 +178,7 @@ class Stages:
             self._evaluate(cycle, request)
             return
         url = summary.scoring_endpoint
-        question = Question("", url)
+        question = RequestRecord("", url)
         with (
             self._stage(cycle, "score") as deadline,
             self._asking(cycle, summary, "score", deadline) as access,

@@ -30,7 +30,7 @@ LATE_WRITER: Final = 60.0
 _MOST: Final = 1000
 
 
-class Problem(NamedTuple):
+class Interruption(NamedTuple):
     """Why scores do not arrive, or are not written."""
 
     #: redis, ticks, results, books, agents or objects; or a kind of `dsf.store.server`.
@@ -151,12 +151,12 @@ STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
 HUB_STAGES: Final = ("ticks", "results", "books")
 
 
-def path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Problem]:
+def path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Interruption]:
     """Return where the path is interrupted at `now` (unix seconds), worst first, and then what else people must change
     in Redis or in a machine of the hub. Raises redis.RedisError."""
     path = _Path(client, rows, now)
-    interrupted = [Problem(stage, message) for stage, watch in STAGES.items() if (message := watch(path))]
-    return interrupted + [Problem(kind, message) for kind, message in read_problems(client).items()]
+    interrupted = [Interruption(stage, message) for stage, watch in STAGES.items() if (message := watch(path))]
+    return interrupted + [Interruption(kind, message) for kind, message in read_problems(client).items()]
 
 
 def hub_problems(client: redis.Redis, now: float) -> Iterator[str]:

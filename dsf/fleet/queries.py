@@ -17,7 +17,7 @@ from dsf.errors import UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.changes import read as read_changes
 from dsf.fleet.pairviews import books_of, cycle_view, entry_view, pair_detail, pair_row, read_at, score_view
-from dsf.fleet.path import Problem, path_problems
+from dsf.fleet.path import Interruption, path_problems
 from dsf.fleet.rowgroups import (
     Groups,
     badness,
@@ -86,7 +86,7 @@ class FleetQueries:
         """The rows of all pairs by scorer and cluster."""
         return self._snapshot.read()[0]
 
-    def path_problems(self) -> list[Problem]:
+    def path_problems(self) -> list[Interruption]:
         """Why scores do not arrive or are not written, worst first."""
         return path_problems(self._redis, self.rows(), self._clock())
 

@@ -50,7 +50,7 @@ class Groups:
         #: Worst first; a state without rows is left out.
         self.states = {state: state_rows for state, state_rows in states.items() if state_rows}
 
-    def hold(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
+    def is_current(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
         """Whether they are right for these rows at `now`."""
         return self.rows is rows and self._since <= now < self._until
 
@@ -74,7 +74,7 @@ def grouped(rows: Rows, now: float, before: Mapping[str, Groups]) -> dict[str, G
     """The rows of each scorer by state at `now` (unix seconds); of `before`, those that still hold."""
     return {
         scorer: previous_groups
-        if (previous_groups := before.get(scorer)) is not None and previous_groups.hold(scorer_rows, now)
+        if (previous_groups := before.get(scorer)) is not None and previous_groups.is_current(scorer_rows, now)
         else Groups(scorer_rows, now)
         for scorer, scorer_rows in rows.items()
     }

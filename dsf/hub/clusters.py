@@ -34,7 +34,7 @@ log = dsf.log.get(__name__)
 
 #: Longest time in seconds that new entries wait for OCM's delivery to the agent. An unreachable cluster gets them after
 #: this; its agent then reports an unknown scorer.
-HOLD: Final = 2.0
+MAX_DELIVERY_WAIT: Final = 2.0
 #: Stands for the DynamicScoringConfig among clusters that are gone: no cluster has this name.
 _CONFIG: Final = "/"
 
@@ -182,10 +182,10 @@ class ClusterReconciler:
             self._unsettled.add(key.name)
         try:
             reconcile = self._serve_what_fits if key.name in plan.clusters else self._leave
-            look = reconcile(key.name, plan)
+            recheck_after = reconcile(key.name, plan)
             with self._lock:
                 self._unsettled.discard(key.name)
-            return look
+            return recheck_after
         except BackendError as error:
             problem, is_refused = str(error), error.is_refusal
             raise
@@ -257,11 +257,11 @@ class ClusterReconciler:
 
     def _serve(self, cluster: str, plan: FleetPlan) -> float | None:
         unreachable: redis.RedisError | None = None
-        look: float | None = None
+        recheck_after: float | None = None
         try:
             # Credentials are ensured without a configuration too: they are the agent's identity, not its work. They are
             # removed when the cluster is no longer accepted.
-            look = self._departed.credentials.ensure(cluster, plan.clusters[cluster])
+            recheck_after = self._departed.credentials.ensure(cluster, plan.clusters[cluster])
             self._departed.departures.forget(cluster)
         except redis.RedisError as error:
             # Deliveries without Redis are done.
@@ -273,7 +273,10 @@ class ClusterReconciler:
                 # An unreadable one is not gone: its grace begins anew with each look.
                 self._departed.departures.forget(_CONFIG)
             if not plan.is_enabled and (grace_seconds := self._departed.departures.left(_CONFIG)):
-                entries, look = plan.stopped(cluster, present), min(grace_seconds, look or grace_seconds)
+                entries, recheck_after = (
+                    plan.stopped(cluster, present),
+                    min(grace_seconds, recheck_after or grace_seconds),
+                )
             # Before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
             self._registrar.remove_other_entries(cluster, entries)
         except redis.RedisError as error:
@@ -289,10 +292,10 @@ class ClusterReconciler:
         # With the current plan: scorers may have been added since, and those not in it are removed.
         self._registrar.sync_scorers(self._desired.plan)
         # After the ManifestWork for the same reason.
-        wait = self._hold(cluster, entries, has_arrived=has_arrived)
+        wait = self._delay_undelivered(cluster, entries, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, entries)
         self._registrar.notices.write_cluster(plan.notice(cluster))
-        waits = [seconds for seconds in (wait, look) if seconds is not None]
+        waits = [seconds for seconds in (wait, recheck_after) if seconds is not None]
         return min(waits, default=None)
 
     def _put_known(self, cluster: str, entries: dict[str, Entry]) -> None:
@@ -315,7 +318,7 @@ class ClusterReconciler:
         self._note_delivery(cluster, None)
         return self._departed.reconcile(cluster, plan)
 
-    def _hold(self, cluster: str, entries: dict[str, Entry], *, has_arrived: bool) -> float | None:
+    def _delay_undelivered(self, cluster: str, entries: dict[str, Entry], *, has_arrived: bool) -> float | None:
         """Take entries out of `entries` that would start before delivery to the agent; returns the seconds until they
         start regardless, None if there are none. Delivery shows as a change of the ManifestWork."""
         present = self._registrar.present(cluster)
@@ -328,7 +331,7 @@ class ClusterReconciler:
             self._held.pop(cluster, None)
             return None
         now = time.monotonic()
-        wait = self._held.setdefault(cluster, now + HOLD) - now
+        wait = self._held.setdefault(cluster, now + MAX_DELIVERY_WAIT) - now
         if wait <= 0:
             # Kept: no second wait until delivery, or until no entry is new.
             return None

@@ -100,7 +100,7 @@ class DeliveryCounts:
 def scorer_status(
     plan: ScorerPlan,
     health: Health,
-    spread: DeliveryCounts,
+    deliveries: DeliveryCounts,
     cycles: CycleOutcomes | None,
     pace: Pace | None,
     *,
@@ -109,8 +109,8 @@ def scorer_status(
 ) -> DynamicScorerStatus:
     """The whole status. `cycles` and `pace` are None if they cannot be read; the previous values then stay."""
     generation, resolved = plan.scorer.metadata.generation, plan.resolved
-    delivered = distributed(plan, health, spread)
-    scored = scoring(plan, spread, cycles, pace.pauses if pace else Pauses()) if cycles else None
+    delivered = distributed(plan, health, deliveries)
+    scored = scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
     if scored and scored.reason == NOT_DISTRIBUTED and delivered and delivered.status == "False":
         # The cause first: this is the reason that kubectl shows.
         scored = delivered
@@ -125,14 +125,14 @@ def scorer_status(
     conditions = _stated(previous.conditions, statements, generation, now)
     if cycles is not None:
         statement = ready(conditions, plan, health, cycles)
-        if statement.reason == _NO_CONFIG and (spread.config_mistake or spread.config_terminating):
+        if statement.reason == _NO_CONFIG and (deliveries.config_mistake or deliveries.config_terminating):
             statement = statement._replace(status="False")
         conditions = _stated(conditions, {ConditionType.Ready: statement}, generation, now)
     declared = resolved.summary.scoring_interval if resolved is not None else 0
     if pace is None:
         in_force = previous.interval if declared == previous.declared_interval else declared
-        pace = Pace(in_force, min(previous.clusters_with_other_interval, spread.desired))
-    counts = cycles or _known_cycles(previous, spread.desired)
+        pace = Pace(in_force, min(previous.clusters_with_other_interval, deliveries.desired))
+    counts = cycles or _known_cycles(previous, deliveries.desired)
     return DynamicScorerStatus(
         health_status=health.status,
         last_synced_config=health.config,
@@ -144,7 +144,7 @@ def scorer_status(
         declared_interval=declared,
         clusters_with_other_interval=pace.elsewhere,
         clusters=ClusterNumbers(
-            desired=spread.desired, succeeding=counts.succeeding, empty=counts.empty, failing=counts.failing
+            desired=deliveries.desired, succeeding=counts.succeeding, empty=counts.empty, failing=counts.failing
         ),
         failures=counts.failures,
     )
@@ -336,15 +336,17 @@ def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement |
     return None
 
 
-def _without_config(spread: DeliveryCounts) -> str:
-    if spread.config_mistake:
-        return f"the DynamicScoringConfig {spread.config} has a mistake, so nothing runs: {spread.config_mistake}"
-    if spread.config_terminating:
-        return f"nothing runs without the DynamicScoringConfig {spread.config}: {spread.config_terminating}"
-    return f"there is no DynamicScoringConfig {spread.config}; scoring starts when it is created"
+def _without_config(deliveries: DeliveryCounts) -> str:
+    if deliveries.config_mistake:
+        return (
+            f"the DynamicScoringConfig {deliveries.config} has a mistake, so nothing runs: {deliveries.config_mistake}"
+        )
+    if deliveries.config_terminating:
+        return f"nothing runs without the DynamicScoringConfig {deliveries.config}: {deliveries.config_terminating}"
+    return f"there is no DynamicScoringConfig {deliveries.config}; scoring starts when it is created"
 
 
-def distributed(plan: ScorerPlan, health: Health, spread: DeliveryCounts) -> Statement | None:
+def distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCounts) -> Statement | None:
     """Condition Distributed: whether the scorer is delivered to every cluster that wants it.
 
     Returns None while that is unknown and the earlier condition stays.
@@ -355,44 +357,51 @@ def distributed(plan: ScorerPlan, health: Health, spread: DeliveryCounts) -> Sta
         return Statement("Unknown", NOT_CHECKED_YET, "the first health check has not ended yet")
     if plan.runnable is None:
         return Statement("False", "NotHealthy", "the scoring API does not pass its health checks, so it runs nowhere")
-    if not spread.is_enabled:
-        return Statement("False", _NO_CONFIG, _without_config(spread))
-    if spread.clusters == 0:
-        return _no_clusters(spread.without_addon)
+    if not deliveries.is_enabled:
+        return Statement("False", _NO_CONFIG, _without_config(deliveries))
+    if deliveries.clusters == 0:
+        return _no_clusters(deliveries.without_addon)
     if obstacles := plan.obstacles:
         cluster, first = min(obstacles.items())
         suffix = f", and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
-        text = f"it cannot run on {len(obstacles)} of {spread.clusters} clusters: {cluster}{suffix}: {first.message}"
+        text = (
+            f"it cannot run on {len(obstacles)} of {deliveries.clusters} clusters: {cluster}{suffix}: {first.message}"
+        )
         return Statement("False", first.reason, text)
     if plan.variants and not any(plan.variants.values()):
-        text = f"spec.clusterSelector selects none of {spread.clusters} clusters"
+        text = f"spec.clusterSelector selects none of {deliveries.clusters} clusters"
         return Statement("False", _NOT_SELECTED, text)
-    if spread.desired == 0:
-        return Statement("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
-    if spread.distributed < spread.desired:
-        text = f"{spread.distributed} of {spread.desired} clusters have it"
-        if spread.problem:
-            reason = "DistributionRefused" if spread.is_refused else _DISTRIBUTING
-            return Statement("False", reason, f"{text}; {spread.problem}")
-        if not spread.is_counted:
+    if deliveries.desired == 0:
+        return Statement("False", "Masked", f"the DynamicScoringConfig {deliveries.config} masks it on every cluster")
+    if deliveries.distributed < deliveries.desired:
+        text = f"{deliveries.distributed} of {deliveries.desired} clusters have it"
+        if deliveries.problem:
+            reason = "DistributionRefused" if deliveries.is_refused else _DISTRIBUTING
+            return Statement("False", reason, f"{text}; {deliveries.problem}")
+        if not deliveries.is_counted:
             return None
         return Statement("False", _DISTRIBUTING, text)
-    return Statement("True", "Distributed", f"all {spread.desired} clusters that want it have it")
+    return Statement("True", "Distributed", f"all {deliveries.desired} clusters that want it have it")
 
 
-def scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes, pauses: Pauses = Pauses()) -> Statement:  # noqa: B008
+def scoring(
+    plan: ScorerPlan,
+    deliveries: DeliveryCounts,
+    cycles: CycleOutcomes,
+    pauses: Pauses = Pauses(),  # noqa: B008
+) -> Statement:
     """Condition Scoring: True if no cluster fails and at least one has a score.
 
     Manual pauses are always mentioned; if all clusters are paused, that is the reason.
     """
-    if not pauses.clusters or spread.desired == 0 or plan.is_suspended:
-        return _scoring(plan, spread, cycles)
+    if not pauses.clusters or deliveries.desired == 0 or plan.is_suspended:
+        return _scoring(plan, deliveries, cycles)
     text = _paused(pauses)
-    if pauses.clusters >= spread.desired:
+    if pauses.clusters >= deliveries.desired:
         return Statement("False", "Paused", text)
-    statement = _scoring(plan, spread, cycles)
+    statement = _scoring(plan, deliveries, cycles)
     message = (
-        f"{statement.message}; {pauses.clusters} of {spread.desired} clusters are paused, {pauses.cluster}: {text}"
+        f"{statement.message}; {pauses.clusters} of {deliveries.desired} clusters are paused, {pauses.cluster}: {text}"
     )
     return statement._replace(message=message)
 
@@ -403,8 +412,8 @@ def _paused(pauses: Pauses) -> str:
     return f"paused by {override.by or 'somebody'}{until}{': ' if override.note else ''}{override.note}"
 
 
-def _scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
-    if spread.desired == 0:
+def _scoring(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
+    if deliveries.desired == 0:
         return Statement("False", NOT_DISTRIBUTED, "it runs on no cluster; see the other conditions")
     if plan.is_suspended:
         if plan.suspended_until is None:
@@ -412,37 +421,37 @@ def _scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes) ->
         until = rfc3339(datetime.fromtimestamp(plan.suspended_until, UTC))
         return Statement("False", "Suspended", f"paused until {until} by its annotation")
     if cycles.failing > 0:
-        reason = _ALL_FAIL if cycles.failing >= spread.desired else _SOME_FAIL
-        text = f"{cycles.failing} of {spread.desired} clusters fail"
+        reason = _ALL_FAIL if cycles.failing >= deliveries.desired else _SOME_FAIL
+        text = f"{cycles.failing} of {deliveries.desired} clusters fail"
         if cycles.failures:
             newest = cycles.failures[0]
             where = f"{newest.cluster}, {newest.stage}" if newest.stage else newest.cluster
             text += f"; newest: {where}, {newest.reason}: {newest.message}"
         return Statement("False", reason, text)
     if cycles.unwritten > 0:
-        text = f"{cycles.unwritten} of {spread.desired} scores cannot be written; {cycles.refusal}"
+        text = f"{cycles.unwritten} of {deliveries.desired} scores cannot be written; {cycles.refusal}"
         return Statement("False", cycles.unwritten_reason, text)
     if cycles.skips is not None:
         # Without the number of ticks, which would change the text every time.
         skips = cycles.skips
-        text = f"{cycles.idle} of {spread.desired} clusters have no score, for they are sent no ticks; longest: "
+        text = f"{cycles.idle} of {deliveries.desired} clusters have no score, for they are sent no ticks; longest: "
         text += f"{skips.cluster}, {skips.reason}: {skips.why(plan.scorer.spec.execution.rate_limit)}"
         return Statement("False", "TicksSkipped", text)
-    return _answered(spread, cycles)
+    return _answered(deliveries, cycles)
 
 
-def _answered(spread: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
+def _answered(deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
     """Where no cycle fails: what the answers brought."""
     remark = f"; {cycles.remark}" if cycles.remark else ""
-    empty = f"the scoring API answers without usable results on {cycles.empty} of {spread.desired} clusters{remark}"
+    empty = f"the scoring API answers without usable results on {cycles.empty} of {deliveries.desired} clusters{remark}"
     if cycles.succeeding == 0:
         if cycles.empty:
             return Statement("False", NO_ITEMS, f"no cluster has a score: {empty}")
         if cycles.expired:
-            text = f"{cycles.expired} of {spread.desired} scores have expired, and no newer cycle has ended"
+            text = f"{cycles.expired} of {deliveries.desired} scores have expired, and no newer cycle has ended"
             return Statement("False", "ScoresExpired", text)
         return Statement("Unknown", _NO_CYCLES, "no cycle has ended yet")
-    text = f"{cycles.succeeding} of {spread.desired} clusters have a score"
+    text = f"{cycles.succeeding} of {deliveries.desired} clusters have a score"
     if cycles.empty:
         return Statement("True", "CyclesSucceed", f"{text}; {empty}")
     if cycles.remark:

@@ -32,7 +32,7 @@ from dsf.hub.conditions import terminating_text
 from dsf.hub.controller import Controller
 from dsf.hub.health import Health
 from dsf.hub.plan import Differences, FleetPlan, differences, make_plan
-from dsf.hub.scorerplan import INTERNAL_ERROR, INVALID, Obstacle, PlanMemory
+from dsf.hub.scorerplan import INTERNAL_ERROR, INVALID, Obstacle, PlanCache
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.process import hubclock
 from dsf.process.outage import Outage
@@ -93,7 +93,7 @@ class DesiredState:
         self._ignored: dict[ObjectKey, str] = {}
         # Clusters whose hosted add-on is reported.
         self._hosted: set[str] = set()
-        self._memory = PlanMemory()
+        self._memory = PlanCache()
         # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
         # The stored claims of names, None if they must be read, and the stored text of each namespace.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.resolve import Memory, ResolvedScorer, resolve_everywhere
+from dsf.api.resolve import ResolutionCache, ResolvedScorer, resolve_everywhere
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
@@ -24,7 +24,7 @@ from dsf.hub import manifestwork, secretdelivery
 from dsf.hub.admission import NO_RULES, NameRules, decide, is_owner, server_refusal, servers_of
 from dsf.hub.composites import input_obstacles
 from dsf.hub.manifestwork import part_of
-from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanMemory, ScorerPlan, internal_obstacle
+from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanCache, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, grouping_labels
@@ -323,7 +323,7 @@ def make_plan(
     authentications: Iterable[ScoringAuthentication] = (),
     delivery: DeliverableSecrets = NO_DELIVERY,
     mistaken: Mapping[str, str] = MappingProxyType({}),
-    memory: PlanMemory | None = None,
+    memory: PlanCache | None = None,
     limit: int = manifestwork.MOST,
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
@@ -354,7 +354,7 @@ def make_plan(
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(authentication_by_name.values(), facts)
-    memory = memory or PlanMemory()
+    memory = memory or PlanCache()
     shared = (token_hosts, authentication_by_name, facts, delivery, names.home)
     plans = memory.plans(
         present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, memory.variants)
@@ -463,7 +463,7 @@ def _plan_scorer(
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
     home: str,
-    memory: Memory,
+    memory: ResolutionCache,
 ) -> ScorerPlan:
     """Return a scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final
 
-from dsf.api.resolve import Memory, ResolvedScorer
+from dsf.api.resolve import ResolutionCache, ResolvedScorer
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import NAME_CONFLICT, HealthStatus
@@ -181,12 +181,12 @@ class ScorerPlan:
         )
 
 
-class PlanMemory:
+class PlanCache:
     """The plans of one hub's scorers. Not thread-safe."""
 
     def __init__(self) -> None:
         #: Clusters' configurations of scorers that differ between clusters.
-        self.variants: Memory = {}
+        self.variants: ResolutionCache = {}
         self._shared: tuple[object, ...] = ()
         self._kept: dict[str, ScorerPlan] = {}
 

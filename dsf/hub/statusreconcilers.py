@@ -170,7 +170,7 @@ class ScorerReconciler:
         status = scorer_status(
             scorer_plan,
             health,
-            self._spread(plan, scorer_plan),
+            self._delivery_counts(plan, scorer_plan),
             cycles,
             pace,
             previous=scorer.status,
@@ -219,7 +219,7 @@ class ScorerReconciler:
         authentication = self.desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
-    def _spread(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
+    def _delivery_counts(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
         config = self.desired.config_key
         clusters = plan.clusters_of(scorer_plan)
         desired = len(clusters)

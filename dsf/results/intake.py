@@ -32,7 +32,7 @@ from dsf.store.heartbeats import Mark
 #: than a result. When idle, the pause is 25 times the duration of the last poll, so that a first score waits little;
 #: polling then takes 4 % of the time, part of it waiting for Redis.
 PAUSE: Final = 0.2
-_TIMES_THE_LOOK: Final = 25
+_IDLE_FACTOR: Final = 25
 # Seconds between two looks into every mailbox: the flag of a result may not have been set.
 _EVERYWHERE_EVERY: Final = 10.0
 #: Bytes of the shortest result: it has a signature.
@@ -51,7 +51,7 @@ _NAMED: Final = 5
 log = dsf.log.get(__name__)
 
 
-class Waiting(NamedTuple):
+class MailboxContents(NamedTuple):
     """Results that were read: slots, the texts in them, and whether there are more."""
 
     slots: list[bytes]
@@ -77,7 +77,7 @@ class Mailboxes:
         # Every second read is for a slot that a worker may have died of: it must not be the first one of a new worker.
         self._alone = False
 
-    def read(self, *, everywhere: bool = False) -> Waiting:
+    def read(self, *, everywhere: bool = False) -> MailboxContents:
         """Results that wait, some of each cluster; they stay in their slots.
 
         `everywhere` also looks into mailboxes whose flag is missing: an agent's connection may break before it is set.
@@ -96,7 +96,7 @@ class Mailboxes:
         )
         self._alone = not self._alone
         self._first, is_more, slots, texts, dropped = reply
-        return Waiting(slots, texts, bool(is_more), dropped)
+        return MailboxContents(slots, texts, bool(is_more), dropped)
 
     def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
         """End a read: empty slots that still hold these texts, and let other workers read their mailboxes.
@@ -120,7 +120,7 @@ class Batch:
     """Results for one call of `dsf.ingest`. A batch never passes through a queue, so the task takes this object
     itself."""
 
-    def __init__(self, waiting: Waiting, ingest: Ingest) -> None:
+    def __init__(self, waiting: MailboxContents, ingest: Ingest) -> None:
         self._waiting = waiting
         self._ingest = ingest
         #: Numbers of those that are finished: in the books, or refused for good.
@@ -208,7 +208,7 @@ class Intake:
         began = time.monotonic()
         everywhere = began >= self._everywhere_at
         waiting = self._mail.read(everywhere=everywhere)
-        look = time.monotonic() - began
+        poll_seconds = time.monotonic() - began
         if everywhere and not waiting.is_more:
             self._everywhere_at = began + _EVERYWHERE_EVERY
         self.is_behind = waiting.is_more
@@ -223,9 +223,9 @@ class Intake:
         self._mark.set()
         if waiting.is_more:
             return 0.0
-        return PAUSE if len(waiting.slots) > 1 else min(PAUSE, _TIMES_THE_LOOK * look)
+        return PAUSE if len(waiting.slots) > 1 else min(PAUSE, _IDLE_FACTOR * poll_seconds)
 
-    def _ingest_batch(self, waiting: Waiting) -> None:
+    def _ingest_batch(self, waiting: MailboxContents) -> None:
         batch = Batch(waiting, self._ingest)
         task_result = self._task.apply((batch,))
         finished = set(batch.finished)

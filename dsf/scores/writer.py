@@ -426,7 +426,7 @@ class ScoreWriter:
                 self._index(cluster, name, None)
             counts["deleted"] += 1
             is_over = True
-        look: float | None = None
+        next_check: float | None = None
         if isinstance(target, DesiredScore):
             state = self._backend.score(cluster, target.name)
             if self._is_needed(target, state):
@@ -435,12 +435,12 @@ class ScoreWriter:
                 state = self._backend.score(cluster, target.name)
             else:
                 counts["unchanged"] += 1
-            look = self._next_check(cluster, target.name, state)
+            next_check = self._next_check(cluster, target.name, state)
         elif target is UNKNOWN:
-            look = min((state.valid_until for _, state in self._objects(pair)), default=None)
+            next_check = min((state.valid_until for _, state in self._objects(pair)), default=None)
         # Only the newest is written, or needs no write.
         counts["coalesced"] = max(changes - 1, 0)
-        self._succeed(pair, counts, look, changes, is_over=is_over)
+        self._succeed(pair, counts, next_check, changes, is_over=is_over)
 
     def _apply(self, target: DesiredScore, state: ScoreState | None) -> None:
         """Write an object. Raises BackendError, also if another program has changed it again and again."""
@@ -569,7 +569,9 @@ class ScoreWriter:
 
     # --- how it went ---------------------------------------------------------------------------------------------
 
-    def _succeed(self, pair: Pair, counts: Counter[str], look: float | None, changes: int, *, is_over: bool) -> None:
+    def _succeed(
+        self, pair: Pair, counts: Counter[str], next_check: float | None, changes: int, *, is_over: bool
+    ) -> None:
         with self._lock:
             self._changes[pair] -= changes
             if self._changes[pair] <= 0:
@@ -580,8 +582,8 @@ class ScoreWriter:
                 self._retries.remove(related)
                 self._queue.add(related, 0.0)
             self._retries.remove(pair)
-            if look is not None:
-                self._queue.add(pair, look)
+            if next_check is not None:
+                self._queue.add(pair, next_check)
             if counts["written"] or counts["deleted"]:
                 self._away = None
             if pair in (self._noted or ()) or pair in self._news:

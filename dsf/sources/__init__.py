@@ -13,7 +13,7 @@ OpenTelemetry, Kubernetes and Object are plug-ins, in `packages/dsf-sources`.
     window      recent samples, for sources without history
 """
 
-from dsf.sources.base import Context, Payload, Source
+from dsf.sources.base import FetchContext, Payload, Source
 from dsf.sources.registry import SOURCES, source_of
 
-__all__ = ["SOURCES", "Context", "Payload", "Source", "source_of"]
+__all__ = ["SOURCES", "FetchContext", "Payload", "Source", "source_of"]

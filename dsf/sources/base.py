@@ -34,7 +34,7 @@ BEHIND: Final[Mapping[str, str]] = {
 
 
 @dataclass(slots=True)
-class Question:
+class RequestRecord:
     """A request to a source or a scoring API, and its outcome."""
 
     #: As set in the scorer; empty if there is none.
@@ -61,7 +61,7 @@ class Question:
         self.received, self.pieces, self.series = received, pieces, series
 
     @contextmanager
-    def asked_for(self, observe: Callable[[Question], None]) -> Iterator[None]:
+    def asked_for(self, observe: Callable[[RequestRecord], None]) -> Iterator[None]:
         """Measure the request; `observe` gets it at the end, whatever its outcome."""
         started = time.monotonic()
         try:
@@ -75,7 +75,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class FetchContext:
     """Inputs of a source besides the summary."""
 
     #: Deadline of the whole fetch, on the clock of time.monotonic().
@@ -91,7 +91,7 @@ class Context:
     #: Whether the scorer still runs on this cluster.
     is_wanted: Callable[[], bool] = lambda: True
     #: Called with each request and its outcome.
-    observe: Callable[[Question], None] = lambda _: None
+    observe: Callable[[RequestRecord], None] = lambda _: None
     #: Name of the source, if a scorer has several.
     source: str | None = None
     #: For the answers.
@@ -100,9 +100,9 @@ class Context:
     @contextmanager
     def asking(
         self, query: str, url: str, params: Mapping[str, str | int] | None = None, *, method: str = "GET"
-    ) -> Iterator[Question]:
+    ) -> Iterator[RequestRecord]:
         """A question, to be filled in with the answer."""
-        question = Question(query, url, params or {}, source=self.source, method=method)
+        question = RequestRecord(query, url, params or {}, source=self.source, method=method)
         with question.asked_for(self.observe):
             yield question
 
@@ -182,7 +182,7 @@ def joined(payloads: Mapping[str, Payload]) -> Payload:
 
 
 #: Asks a source. Raises HttpError, whose reason and message tell the author of the scorer what to change.
-Source = Callable[[ScorerSummary, Context], Payload]
+Source = Callable[[ScorerSummary, FetchContext], Payload]
 
 
 def type_of(source: ScorerSummary) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dsf.api.summary import ScorerSummary
-from dsf.sources.base import HEAD, TAIL, Context, Payload
+from dsf.sources.base import HEAD, TAIL, FetchContext, Payload
 
 _EMPTY = Payload((HEAD, TAIL))
 
 
-def fetch(summary: ScorerSummary, context: Context) -> Payload:
+def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     """An empty scoring request; no server is asked."""
     del summary, context
     return _EMPTY

@@ -25,7 +25,7 @@ from dsf.api.problems import explain
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import HEAD, TAIL, Context, Payload, Question, time_range
+from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, RequestRecord, time_range
 from dsf.sources.memory import History, Start
 from dsf.sources.window import Series, compact, number
 from dsf.text import cleaned, masked
@@ -46,7 +46,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class Request(Generic[OptionsT]):
     """A scorer's request to a source, and access to its server."""
 
-    def __init__(self, summary: ScorerSummary, options: OptionsT, context: Context) -> None:
+    def __init__(self, summary: ScorerSummary, options: OptionsT, context: FetchContext) -> None:
         """For plug-in tests: `summary` is of a scorer, `context` of a cycle."""
         self.options = options
         #: `params.query`, unchanged; may be empty.
@@ -68,7 +68,7 @@ class Request(Generic[OptionsT]):
         self._summary = summary
         self._context = context
         #: The last request, and the bytes of all answers.
-        self._question: Question | None = None
+        self._question: RequestRecord | None = None
         self._received = 0
 
     def get(
@@ -98,7 +98,7 @@ class Request(Generic[OptionsT]):
         )
 
     @contextmanager
-    def asking(self, what: str) -> Iterator[Question]:
+    def asking(self, what: str) -> Iterator[RequestRecord]:
         """For what is asked without `get` and `post`: `dsf explain` shows `what`, and says how it ends."""
         with self._context.asking(self.query, what) as question:
             yield question
@@ -186,7 +186,7 @@ class Plugin(Generic[OptionsT]):
     start: Start | None = None
 
 
-def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: Context) -> Payload:
+def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: FetchContext) -> Payload:
     """A cycle's request to a plug-in named `who`. Raises HttpError."""
     try:
         request = Request(summary, _options(plugin, who, summary.source_options or {}), context)

@@ -25,7 +25,7 @@ from dsf.boundedjson import Bounds, turn
 from dsf.errors import HttpError, JsonBoundsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import EXCERPT, excerpt
-from dsf.sources.base import HEAD, TAIL, Context, Payload, time_range
+from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, time_range
 from dsf.sources.room import Body, Spool
 from dsf.text import cleaned, masked, place
 
@@ -43,7 +43,7 @@ _BAD_QUERY = frozenset({400, 422})
 _TOO_LONG = frozenset({414, 431})
 
 
-def fetch(summary: ScorerSummary, context: Context) -> Payload:
+def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     """Make a request per query, all for the same time, and return all series in the order of the queries."""
     queries = _split(summary.source_query)
     if not queries:
@@ -123,7 +123,7 @@ def range_query(
     )
 
 
-def _shown(text: str, context: Context) -> str:
+def _shown(text: str, context: FetchContext) -> str:
     return cleaned(masked(text, *context.access.secrets), EXCERPT)
 
 

@@ -20,7 +20,7 @@ from dsf import keys
 from dsf.messages import latest_run_id
 from dsf.process.hubclock import TOLERANCE
 from dsf.store.client import at_once, batched, lua, number
-from dsf.store.entries import CLOCK_SKEW, effective, next_slot
+from dsf.store.entries import CLOCK_SKEW, effective, next_tick_time
 from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
@@ -84,7 +84,7 @@ class ScheduleGuard(ClockGuard):
                 interval = effective(entry, overrides, now).interval
                 # The run after one at another moment than a slot is up to one and a half intervals away.
                 if due[entry.pair] > now + 1.5 * interval + TOLERANCE:
-                    earlier += [next_slot(entry.pair, interval, now), entry.pair]
+                    earlier += [next_tick_time(entry.pair, interval, now), entry.pair]
             if earlier:
                 # LT: beat may have moved one to an earlier time meanwhile.
                 at_once(self._redis, ("ZADD", keys.DUE, "XX", "LT", *earlier))

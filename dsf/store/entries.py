@@ -219,7 +219,7 @@ TOLERANCE = 0.001
 CLOCK_SKEW = 60.0
 
 
-def _slot(pair: str, interval: int, at: float, ahead: int) -> float:
+def _tick_time(pair: str, interval: int, at: float, ahead: int) -> float:
     # In whole milliseconds, so that a slot is the same float however computed.
     length = interval * 1000
     digest = hashlib.blake2b(pair.encode(), digest_size=8).digest()
@@ -228,25 +228,25 @@ def _slot(pair: str, interval: int, at: float, ahead: int) -> float:
     return (number * length + phase) / 1000
 
 
-def current_slot(pair: str, interval: int, at: float) -> float:
+def current_tick_time(pair: str, interval: int, at: float) -> float:
     """The newest slot that is not after `at`."""
-    return _slot(pair, interval, at, 0)
+    return _tick_time(pair, interval, at, 0)
 
 
-def next_slot(pair: str, interval: int, after: float) -> float:
+def next_tick_time(pair: str, interval: int, after: float) -> float:
     """The first slot after `after`; it is at most one interval away."""
-    return _slot(pair, interval, after, 1)
+    return _tick_time(pair, interval, after, 1)
 
 
 def is_slot(pair: str, interval: int, at: float) -> bool:
     """Whether `at` is a slot of this pair."""
-    return abs(current_slot(pair, interval, at) - at) <= TOLERANCE
+    return abs(current_tick_time(pair, interval, at) - at) <= TOLERANCE
 
 
 def scheduled_time(pair: str, interval: int, due: float, now: float) -> float:
     """The scheduled time of a run that was due at `due` and is sent at `now`: a later slot passed meanwhile wins,
     because missed slots are not caught up."""
-    return max(due, current_slot(pair, interval, now))
+    return max(due, current_tick_time(pair, interval, now))
 
 
 def next_due(pair: str, interval: int, due: float, now: float) -> float:
@@ -256,6 +256,6 @@ def next_due(pair: str, interval: int, due: float, now: float) -> float:
     shortened interval): the first slot at least half an interval away, to keep runs apart.
     """
     if is_slot(pair, interval, due):
-        return next_slot(pair, interval, max(due, now))
+        return next_tick_time(pair, interval, max(due, now))
     # A slot exactly half an interval away counts, hence the step back from "after" to "not before".
-    return next_slot(pair, interval, max(due, now) + interval / 2 - 2 * TOLERANCE)
+    return next_tick_time(pair, interval, max(due, now) + interval / 2 - 2 * TOLERANCE)

@@ -45,7 +45,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from dsf import keys
 from dsf.api.meta import LATEST
-from dsf.api.scorerule import Waiting
+from dsf.api.scorerule import HeldValue
 from dsf.store.client import batched, complain, number, parsed, whole
 from dsf.store.history import HistoryEntry, read_row, run_of
 from dsf.store.ticks import SKIPS_THRESHOLD, Skips
@@ -125,7 +125,7 @@ class PairScore(BaseModel):
     results: list[tuple[dict[str, str], float]] = []
     items: list[tuple[str, int]] = []
     #: Values that `spec.execution.hold` keeps back, by item: the value in `items` is the published one.
-    held: dict[str, Waiting] = {}
+    held: dict[str, HeldValue] = {}
 
 
 @dataclass(slots=True, eq=False)

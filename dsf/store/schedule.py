@@ -22,7 +22,7 @@ from dsf.store.entries import (
     Entry,
     ScheduleOverride,
     effective,
-    next_slot,
+    next_tick_time,
     pause,
     scorer_target,
 )
@@ -325,4 +325,4 @@ def _moved(entry: Entry, was: Effective | None, will: Effective, now: float, tex
     """How the due time of a pair moves whose schedule in force changes; `text` is its new entry, if it has one."""
     # Never later than before: the score in force may end before the first slot of a longer interval.
     how: _How = "now" if was is not None and was.paused and not will.paused else "early"
-    return _Move(entry.pair, text, how, next_slot(entry.pair, will.interval, now))
+    return _Move(entry.pair, text, how, next_tick_time(entry.pair, will.interval, now))

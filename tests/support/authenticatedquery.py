@@ -15,7 +15,7 @@ from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import CycleError
 from dsf.http.access import Access
 from dsf.settings import Settings
-from dsf.sources.base import Question
+from dsf.sources.base import RequestRecord
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, matrix
 from tests.support.tlsca import Certificate, TestCa
 
@@ -89,7 +89,7 @@ class Bed:
         """Keep what people are shown."""
         self.shown = access.shown
 
-    def asked(self, stage: str, question: Question) -> None:
+    def asked(self, stage: str, question: RequestRecord) -> None:
         """Nothing."""
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsf.api.summary import ScorerSummary
 from dsf.http.access import PLAIN, Access
-from dsf.sources import Context, source_of
+from dsf.sources import FetchContext, source_of
 from dsf.sources.base import type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import WindowBudget
@@ -36,7 +36,9 @@ def ask(
     max_bytes: int = 1_000_000,
 ) -> list[dict[str, Any]]:
     """The series that a scoring API would be sent. Raises HttpError."""
-    context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, source_memory)
+    context = FetchContext(
+        time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, source_memory
+    )
     payload = source_of(type_of(summary))(summary, context)
     document = json.loads(b"".join(payload.pieces))
     assert list(document) == ["data"]

@@ -14,14 +14,14 @@ _STRANGE = 77
 
 
 def test_pair_with_an_unexpected_error_is_postponed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    true = dispatch.next_slot
+    true = dispatch.next_tick_time
 
-    def next_slot(pair: str, interval: int, now: float) -> float:
+    def next_tick_time(pair: str, interval: int, now: float) -> float:
         if interval == _STRANGE:
             raise OverflowError("int too large to convert to float")
         return true(pair, interval, now)
 
-    monkeypatch.setattr(dispatch, "next_slot", next_slot)
+    monkeypatch.setattr(dispatch, "next_tick_time", next_tick_time)
     strange = (entry("c1", name, interval=_STRANGE) for name in ("s1", "s2"))
     bench.store.upsert([entry("c1", "good", interval=1), *strange], START)
     # As soon as that: they are due before their first slot.

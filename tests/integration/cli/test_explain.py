@@ -12,7 +12,7 @@ import yaml
 from typer.testing import Result
 
 from dsf import keys
-from dsf.api.scorerule import HoldRule, Waiting
+from dsf.api.scorerule import HeldValue, HoldRule
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.cli import context
 from dsf.conformance import samples
@@ -325,7 +325,7 @@ def test_explain_shows_items_held_back_and_their_rule(
         at=fleet.now,
         valid_until=fleet.now + 300,
         items=[("n1", 12), ("n2", 3)],
-        held={"n1": Waiting(20, since, 8)},
+        held={"n1": HeldValue(20, since, 8)},
     )
     fleet.redis.hset(keys.pair_key("worker01", "sample-scorer"), "score", score.model_dump_json())
     bed.deliver()

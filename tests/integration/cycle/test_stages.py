@@ -14,7 +14,7 @@ from dsf.auth.secrets import SecretError, Token, Use
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError
 from dsf.settings import Settings
-from dsf.sources.base import Question
+from dsf.sources.base import RequestRecord
 from tests.support.httpserver import (
     Exchange,
     Gate,
@@ -40,10 +40,10 @@ class Recorder(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.questions: list[tuple[str, Question]] = []
+        self.questions: list[tuple[str, RequestRecord]] = []
         self.stages: list[str] = []
 
-    def asked(self, stage: str, question: Question) -> None:
+    def asked(self, stage: str, question: RequestRecord) -> None:
         self.questions.append((stage, question))
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:

@@ -77,7 +77,7 @@ SCORER_STEPS = {
     "dsf.hub.manifestwork:dump_summaries": "ConfigSynced",
     "dsf.hub.health:HealthMonitor.track": "Scoring",
     "dsf.hub.statusreconcilers:scorer_status": "Scoring",
-    "dsf.hub.statusreconcilers:ScorerReconciler._spread": "Scoring",
+    "dsf.hub.statusreconcilers:ScorerReconciler._delivery_counts": "Scoring",
     "dsf.hub.registrar:Registrar._sync_scorer": "Scoring",
     "dsf.hub.registrar:Registrar.cycles": "Scoring",
     "dsf.hub.statusreconcilers:write_status": "",
@@ -88,7 +88,7 @@ CLUSTER_STEPS = (
     "dsf.hub.desiredstate:read",
     "dsf.hub.credentials:AgentCredentials.ensure",
     "dsf.hub.clusters:manifest_work",
-    "dsf.hub.clusters:ClusterReconciler._hold",
+    "dsf.hub.clusters:ClusterReconciler._delay_undelivered",
     "dsf.hub.registrar:Registrar.put_entries",
     "dsf.hub.registrar:Registrar.present",
 )

@@ -10,7 +10,7 @@ import redis
 
 from dsf import keys
 from dsf.results import intake as hubs_mail
-from dsf.results.intake import SHORTEST, Mailboxes, Waiting, cluster_of
+from dsf.results.intake import SHORTEST, MailboxContents, Mailboxes, cluster_of
 from dsf.store.agents import results_waiting
 from tests.integration.results.bed import Bed
 from tests.integration.results.push import put, waiting
@@ -38,16 +38,16 @@ def fill(bed: Bed, cluster: str, slots: range | tuple[int, ...], letter: str = "
         put(bed.client, slot, letter * length, cluster)
 
 
-def letters(read: Waiting) -> str:
+def letters(read: MailboxContents) -> str:
     """First letters of what was read."""
     return "".join(text.decode()[0] for text in read.texts)
 
 
-def clusters(read: Waiting) -> Counter[str]:
+def clusters(read: MailboxContents) -> Counter[str]:
     return Counter(map(cluster_of, read.slots))
 
 
-def finish(mail: Mailboxes, read: Waiting) -> None:
+def finish(mail: Mailboxes, read: MailboxContents) -> None:
     mail.empty(read.slots, read.texts)
 
 

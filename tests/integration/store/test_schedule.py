@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.entries import Effective, ScheduleOverride, effective, is_slot, next_slot
+from dsf.store.entries import Effective, ScheduleOverride, effective, is_slot, next_tick_time
 from dsf.store.schedule import ScheduleStore
 from tests.integration.beat.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
@@ -76,7 +76,9 @@ def test_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -
     store = ScheduleStore(store_client, spread_rate=1)
     entries = [entry(f"c{n}", interval=10) for n in range(500)]
     store.upsert(entries, START)
-    assert all(START <= due(store, new_entry.pair) <= next_slot(new_entry.pair, 10, START) for new_entry in entries)
+    assert all(
+        START <= due(store, new_entry.pair) <= next_tick_time(new_entry.pair, 10, START) for new_entry in entries
+    )
     # Long after, a new entry is due at once again.
     store.upsert([entry("late")], START + 100)
     assert due(store, "late/s") == START + 100
@@ -96,11 +98,11 @@ def test_upsert_never_postpones_a_run(
     store.upsert([entry("c1", interval=old)], START)
     if overridden:
         store_client.hset(keys.OVERRIDES, "c1/s", ScheduleOverride(interval=overridden).model_dump_json())
-    store_client.zadd(keys.DUE, {"c1/s": next_slot("c1/s", old, START)})
+    store_client.zadd(keys.DUE, {"c1/s": next_tick_time("c1/s", old, START)})
     before = due(store)
     store.upsert([entry("c1", interval=new, rate_limit="1/s")], START + elapsed)
     assert due(store) <= before
-    assert due(store) <= next_slot("c1/s", overridden or new, START + elapsed)
+    assert due(store) <= next_tick_time("c1/s", overridden or new, START + elapsed)
 
 
 def test_frequent_updates_do_not_starve_a_pair(store_client: redis.Redis) -> None:
@@ -210,13 +212,13 @@ def test_concurrent_overrides_of_two_people_are_both_kept(redis_server: RedisSer
 def test_due_times_follow_an_override(store: ScheduleStore, store_client: redis.Redis, target: str) -> None:
     register(store_client, ["c1"])
     store.upsert([entry("c1", interval=600), entry("c1", "other")], START)
-    slot = next_slot("c1/s", 600, START)
+    slot = next_tick_time("c1/s", 600, START)
     store_client.zadd(keys.DUE, {"c1/s": slot})
     other = due(store, "c1/other")
     woken(store_client)
 
     store.set_override(target, interval=5, now=START)
-    soon = next_slot("c1/s", 5, START)
+    soon = next_tick_time("c1/s", 5, START)
     assert due(store) == soon < slot
     assert woken(store_client)
     # The score in force may end before the first slot of a longer interval.
@@ -302,7 +304,7 @@ def test_due_times_of_many_resumed_pairs_are_spread(store: ScheduleStore, store_
     clusters = [f"c{n}" for n in range(300)]
     register(store_client, clusters[:1])
     store.upsert([entry(cluster, interval=3600) for cluster in clusters], START - 10_000)
-    store_client.zadd(keys.DUE, {f"{cluster}/s": next_slot(f"{cluster}/s", 3600, START) for cluster in clusters})
+    store_client.zadd(keys.DUE, {f"{cluster}/s": next_tick_time(f"{cluster}/s", 3600, START) for cluster in clusters})
     store.set_override("*/s", paused=True, now=START)
     store.set_override("*/s", paused=False, now=START)
     times = sorted(store.due_times(f"{cluster}/s" for cluster in clusters).values())

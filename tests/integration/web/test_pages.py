@@ -13,11 +13,11 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.api.scorerule import HoldRule, Waiting
+from dsf.api.scorerule import HeldValue, HoldRule
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
-from dsf.store.entries import ScheduleOverride, current_slot
+from dsf.store.entries import ScheduleOverride, current_tick_time
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -97,7 +97,7 @@ def test_held_back_value_is_shown_with_its_rule(page: WebProcess, redis_client: 
     hold = HoldRule(min_change=5, for_seconds=60)
     registry.put_scorer(registry.scorer(SAMPLE).model_copy(update={"hold": hold}))
     score = PairScore.model_validate_json(str(redis_client.hget(key, "score")))
-    score = score.model_copy(update={"held": {"n1": Waiting(17, None, 5)}})
+    score = score.model_copy(update={"held": {"n1": HeldValue(17, None, 5)}})
     redis_client.hset(key, "score", score.model_dump_json())
     fetch(page, PAIR, '<span class="mark">17 held</span>')
     fetch(page, f"/scorers/{SAMPLE}", "from 5 points on, if it lasts 60 s")
@@ -213,7 +213,7 @@ def test_search_reports_the_number_of_searched_pairs(
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", valid_for=300 + number)
         fleet.cycle(f"edge{number}")
-    due = current_slot(f"edge9/{SAMPLE}", 10, fleet.now - 30)
+    due = current_tick_time(f"edge9/{SAMPLE}", 10, fleet.now - 30)
     run, by_hand = new_run_id(due), new_run_id(due + 0.005)
     for run_id in (run, by_hand):
         fleet.cycle("edge9", run=run_id)

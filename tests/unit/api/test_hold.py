@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.scorerule import Waiting, hold_back, waiting_for
+from dsf.api.scorerule import HeldValue, hold_back, waiting_for
 
 #: (seconds, value) of one item, and what is published then.
 Story = list[tuple[float, int | None, int | None]]
@@ -15,7 +15,7 @@ Story = list[tuple[float, int | None, int | None]]
 def replay(story: Story, min_change: int, for_seconds: float) -> list[int | None]:
     """Return the published value of one item after each event; None in the story means that the item is absent."""
     published: dict[str, int] = {}
-    waiting: dict[str, Waiting] = {}
+    waiting: dict[str, HeldValue] = {}
     published_values = []
     for at, value, _ in story:
         measured = {} if value is None else {"a": value}
@@ -68,16 +68,16 @@ def test_hold_publishes_changes_of_an_item_by_its_rule(min_change: int, for_seco
     ("before", "min_change", "for_seconds", "expected"),
     [
         # The value 60 was measured at 0, when 5 points were enough; now it is 100 s later.
-        (Waiting(60, 0.0, 6), 5, 60, None),
-        (Waiting(60, 0.0, 6), 6, 60, None),
-        (Waiting(60, 0.0, 6), 7, 60, Waiting(60, 100.0, 10)),
-        (Waiting(60, 0.0, 6), 5, 120, Waiting(60, 0.0, 6)),
-        (Waiting(60, 0.0, 6), 11, 60, Waiting(60, None, 10)),
-        (Waiting(54, None, 4), 4, 60, Waiting(60, 100.0, 10)),
+        (HeldValue(60, 0.0, 6), 5, 60, None),
+        (HeldValue(60, 0.0, 6), 6, 60, None),
+        (HeldValue(60, 0.0, 6), 7, 60, HeldValue(60, 100.0, 10)),
+        (HeldValue(60, 0.0, 6), 5, 120, HeldValue(60, 0.0, 6)),
+        (HeldValue(60, 0.0, 6), 11, 60, HeldValue(60, None, 10)),
+        (HeldValue(54, None, 4), 4, 60, HeldValue(60, 100.0, 10)),
     ],
 )
 def test_hold_applies_a_changed_rule_to_a_waiting_change(
-    before: Waiting, min_change: int, for_seconds: float, expected: Waiting | None
+    before: HeldValue, min_change: int, for_seconds: float, expected: HeldValue | None
 ) -> None:
     assert waiting_for(50, 60, before, 100.0, min_change=min_change, for_seconds=for_seconds) == expected
 
@@ -85,7 +85,7 @@ def test_hold_applies_a_changed_rule_to_a_waiting_change(
 def test_items_are_judged_apart_and_keep_their_order() -> None:
     values, waiting = hold_back({"b": 1, "a": 2}, {"c": 9, "a": 3, "b": 50}, {}, 0, min_change=5, for_seconds=0)
     assert list(values.items()) == [("c", 9), ("a", 2), ("b", 50)]
-    assert waiting == {"a": Waiting(3, None, 1)}
+    assert waiting == {"a": HeldValue(3, None, 1)}
 
 
 def published_by_rule(values: list[tuple[float, int]], min_change: int, for_seconds: float) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsf.beat.limiter import TICKET_LIFE, RateLimiter
-from dsf.store.entries import next_slot
+from dsf.store.entries import next_tick_time
 
 START = 1_795_000_000.0
 
@@ -22,11 +22,11 @@ def simulate(pairs: int, interval: int, rate: str, seconds: float) -> tuple[Coun
     runs: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     moments = []
-    due = [(next_slot(f"c{n}/s", interval, START), f"c{n}/s") for n in range(pairs)]
+    due = [(next_tick_time(f"c{n}/s", interval, START), f"c{n}/s") for n in range(pairs)]
     heapq.heapify(due)
     while due[0][0] < START + seconds:
         now, pair = heapq.heappop(due)
-        slot = next_slot(pair, interval, now)
+        slot = next_tick_time(pair, interval, now)
         moment = limiter.ticket("s", pair, rate, now)
         if moment <= now:
             limiter.use("s", pair, slot)

@@ -9,7 +9,7 @@ import redis
 
 from dsf import keys
 from dsf.cli.statusreport import read_report
-from dsf.fleet.path import LATE_RESULT, LATE_WRITER, STAGES, Problem
+from dsf.fleet.path import LATE_RESULT, LATE_WRITER, STAGES, Interruption
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import model_families
 from dsf.settings import Settings
@@ -34,7 +34,7 @@ def working(bed: Bed) -> None:
         Mark(bed.client, stage).set()
 
 
-def problems(bed: Bed) -> list[Problem]:
+def problems(bed: Bed) -> list[Interruption]:
     return FleetQueries(bed.client, clock=lambda: bed.now).path_problems()
 
 

@@ -52,14 +52,14 @@ def test_waiting_entry_ignores_an_override_that_resumes_it() -> None:
     entry = Entry(cluster="c", scorer="s", score_name="s", interval=30)
     place = Place(entry.stopped())
     waiting_entries = {"s": entry}
-    assert _reconciler(place)._hold("c", waiting_entries, has_arrived=False)
+    assert _reconciler(place)._delay_undelivered("c", waiting_entries, has_arrived=False)
     assert effective(waiting_entries["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused
     # The next reconciliation does not treat it as a running entry.
     place.entries = waiting_entries
     again = {"s": entry}
-    assert _reconciler(place)._hold("c", again, has_arrived=False)
+    assert _reconciler(place)._delay_undelivered("c", again, has_arrived=False)
     assert again == waiting_entries
-    assert _reconciler(place)._hold("c", arrived := {"s": entry}, has_arrived=True) is None
+    assert _reconciler(place)._delay_undelivered("c", arrived := {"s": entry}, has_arrived=True) is None
     assert arrived == {"s": entry}
 
 

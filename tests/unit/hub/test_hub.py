@@ -70,7 +70,7 @@ def test_failed_full_resync_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None
         hub._is_stopping = len(looks) == 4
 
     monkeypatch.setattr(hub, "_resync", look)
-    hub._resync.set()
+    hub._resync_requested.set()
     hub._resync_forever()
     assert looks == [True, True, True, False]
 
@@ -91,7 +91,7 @@ def test_edit_is_a_change_even_if_a_status_write_returned_it_first(monkeypatch: 
 
     def changes_after_event(version: int, generation: int, health: str) -> int:
         changed.reset_mock()
-        reflector._take("MODIFIED", _scorer(version, generation, health))
+        reflector._apply_event("MODIFIED", _scorer(version, generation, health))
         return changed.call_count
 
     assert changes_after_event(100, 1, "Active") == 1
@@ -109,5 +109,5 @@ def test_edit_is_a_change_even_if_a_status_write_returned_it_first(monkeypatch: 
     reflector.observe(_scorer(104, 3, "Active"))
     assert changes_after_event(104, 3, "Active") == 1
     changed.reset_mock()
-    reflector._take("DELETED", _scorer(105, 3, "Active"))
+    reflector._apply_event("DELETED", _scorer(105, 3, "Active"))
     assert changed.call_count == 1

@@ -14,7 +14,7 @@ from dsf.api.scoringconfig import DynamicScoringConfig, Mask
 from dsf.hub.conditions import DeliveryCounts, distributed
 from dsf.hub.health import Health
 from dsf.hub.plan import FleetPlan, make_plan
-from dsf.hub.scorerplan import PlanMemory
+from dsf.hub.scorerplan import PlanCache
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 
 EU, US = {"region": "eu", "env": "prod"}, {"region": "us"}
@@ -168,7 +168,7 @@ def test_plan_memory_resolves_only_changed_scorers(monkeypatch: pytest.MonkeyPat
         return resolve(dynamic_scorer, *arguments)
 
     monkeypatch.setattr(resolve_module, "resolve", counted)
-    memory = PlanMemory()
+    memory = PlanCache()
     query = 'up{c="${cluster}",r="${label:region}"}'
     # Each scorer is also resolved once with a placeholder, to see if clusters differ; "x" lacks the label.
     fleet = [cluster("x"), *(cluster(name, labels=EU) for name in "abc")]

@@ -16,7 +16,7 @@ def test_relist_follows_only_an_expired_version(code: int, is_expired: bool) -> 
     reflector = Reflector(cast("Session", None), LEASES, lambda *_: None)
     status = {"code": code, "message": "no", "details": {"retryAfterSeconds": 7}}
     with pytest.raises(ApiServerError) as caught:
-        reflector._take("ERROR", status)
+        reflector._apply_event("ERROR", status)
     assert caught.value.status == code
     assert isinstance(caught.value, ExpiredError) is is_expired
     assert is_expired or caught.value.retry_after == 7

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dsf.results.ingest import Ingest
-from dsf.results.intake import Batch, Waiting, ingest
+from dsf.results.intake import Batch, MailboxContents, ingest
 
 
 class ScriptedIngest:
@@ -29,7 +29,7 @@ class ScriptedIngest:
 def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     hopeless, passing = redis.ResponseError("WRONGTYPE of the key"), redis.ResponseError("MISCONF the disk is full")
     ingest = ScriptedIngest("ok", hopeless, passing, "ok")
-    waiting = Waiting([b"slot"] * 4, [b"{}"] * 4, False)
+    waiting = MailboxContents([b"slot"] * 4, [b"{}"] * 4, False)
     batch = Batch(waiting, cast("Ingest", ingest))
     with pytest.raises(redis.ResponseError, match="MISCONF"):
         batch.ingest_mailboxes()

@@ -12,7 +12,7 @@ from dsf import http
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources import source_of
-from dsf.sources.base import Context
+from dsf.sources.base import FetchContext
 from dsf.sources.memory import History, SourceMemory
 from dsf.sources.window import Window, WindowBudget
 
@@ -49,7 +49,7 @@ def test_scorer_holding_most_series_gives_way(
     monkeypatch.setattr(http, "get", get)
 
     def fetched(name: str) -> int:
-        return source_of("OpenTelemetry")(scorers[name], Context(math.inf, 100_000, 2e9, memory=memory)).series
+        return source_of("OpenTelemetry")(scorers[name], FetchContext(math.inf, 100_000, 2e9, memory=memory)).series
 
     for _ in range(3):
         for _ in range(2):

@@ -19,8 +19,8 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
-from dsf.sources import Context, registry, source_of
-from dsf.sources.base import BEHIND, OTLP, Question
+from dsf.sources import FetchContext, registry, source_of
+from dsf.sources.base import BEHIND, OTLP, RequestRecord
 from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError, ask
 from tests.support.plugins import forget, install, install_sample
 
@@ -76,12 +76,14 @@ def summary(kind: str = CSV, options: dict[str, Any] | None = None, span: int = 
     )
 
 
-def context(access: Access = PLAIN, *, max_bytes: int = 10_000, questions: list[Question] | None = None) -> Context:
+def context(
+    access: Access = PLAIN, *, max_bytes: int = 10_000, questions: list[RequestRecord] | None = None
+) -> FetchContext:
     observe = (lambda _: None) if questions is None else questions.append
-    return Context(time.monotonic() + 60, max_bytes, 1140.7, access, observe=observe)
+    return FetchContext(time.monotonic() + 60, max_bytes, 1140.7, access, observe=observe)
 
 
-def data(source_summary: ScorerSummary, with_: Context) -> Any:
+def data(source_summary: ScorerSummary, with_: FetchContext) -> Any:
     payload = source_of(source_summary.source_type)(source_summary, with_)
     document = json.loads(b"".join(payload.pieces))
     assert len(document["data"]) == payload.series
@@ -110,7 +112,7 @@ def refusal(kind: str = CSV) -> tuple[str, str]:
 @pytest.mark.usefixtures("sample")
 def test_sample_plugin_reads_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = serve(monkeypatch, BODY)
-    questions: list[Question] = []
+    questions: list[RequestRecord] = []
     assert data(summary(span=60), context(questions=questions)) == [
         {"metric": {"node": "n1"}, "values": [[1080, "2.5"], [1140, "3"]]},
         {"metric": {"node": "n2"}, "values": [[1080, "NaN"]]},
@@ -241,7 +243,7 @@ def test_invalid_plugin_name_is_never_used(
     assert module not in sys.modules
 
 
-def asking(fetch: Callable[[Request[Options]], Any], with_: Context, **values: Any) -> Any:
+def asking(fetch: Callable[[Request[Options]], Any], with_: FetchContext, **values: Any) -> Any:
     payload = ask(Plugin(1, Options, fetch), "mine", summary(**values), with_)
     return json.loads(b"".join(payload.pieces))["data"]
 
@@ -255,7 +257,7 @@ def test_plugin_receives_the_request_of_the_scorer(monkeypatch: pytest.MonkeyPat
         return b""
 
     monkeypatch.setattr(http, "post", post)
-    access, questions = Access(secrets=("canary",)), list[Question]()
+    access, questions = Access(secrets=("canary",)), list[RequestRecord]()
     with_ = context(access, questions=questions)
 
     def fetch(request: Request[Options]) -> Iterator[Series]:
@@ -359,7 +361,7 @@ def test_failing_check_of_options_is_reported_as_fault_of_the_plugin(error: Base
 
 
 def test_work_without_end_ends_with_the_deadline() -> None:
-    late = Context(time.monotonic() - 1, 1000, 1120.0)
+    late = FetchContext(time.monotonic() - 1, 1000, 1120.0)
 
     def fetch(request: Request[Options]) -> Iterator[Series]:
         while True:
@@ -373,7 +375,7 @@ def test_work_without_end_ends_with_the_deadline() -> None:
 
 
 def test_plugin_may_answer_without_a_request() -> None:
-    questions: list[Question] = []
+    questions: list[RequestRecord] = []
     assert asking(lambda _: [Series({}, [(1, 2)])], context(questions=questions)) == [
         {"metric": {}, "values": [[1, "2"]]}
     ]

@@ -13,8 +13,8 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import Access
-from dsf.sources import SOURCES, Context, source_of
-from dsf.sources.base import OTLP, Question, type_of
+from dsf.sources import SOURCES, FetchContext, source_of
+from dsf.sources.base import OTLP, RequestRecord, type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.prometheus import _explain
 from dsf.sources.registry import begin
@@ -45,7 +45,7 @@ def summary(**values: Any) -> ScorerSummary:
     return ScorerSummary(**(defaults | values))
 
 
-def fetch(prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch, context: Context, **values: Any) -> bytes:
+def fetch(prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch, context: FetchContext, **values: Any) -> bytes:
     monkeypatch.setattr(http, "get", prometheus)
     payload = source_of("Prometheus")(summary(**values), context)
     body = b"".join(payload.pieces)
@@ -69,7 +69,7 @@ def test_each_query_makes_one_request(
     monkeypatch: pytest.MonkeyPatch, query: str, span: int, step: int, now: float, expected: list[tuple[Any, ...]]
 ) -> None:
     prometheus = Prometheus(*[answer()] * len(expected))
-    context = Context(time.monotonic() + 60, 1000, now, ACCESS)
+    context = FetchContext(time.monotonic() + 60, 1000, now, ACCESS)
     body = fetch(prometheus, monkeypatch, context, source_query=query, source_range=span, source_step=step)
     names = ("query", "start", "end", "step")
     assert [tuple(request["params"][name] for name in names) for request in prometheus.requests] == expected
@@ -85,7 +85,7 @@ def test_cycles_within_a_step_request_the_same_points(
     moments = [1718603611.5 + cycle * interval for cycle in range(60)]
     prometheus = Prometheus(*[answer()] * len(moments))
     for now in moments:
-        context = Context(time.monotonic() + 60, 1000, now, ACCESS)
+        context = FetchContext(time.monotonic() + 60, 1000, now, ACCESS)
         fetch(prometheus, monkeypatch, context, source_query="up", source_range=span, source_step=step)
     for now, question in zip(moments, prometheus.requests, strict=True):
         start, end = question["params"]["start"], question["params"]["end"]
@@ -110,8 +110,8 @@ def test_cycles_within_a_step_request_the_same_points(
 def test_empty_rates_over_a_short_window_are_warned_of(
     monkeypatch: pytest.MonkeyPatch, query: str, is_warned: bool
 ) -> None:
-    questions: list[Question] = []
-    context = Context(time.monotonic() + 60, 10_000, 1000.0, observe=questions.append)
+    questions: list[RequestRecord] = []
+    context = FetchContext(time.monotonic() + 60, 10_000, 1000.0, observe=questions.append)
     series = {"metric": {}, "values": [[1, "1"]]}
     fetch(Prometheus(answer(), answer(series)), monkeypatch, context, source_query=f"{query}\n; {query}")
     empty, full = questions
@@ -121,7 +121,7 @@ def test_empty_rates_over_a_short_window_are_warned_of(
 def test_series_stay_in_the_order_of_the_queries_and_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c = ({"metric": {"pod": name}, "values": [[1, "1"]]} for name in "abc")
     prometheus = Prometheus(answer(a, b), answer(), answer(c))
-    body = fetch(prometheus, monkeypatch, Context(time.monotonic() + 60, 1000, 1000.0), source_query="x;y;z")
+    body = fetch(prometheus, monkeypatch, FetchContext(time.monotonic() + 60, 1000, 1000.0), source_query="x;y;z")
     assert json.loads(body) == {"data": [a, b, c]}
     sizes = [len(answer(a, b)), len(answer())]
     assert [request["max_bytes"] for request in prometheus.requests] == [1000, 1000 - sizes[0], 1000 - sum(sizes)]
@@ -130,14 +130,14 @@ def test_series_stay_in_the_order_of_the_queries_and_share_one_limit(monkeypatch
 @pytest.mark.parametrize("query", ["", " ; ", "# nothing"])
 def test_missing_query_is_reported(monkeypatch: pytest.MonkeyPatch, query: str) -> None:
     with pytest.raises(HttpError) as caught:
-        fetch(Prometheus(), monkeypatch, Context(time.monotonic() + 60, 1000, 1.0), source_query=query)
+        fetch(Prometheus(), monkeypatch, FetchContext(time.monotonic() + 60, 1000, 1.0), source_query=query)
     assert caught.value.reason == "bad_query"
 
 
 def test_bad_answer_is_shown_without_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     prometheus = Prometheus(b'{"status":"error","error":"you sent canary-1\\nagain"}')
     with pytest.raises(HttpError) as caught:
-        fetch(prometheus, monkeypatch, Context(time.monotonic() + 60, 1000, 1.0, ACCESS), source_query="x")
+        fetch(prometheus, monkeypatch, FetchContext(time.monotonic() + 60, 1000, 1.0, ACCESS), source_query="x")
     assert caught.value.reason == "bad_answer"
     assert str(caught.value) == "GET http://p:9090/api/v1/query_range: error: you sent *** again"
 
@@ -189,7 +189,7 @@ def test_refusal_of_a_method_explains_the_setting(
 
 def test_source_type_none_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "get", Prometheus())
-    payload = source_of("None")(summary(), Context(0.0, 0, 0.0))
+    payload = source_of("None")(summary(), FetchContext(0.0, 0, 0.0))
     assert b"".join(payload.pieces) == b'{"data":[]}'
     assert (payload.series, payload.received) == (0, 0)
 

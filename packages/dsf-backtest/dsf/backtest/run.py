@@ -22,8 +22,7 @@ from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, HttpError, ScoreObjectTooLargeError
 from dsf.messages import Stage
 from dsf.settings import Settings
-from dsf.sources.base import Payload
-from dsf.sources.base import Question as Asked
+from dsf.sources.base import Payload, RequestRecord
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import Window, WindowBudget
 
@@ -102,7 +101,7 @@ class _Counting(Observer):
 
     fetches = 0
 
-    def asked(self, stage: Stage, question: Asked) -> None:
+    def asked(self, stage: Stage, question: RequestRecord) -> None:
         """One more."""
         del question
         self.fetches += stage == "fetch"

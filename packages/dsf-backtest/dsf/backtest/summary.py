@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import Field
 
 from dsf.api.meta import rfc3339
-from dsf.api.scorerule import HoldRule, Waiting, hold_back
+from dsf.api.scorerule import HeldValue, HoldRule, hold_back
 from dsf.backtest.recording import Question, Record
 from dsf.fleet.views import Time, View
 from dsf.text import listed
@@ -115,7 +115,7 @@ class _Hold:
         self._rule = rule
         self._validity = validity
         self._published: dict[str, int] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, HeldValue] = {}
         self._at = 0
 
     def published(self, record: Record) -> dict[str, int]:

@@ -11,7 +11,7 @@ import pytest
 from dsf import keys
 from dsf.api.types import API_VERSION, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.cli.statusreport import StatusReport, read_report
-from dsf.hub.clusters import HOLD
+from dsf.hub.clusters import MAX_DELIVERY_WAIT
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
@@ -45,7 +45,7 @@ def test_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWo
     first = running.plane.cluster()
     running.until(lambda: running.delivered_scorers(first) == ["cpu-scorer"], 30)
     # The entry waits for the delivery, unless that takes too long: a tick before it would fail.
-    assert running.pairs() == [] or time.monotonic() - applied_at > HOLD
+    assert running.pairs() == [] or time.monotonic() - applied_at > MAX_DELIVERY_WAIT
     running.deliver(first)
     running.until(lambda: running.pairs() == [f"{first}/cpu-scorer"], 30)
     running.until(lambda: running.condition("Distributed") == ("True", "Distributed"), 30)

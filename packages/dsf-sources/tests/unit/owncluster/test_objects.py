@@ -23,7 +23,7 @@ from dsf.owncluster.background import OwnCluster
 from dsf.owncluster.kubelisting import label_selector
 from dsf.owncluster.objects import PLUGIN, RefusedValueError, at, number
 from dsf.settings import Settings
-from dsf.sources.base import Context, Question
+from dsf.sources.base import FetchContext, RequestRecord
 from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import ask
 from dsf.sources.window import WindowBudget
@@ -90,7 +90,7 @@ class Agent:
         self.memory.settings = Settings(agent_kube=False)
         self.running = Running(view) if view is not None else None
         self.plugin = PLUGIN if view is None else replace(PLUGIN, start=lambda *_: self.running)  # type: ignore[arg-type]
-        self.questions: list[Question] = []
+        self.questions: list[RequestRecord] = []
 
     @property
     def values(self) -> dict[str, int]:
@@ -100,7 +100,7 @@ class Agent:
 
     def ask(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
         """Return values by the labels' values, the metric's name first."""
-        context = Context(time.monotonic() + 60, 100_000, now, memory=self.memory, observe=self.questions.append)
+        context = FetchContext(time.monotonic() + 60, 100_000, now, memory=self.memory, observe=self.questions.append)
         payload = ask(self.plugin, "Object", self.summary, context)
         data = json.loads(b"".join(payload.pieces))["data"]
         assert len(data) == payload.series
