@@ -214,14 +214,14 @@ def start_resource_usage(world: World) -> None:
 def test_free_memory_of_nodes_steers_a_placement(world: World) -> None:
     start_resource_usage(world)
 
-    def is_told() -> bool:
+    def shows_missing_right() -> bool:
         """In the scorer's status: the agent may not read nodes."""
         obj = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "resource-usage-scorer"))
         failures = (obj.get("status") or {}).get("failures") or []
         assert {failure["reason"] for failure in failures} <= {"unauthorized"}
         return any("ClusterRole with get, list and watch of nodes" in failure["message"] for failure in failures)
 
-    eventually(world, is_told, "what is missing")
+    eventually(world, shows_missing_right, "what is missing")
     for cluster in world.clusters.values():
         cluster.plane.set_rules(NAMESPACE, "agent", RULES)
     for name in CLUSTERS:

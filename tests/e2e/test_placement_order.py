@@ -536,7 +536,7 @@ def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
         expect(page.locator("#answer [role=status]")).to_contain_text(f"{question.cluster} would come in")
         tab.picture("placement")
         assert tab.wrong == []
-        assert tab.strangers == []
+        assert tab.foreign_requests == []
         # When there is no answer the page itself says why, and does not keep the one before.
         page.route(
             "**/*value=*", lambda route: route.fulfill(status=503, content_type="text/html", body="<h1>Not now</h1>")

@@ -241,7 +241,7 @@ class Fleet(Stack):
         return {outcome: books[outcome] - first[outcome] for outcome in ("error", "lost")}
 
     @contextlib.contextmanager
-    def unaffected(self, scorer: str, cluster: str = "c1") -> Iterator[None]:
+    def expect_unaffected(self, scorer: str, cluster: str = "c1") -> Iterator[None]:
         """Check that no cycle of this pair fails inside the block and that it goes on scoring.
 
         Its interval is BY_HAND: it is asked for one cycle after another, until all is over and once more.
@@ -297,7 +297,10 @@ class Fleet(Stack):
         for expected_text in expected_texts:
             assert expected_text in first_failure["message"], first_failure["message"]
 
-        self.until(lambda: self._is_told(scorer, cluster, stage, reason), f"{stage} {reason} in `dsf status {scorer}`")
+        self.until(
+            lambda: self._status_shows_failure(scorer, cluster, stage, reason),
+            f"{stage} {reason} in `dsf status {scorer}`",
+        )
         cycles = self.page(self.web, f"/api/v1/history/{cluster}/{scorer}").json()["cycles"]
         assert (stage, reason) in {(cycle["stage"], cycle["reason"]) for cycle in cycles}
 
@@ -307,7 +310,7 @@ class Fleet(Stack):
             assert self.metric(f"agent {cluster}", "dynamic_scoring_failures_total", **labels)
         return str(first_failure["message"])
 
-    def _is_told(self, scorer: str, cluster: str, stage: str, reason: str) -> bool:
+    def _status_shows_failure(self, scorer: str, cluster: str, stage: str, reason: str) -> bool:
         """Whether `dsf status` shows this failure."""
         process = self.dsf("status", scorer, "-o", "json")
         assert process.returncode == 1, process.stdout + process.stderr

@@ -60,7 +60,7 @@ def test_stopped_agent_is_reported_and_its_queue_stays_bounded(fleet: Fleet) -> 
     fleet.until(lambda: fleet.items("cpu", "c2") == {"n1": 10})
     since = time.time()
     assert fleet.stop("agent c2") == [0]
-    with fleet.unaffected("calm"):
+    with fleet.expect_unaffected("calm"):
         last = fleet.state("cpu", "c2").score
         assert last is not None
         # The score is used until it expires, and not longer.

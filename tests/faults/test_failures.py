@@ -100,7 +100,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator
 def test_floods_of_a_source_do_not_affect_other_scorers(fleet: Fleet) -> None:
     """Other scorers are unaffected, and the agent's memory stays small."""
     memory = fleet.memory("agent c1")
-    with fleet.unaffected("steady"):
+    with fleet.expect_unaffected("steady"):
         for name, flood in FLOODS.items():
             fleet.api.script(flood, path=f"/{name}")
         grown, end = 0, time.monotonic() + 2 * INTERVAL

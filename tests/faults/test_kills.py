@@ -131,20 +131,20 @@ def test_killed_results_worker_loses_no_queued_result(fleet: Fleet) -> None:
         # Otherwise newer scores replace them while a worker starts, and their runs are correctly counted as lost.
         fleet.schedule.set_override("c1/steady", paused=True)
 
-        def not_taken_in(results: Sent = queued_results) -> list[str]:
+        def queued_open_runs(results: Sent = queued_results) -> list[str]:
             # Only runs that are open and queued count. A tick of a second may expire before an agent without CPU
             # receives it, and a worker may be killed after ingesting results and before it empties their slots.
             return [run for run in runs_of(fleet, "steady") if any(run in text for text in results.texts())]
 
-        waiting = fleet.until(not_taken_in, "results of open runs in the queue")
+        waiting = fleet.until(queued_open_runs, "results of open runs in the queue")
         fleet.run("results")
 
-        def taken_in() -> dict[str, HistoryEntry]:
+        def ingested_entries() -> dict[str, HistoryEntry]:
             entries_by_run = {entry.run: entry for entry in fleet.history("steady")}
             assert set(waiting) <= entries_by_run.keys()  # noqa: B023
             return entries_by_run
 
-        entries = fleet.until(taken_in, "queued results to be taken in")
+        entries = fleet.until(ingested_entries, "queued results to be taken in")
         # A cycle of a second may have had no time; what it says of that is no less taken in.
         unsuccessful_entries = [entries[run] for run in waiting if entries[run].outcome not in ("ok", "skipped")]
         assert {(entry.outcome, entry.reason) for entry in unsuccessful_entries} <= {("error", FailureReason.DEADLINE)}
@@ -157,7 +157,7 @@ def test_killed_results_worker_loses_no_queued_result(fleet: Fleet) -> None:
 def test_scoring_goes_on_while_the_hub_is_killed(fleet: Fleet) -> None:
     fleet.schedule.set_override("*/steady", interval=1, note="kept")
     fleet.kill("hub")
-    with fleet.unaffected("calm"):
+    with fleet.expect_unaffected("calm"):
         fleet.wait_success("steady", cycles=2)
         fleet.wait_success("held")
         # Applied while nobody looks.
@@ -175,7 +175,7 @@ def test_restarted_exporter_restores_its_counters(fleet: Fleet) -> None:
     name = "dynamic_scoring_scheduled_total"
     before = fleet.metric("web", name, ds_score_name="steady-score")
     assert before
-    with fleet.unaffected("calm"):
+    with fleet.expect_unaffected("calm"):
         fleet.restart("web")
         after = fleet.metric("web", name, ds_score_name="steady-score")
         assert after

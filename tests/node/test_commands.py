@@ -113,11 +113,11 @@ def test_celery_control_limits_the_rate_of_one_agent(world: World) -> None:
         assert AGENTS[free] not in output
         before = _cycles(world)
 
-        def goes_on() -> bool:
+        def other_cluster_continues() -> bool:
             world.dsf("rescore", "sample-scorer")
             return _cycles(world)[free] >= before[free] + 5
 
-        wait_for(goes_on, 180, f"five cycles on {free}", interval=1)
+        wait_for(other_cluster_continues, 180, f"five cycles on {free}", interval=1)
         # The first one has its turn.
         assert _cycles(world)[limited] <= before[limited] + 1
     finally:

@@ -88,7 +88,7 @@ class Tab:
         return int(self.page.evaluate("document.querySelectorAll('*').length"))
 
     @property
-    def strangers(self) -> list[str]:
+    def foreign_requests(self) -> list[str]:
         """Return the URLs requested from other servers."""
         return [url for url in self.asked if not url.startswith((self.base + "/", "data:"))]
 

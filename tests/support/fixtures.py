@@ -13,7 +13,7 @@ import redis
 
 from dsf.cli import context
 from dsf.settings import ENV_PREFIX, Settings
-from tests.support.logs import logging_as_it_was
+from tests.support.logs import restored_logging
 from tests.support.redisserver import RedisServer
 from tests.support.wait import PATIENCE
 
@@ -52,7 +52,7 @@ def pytest_collection() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
     """A test that sets up logging does so for itself alone."""
-    with logging_as_it_was():
+    with restored_logging():
         yield
 
 

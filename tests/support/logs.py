@@ -12,7 +12,7 @@ import dsf.log
 
 
 @contextlib.contextmanager
-def logging_as_it_was() -> Iterator[None]:
+def restored_logging() -> Iterator[None]:
     """Whatever is set up inside is gone afterwards.
 
     Code under test may set up logging, as every process does at its start: to the standard error of that moment. Its

@@ -28,5 +28,5 @@ class Hub:
         self.notified.append(key)
         self._lock.release()
 
-    def was_told(self, kind: Kind, namespace: str, name: str, times: int = 1) -> bool:
+    def has_notified(self, kind: Kind, namespace: str, name: str, times: int = 1) -> bool:
         return self.notified.count(ObjectKey(kind, namespace, name)) >= times

@@ -37,8 +37,8 @@ def test_initial_objects_are_listed_and_notified(
     namespace, cluster = control_plane.namespace(), control_plane.cluster()
     session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace))
     hub = start_hub()
-    assert hub.was_told(Kind.SCORER, namespace, "sample")
-    assert hub.was_told(Kind.CLUSTER, "", cluster)
+    assert hub.has_notified(Kind.SCORER, namespace, "sample")
+    assert hub.has_notified(Kind.CLUSTER, "", cluster)
     cached_scorer = hub.backend.get(Kind.SCORER, namespace, "sample")
     assert cached_scorer is not None
     assert cached_scorer in hub.backend.list(Kind.SCORER)
@@ -51,25 +51,25 @@ def test_initial_objects_are_listed_and_notified(
 def test_changes_are_notified_at_once(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
     namespace = control_plane.namespace()
     cluster = control_plane.cluster(accepted=False)
-    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
+    wait_for(lambda: hub.has_notified(Kind.CLUSTER, "", cluster), 5)
     session.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"hubAcceptsClient": True}})
-    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster, 2), 5)
+    wait_for(lambda: hub.has_notified(Kind.CLUSTER, "", cluster, 2), 5)
     session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace))
-    wait_for(lambda: hub.was_told(Kind.SCORER, namespace, "sample"), 5)
+    wait_for(lambda: hub.has_notified(Kind.SCORER, namespace, "sample"), 5)
     session.delete(DYNAMIC_SCORERS.path(namespace, "sample"))
-    wait_for(lambda: hub.was_told(Kind.SCORER, namespace, "sample", 2), 5)
+    wait_for(lambda: hub.has_notified(Kind.SCORER, namespace, "sample", 2), 5)
     assert hub.backend.get(Kind.SCORER, namespace, "sample") is None
 
 
 def test_unused_fields_are_neither_kept_nor_notified(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
     cluster = control_plane.cluster()
-    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
+    wait_for(lambda: hub.has_notified(Kind.CLUSTER, "", cluster), 5)
     hub.notified.clear()
     claims = {"clusterClaims": [{"name": "region", "value": "eu"}]}
     path = MANAGED_CLUSTERS.path(name=cluster, subresource="status")
     session.merge(path, {"status": {"capacity": {"cpu": "8"}, "version": {"kubernetes": "v1.36.3"}}})
     session.merge(path, {"status": claims})
-    wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
+    wait_for(lambda: hub.has_notified(Kind.CLUSTER, "", cluster), 5)
     assert len(hub.notified) == 1
     cluster_object = hub.backend.get(Kind.CLUSTER, "", cluster)
     assert cluster_object is not None
@@ -89,7 +89,7 @@ def test_cluster_sets_are_notified_without_their_status(
         "spec": {"clusterSelector": selector},
     }
     session.create(MANAGED_CLUSTER_SETS.path(), cluster_set)
-    wait_for(lambda: hub.was_told(Kind.CLUSTER_SET, "", name), 5)
+    wait_for(lambda: hub.has_notified(Kind.CLUSTER_SET, "", name), 5)
     cached_set = hub.backend.get(Kind.CLUSTER_SET, "", name)
     assert cached_set is not None
     assert (sets_of({"region": "eu"}, [cached_set]), sets_of({}, [cached_set])) == ({name}, frozenset())
@@ -172,7 +172,7 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
     )
     write(4)
     wait_for(is_read, 5)
-    assert not hub.was_told(Kind.SCORE, cluster, "resource-usage-score")
+    assert not hub.has_notified(Kind.SCORE, cluster, "resource-usage-score")
 
 
 def test_stopped_backend_notifies_no_more(control_plane: ControlPlane, start_hub: Callable[..., Hub]) -> None:

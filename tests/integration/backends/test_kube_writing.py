@@ -171,7 +171,7 @@ def test_status_is_replaced_as_a_whole_and_only_if_it_differs(
     namespace = control_plane.namespace()
     path = DYNAMIC_SCORERS.path(namespace, "sample")
     session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace))
-    wait_for(lambda: hub.was_told(Kind.SCORER, namespace, "sample"), 5)
+    wait_for(lambda: hub.has_notified(Kind.SCORER, namespace, "sample"), 5)
 
     def condition(kind: str, status: str) -> dict[str, str]:
         return {
@@ -240,14 +240,14 @@ def test_credentials_have_a_manifest_work_of_their_own(
     plain = Credentials(KeyIds(), key)
     assert hub.backend.delivered_key_ids(cluster) is None
     hub.backend.deliver_credentials(cluster, plain)
-    wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME), 5)
+    wait_for(lambda: hub.has_notified(Kind.WORK, cluster, CREDENTIALS_WORK_NAME), 5)
     requests: list[object] = []
     apply = hub.session.apply
     monkeypatch.setattr(hub.session, "apply", lambda *args, **options: requests.append(args) or apply(*args, **options))
     hub.backend.deliver_credentials(cluster, plain)
     assert requests == [], "what is there is not written again"
     session.merge(path, {"spec": {"workload": {"manifests": []}}})
-    wait_for(lambda: hub.was_told(Kind.WORK, cluster, CREDENTIALS_WORK_NAME, 2), 5)
+    wait_for(lambda: hub.has_notified(Kind.WORK, cluster, CREDENTIALS_WORK_NAME, 2), 5)
     hub.backend.deliver_credentials(cluster, plain)
     stored_work = session.get(path)
     (secret,) = stored_work["spec"]["workload"]["manifests"]

@@ -67,13 +67,13 @@ def in_time(ask: Callable[[str], bytes], url: str, *, is_refused: bool = False) 
     A process sees a changed file within a second.
     """
 
-    def as_wanted() -> bool:
+    def has_expected_trust() -> bool:
         try:
             return ask(url) == b"ok" and not is_refused
         except HttpError as error:
             return is_refused and "TLS failed" in str(error)
 
-    wait_for(as_wanted, message="what is trusted")
+    wait_for(has_expected_trust, message="what is trusted")
 
 
 @pytest.mark.parametrize("ask", [by_agent, by_hub])

@@ -118,7 +118,7 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     fleet.source.script(request.param)
     before = fleet.state("c1").count("error")
 
-    def is_told() -> bool:
+    def shows_error() -> bool:
         """A failure by deadline or timeout would not contain the echoed secret."""
         failure = fleet.state("c1").failure
         assert fleet.state("c1").count("error") > before
@@ -126,7 +126,7 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
         assert failure.reason not in (FailureReason.DEADLINE, FailureReason.TIMEOUT)
         return failure.reason in (fleet.out / "dynamicscorers" / f"{SCORER}.yaml").read_text()
 
-    fleet.until(is_told, "a failed cycle, of which the status tells")
+    fleet.until(shows_error, "a failed cycle, of which the status tells")
     yield fleet
     fleet.give_series()
 

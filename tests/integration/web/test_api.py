@@ -108,7 +108,7 @@ def test_api_documentation_loads_in_a_browser(page: WebProcess, browser: Browser
         browser_page = tab.open("/docs")
         expect(browser_page.locator("#operations-api-summary_api_v1_summary_get")).to_be_visible()
         expect(browser_page.locator(".opblock").nth(8)).to_be_visible()
-        assert tab.strangers == []
+        assert tab.foreign_requests == []
         # The documentation loads under the content security policy without violations.
         assert tab.wrong == []
     document = page.get("/openapi.json").json()

@@ -78,7 +78,7 @@ def test_pages_have_no_axe_violations(page: WebProcess, browser: Browser, redis_
             assert tab.violations(*THEMES) == [], path
             assert browser_page.title() != "broken", path
             assert tab.nodes < 5000, path
-        assert tab.strangers == []
+        assert tab.foreign_requests == []
 
 
 def test_forms_have_no_axe_violations(closed: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
@@ -109,7 +109,7 @@ def test_forms_have_no_axe_violations(closed: WebProcess, browser: Browser, redi
         expect(page.locator("h1")).to_contain_text("1 of 1 run has ended")
         page.get_by_role("link", name="worker01").click()
         expect(page.locator("tr.asked")).to_contain_text(run)
-        assert (tab.strangers, tab.wrong) == ([], [])
+        assert (tab.foreign_requests, tab.wrong) == ([], [])
 
 
 def test_print_is_black_on_white_without_controls(
@@ -190,7 +190,7 @@ def test_open_page_follows_changes_without_a_reload(
         assert browser_page.evaluate("window.same")
         assert browser_page.title() != "broken"
         assert tab.wrong == []
-        assert tab.strangers == []
+        assert tab.foreign_requests == []
 
 
 def test_change_is_announced_once(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 import dsf.log
 from tests.support.fixtures import SettingsFactory
-from tests.support.logs import logging_as_it_was
+from tests.support.logs import restored_logging
 
 
 def test_closed_file_receives_no_log_lines(
@@ -21,7 +21,7 @@ def test_closed_file_receives_no_log_lines(
     before = root.handlers[:], root.level, structlog.is_configured()
     log = dsf.log.get("tests")
     first_stream = io.StringIO()
-    with logging_as_it_was():
+    with restored_logging():
         with contextlib.redirect_stderr(first_stream):
             dsf.log.setup(settings_factory(log_level="DEBUG"))
         log.warning("of this one")
@@ -38,7 +38,7 @@ def test_earlier_logging_setup_is_restored(settings_factory: SettingsFactory) ->
     dsf.log.setup(settings_factory(log_level="ERROR"))
     root = logging.getLogger()
     before = root.handlers[:], root.level
-    with logging_as_it_was():
+    with restored_logging():
         dsf.log.setup(settings_factory(log_level="DEBUG"))
     assert (root.handlers, root.level) == before
     assert structlog.is_configured()
@@ -46,7 +46,7 @@ def test_earlier_logging_setup_is_restored(settings_factory: SettingsFactory) ->
 
 def test_prepared_logging_is_undone(settings_factory: SettingsFactory) -> None:
     log = dsf.log.get("tests")
-    with logging_as_it_was():
+    with restored_logging():
         dsf.log.prepare(settings_factory(log_level="ERROR"))
     with structlog.testing.capture_logs() as lines:
         log.warning("of the next one")

@@ -202,10 +202,10 @@ class HubWorld:
 
     def condition(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str]:
         """Status and reason of a condition."""
-        status, reason, _ = self.told_by(kind, name)
+        status, reason, _ = self.condition_details(kind, name)
         return status, reason
 
-    def told_by(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str, str]:
+    def condition_details(self, kind: str, name: str = "cpu-scorer") -> tuple[str, str, str]:
         """Status, reason and message of a condition."""
         for condition in self.status(name).get("conditions", ()):
             if condition["type"] == kind:

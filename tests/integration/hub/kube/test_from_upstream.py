@@ -70,7 +70,7 @@ def test_objects_kept_by_a_foreign_finalizer_are_reported_as_terminating(
     world.until(lambda: world.delivered_scorers(cluster) == [], 30)
     for kind in ("Distributed", "Scoring", "Ready"):
         world.until(lambda kind=kind: world.condition(kind) == ("False", TERMINATING), 30)
-    assert FOREIGN in world.told_by("Ready")[2]
+    assert FOREIGN in world.condition_details("Ready")[2]
     settings = settings_factory(**world.settings)
 
     def lines() -> list[str]:
@@ -88,7 +88,7 @@ def test_objects_kept_by_a_foreign_finalizer_are_reported_as_terminating(
     world.session.merge(world.config_path, {"metadata": {"finalizers": [FOREIGN]}})
     world.session.delete(world.config_path)
     world.until(lambda: world.condition("Distributed") == ("False", "NoScoringConfig"), 30)
-    assert "it is being deleted since" in world.told_by("Distributed")[2]
+    assert "it is being deleted since" in world.condition_details("Distributed")[2]
     assert world.condition("Ready") == ("False", "NoScoringConfig")
 
     def reasons() -> dict[str, str]:

@@ -76,8 +76,8 @@ def test_unwritable_cluster_does_not_delay_other_clusters(world: HubWorld, api: 
     world.until(lambda: world.delivered_scorers(writable_cluster) == ["cpu-scorer"], 3)
     world.until(lambda: world.condition("Distributed") == ("False", "Distributing"), 3)
     # The text is that of the first one, so that the status is written once.
-    world.until(lambda: "nowhere-0: PATCH " in world.told_by("Distributed")[2], 3)
-    assert 'namespaces "nowhere-0" not found' in world.told_by("Distributed")[2]
+    world.until(lambda: "nowhere-0: PATCH " in world.condition_details("Distributed")[2], 3)
+    assert 'namespaces "nowhere-0" not found' in world.condition_details("Distributed")[2]
 
 
 def test_many_new_clusters_are_served_despite_a_killed_api_server(world: HubWorld, api: ScriptedServer) -> None:

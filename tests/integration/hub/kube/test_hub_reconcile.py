@@ -70,7 +70,7 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
     running.session.merge(path, {"spec": {"source": {"auth": {"headers": twice}}}})
     for kind in ("ConfigSynced", "Distributed", "Scoring"):
         running.until(lambda kind=kind: running.condition(kind) == ("False", "Invalid"), 10)  # type: ignore[misc]
-    assert "headers: a name is there twice" in running.told_by("Scoring")[2]
+    assert "headers: a name is there twice" in running.condition_details("Scoring")[2]
     assert {condition["type"] for condition in running.status()["conditions"]} == {
         "ConfigSynced",
         "Distributed",
@@ -79,7 +79,7 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
     }
     running.until(lambda: running.delivered_scorers(cluster) == [], 30)
     # The schedule entry is kept meanwhile.
-    assert "until it is mended nothing runs" in running.told_by("Scoring")[2]
+    assert "until it is mended nothing runs" in running.condition_details("Scoring")[2]
     entry = running.schedule.entry(f"{cluster}/cpu-scorer")
     assert entry is not None
     assert not entry.runnable
@@ -102,7 +102,7 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
     auth_by_reference = {"headers": None, "authenticationRef": {"name": "thanos"}}
     running.session.merge(path, {"spec": {"source": {"auth": auth_by_reference}}})
     running.until(lambda: running.condition("ConfigSynced") == ("False", "InvalidAuthentication"), 10)
-    assert "'thanos' has mistakes: spec: headers: a name is there twice" in running.told_by("ConfigSynced")[2]
+    assert "'thanos' has mistakes: spec: headers: a name is there twice" in running.condition_details("ConfigSynced")[2]
     running.apply({**invalid_authentication, "spec": {"allowedHosts": ["prometheus.test"], "headers": twice[:1]}})
     running.until(lambda: running.condition("ConfigSynced") == ("True", "Synced"), 10)
     running.until(lambda: running.delivered_scorers(cluster) == ["cpu-scorer"], 10)

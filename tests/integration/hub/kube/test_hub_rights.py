@@ -36,7 +36,7 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     )
 
     world.until(lambda: world.condition("Distributed") == ("False", "DistributionRefused"), 20)
-    assert expected_message in world.told_by("Distributed")[2]
+    assert expected_message in world.condition_details("Distributed")[2]
     world.until(lambda: has_logged(hub.log, "reconciliation failed", expected_message))
     world.until(lambda: world.events("DistributionRefused"), 5)
     described = world.plane.kubectl("describe", "dscorer", "cpu-scorer", "-n", world.namespace)
@@ -53,8 +53,8 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     assert world.send(cluster, 42) == "ok"
     world.until(lambda: world.condition("Scoring") == ("False", "ScoresNotWritten"), 20)
     expected_message = 'cannot patch resource "addonplacementscores/status"'
-    assert f"1 of 1 scores cannot be written; {cluster}: " in world.told_by("Scoring")[2]
-    assert expected_message in world.told_by("Scoring")[2]
+    assert f"1 of 1 scores cannot be written; {cluster}: " in world.condition_details("Scoring")[2]
+    assert expected_message in world.condition_details("Scoring")[2]
     world.until(lambda: has_logged(hub.log, "score not written", expected_message))
     world.until(lambda: world.events("ScoresNotWritten"), 5)
     world.plane.set_rules(world.namespace, "hub", list(HUB.values()))

@@ -68,7 +68,7 @@ def test_secret_is_delivered_updated_and_removed(world: HubWorld, api: ScriptedS
     world.until(lambda: world.condition("ConfigSynced") == ("False", "SecretNotDelivered"), 30)
 
     log = hub.log.read_text()
-    published_texts = [*world.told_by("ConfigSynced"), *world.told_by("Distributed"), log]
+    published_texts = [*world.condition_details("ConfigSynced"), *world.condition_details("Distributed"), log]
     for value in ("first-t0ken", "sec0nd-token", "0ther-token"):
         assert not any(form in text for text in published_texts for form in (value, encoded(value)))
     world.session.delete(SCORING_AUTHENTICATIONS.path(namespace, "thanos"))

@@ -269,7 +269,7 @@ def test_comparison_started_on_the_page_is_drawn_there(
         assert tab.violations(*THEMES) == []
         page.goto(f"{acting.url}/scorers/{HASTY}/backtests")
         expect(page.locator("#chosen path.line")).to_have_count(4)
-        assert (tab.strangers, tab.wrong) == ([], [])
+        assert (tab.foreign_requests, tab.wrong) == ([], [])
     run = finished_run(redis_client)
     assert run.comparison is not None
     assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 25, list(CLUSTERS))
@@ -445,4 +445,4 @@ def test_comparison_of_the_command_line_is_drawn_with_its_placements(
         for width in (1280, 320):
             browser_page.set_viewport_size({"width": width, "height": 800})
             assert browser_page.evaluate("document.documentElement.scrollWidth") <= width
-        assert (tab.strangers, tab.wrong) == ([], [])
+        assert (tab.foreign_requests, tab.wrong) == ([], [])
