@@ -19,6 +19,7 @@ from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+from tests.support.memorystore import memory_client
 
 #: 2 pairs with 2 items each.
 EVERYTHING = 2 * PER_PAIR + 4
@@ -40,6 +41,12 @@ def scraped(client: TestClient, query: str = "") -> dict[str, list[dict[str, str
         for sample in family.samples:
             labels_by_metric.setdefault(sample.name, []).append(sample.labels)
     return labels_by_metric
+
+
+@pytest.fixture
+def redis_client() -> redis.Redis:
+    """A client of the empty store in memory."""
+    return memory_client()
 
 
 @pytest.fixture

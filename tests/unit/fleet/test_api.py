@@ -1,18 +1,23 @@
-"""The JSON API, its typed client, and commands that ask it instead of Redis."""
+"""The JSON API, its typed client, and commands that query it: in one process, on the store in memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 import redis
+import requests
+from fastapi import FastAPI
 from typer.testing import CliRunner, Result
 
 from dsf import keys
 from dsf.cli.main import app
 from dsf.errors import HttpError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.api import add_problems, make_router
 from dsf.fleet.client import Client
+from dsf.fleet.queries import FleetQueries
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ScoreList
 from dsf.messages import new_run_id
@@ -20,13 +25,42 @@ from dsf.store.notices import ClusterNotice, ConditionNotice, Notices, ScorerNot
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
-from tests.integration.exporter.server import ApiProcess
+from tests.support.memorystore import memory_client
+from tests.support.scoringservices import served
+
+
+class ApiServer(NamedTuple):
+    """The API in a thread of this process."""
+
+    url: str
+
+    def get(self, path: str, **headers: str) -> requests.Response:
+        """GET on a connection of its own, of an answer that is not compressed."""
+        with requests.Session() as session:
+            session.trust_env = False
+            return session.get(self.url + path, headers={"Accept-Encoding": "identity", **headers}, timeout=60)
 
 
 @pytest.fixture
-def fleet(redis_client: redis.Redis) -> Fleet:
+def store() -> redis.Redis:
+    """A client of the empty store."""
+    return memory_client()
+
+
+@pytest.fixture
+def server(store: redis.Redis) -> Iterator[ApiServer]:
+    """The API of the store."""
+    app = FastAPI()
+    app.include_router(make_router(FleetQueries(store)))
+    add_problems(app)
+    with served(app) as url:
+        yield ApiServer(url)
+
+
+@pytest.fixture
+def fleet(store: redis.Redis) -> Fleet:
     """Twelve clusters: one fails, one never ran, two are skipped, the others are ok."""
-    fleet = good_fleet(redis_client, due_in=300)
+    fleet = good_fleet(store, due_in=300)
     for number in range(10):
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
         # The entries are not overdue while the test lasts.
@@ -41,9 +75,9 @@ def fleet(redis_client: redis.Redis) -> Fleet:
 
 
 @pytest.fixture
-def client(exporter: ApiProcess, fleet: Fleet) -> Client:
+def client(server: ApiServer, fleet: Fleet) -> Client:
     assert fleet
-    return Client(exporter.url)
+    return Client(server.url)
 
 
 def test_summary_counts_every_pair_once(client: Client) -> None:
@@ -98,7 +132,7 @@ def test_updates_return_each_change_once(client: Client, fleet: Fleet) -> None:
     assert client.updates(changed.sequence).pairs == []
 
 
-def test_history_pages_are_complete_while_cycles_end(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
+def test_history_pages_are_complete_while_cycles_end(client: Client, server: ApiServer, fleet: Fleet) -> None:
     history = keys.history_key("edge0", SAMPLE)
     runs = [new_run_id(fleet.now + number) for number in range(7)]
     for run in runs[:6]:
@@ -106,7 +140,7 @@ def test_history_pages_are_complete_while_cycles_end(client: Client, exporter: A
 
     def page(cursor: str = "") -> tuple[list[str], str | None]:
         cursor_parameter = f"&cursor={cursor}" if cursor else ""
-        response = exporter.get(f"/api/v1/history/edge0/{SAMPLE}?limit=2{cursor_parameter}").json()
+        response = server.get(f"/api/v1/history/edge0/{SAMPLE}?limit=2{cursor_parameter}").json()
         return [cycle["runId"] for cycle in response["cycles"]], response["cursor"]
 
     run_ids, cursor = page()
@@ -127,8 +161,8 @@ def test_history_pages_are_complete_while_cycles_end(client: Client, exporter: A
     ) == (120, 120, None)
 
 
-def test_updates_are_paged(exporter: ApiProcess, client: Client) -> None:
-    first = exporter.get("/api/v1/updates?since=0&limit=5").json()
+def test_updates_are_paged(server: ApiServer, client: Client) -> None:
+    first = server.get("/api/v1/updates?since=0&limit=5").json()
     assert (len(first["pairs"]), first["more"]) == (5, True)
     repeated_updates = client.updates(0, limit=5)
     assert ([list(pair) for pair in repeated_updates.pairs], repeated_updates.more) == (first["pairs"], True)
@@ -136,7 +170,7 @@ def test_updates_are_paged(exporter: ApiProcess, client: Client) -> None:
     assert {tuple(pair) for pair in first["pairs"]} | set(later_updates.pairs) == set(client.updates(0).pairs)
 
 
-def test_scorers_are_paged_with_and_without_a_model(client: Client, exporter: ApiProcess, fleet: Fleet) -> None:
+def test_scorers_are_paged_with_and_without_a_model(client: Client, server: ApiServer, fleet: Fleet) -> None:
     names = sorted([SAMPLE, STATIC, *(f"more-{number}" for number in range(203))])
     for name in names:
         if name.startswith("more"):
@@ -147,37 +181,37 @@ def test_scorers_are_paged_with_and_without_a_model(client: Client, exporter: Ap
     summary = client.summary()
     assert (len(summary.scorers), summary.scorers_total, summary.states.total) == (200, 205, 12)
     # The worst is first.
-    short = exporter.get("/api/v1/summary?limit=1").json()
+    short = server.get("/api/v1/summary?limit=1").json()
     assert [scorer["name"] for scorer in short["scorers"]] == [SAMPLE]
     assert ([unready_scorer["name"] for unready_scorer in short["unready"]], short["unreadyTotal"]) == (
         ["unready-0"],
         3,
     )
-    assert exporter.get("/api/v1/summary?limit=0").status_code == 422
-    first = exporter.get("/api/v1/scorers?limit=2").json()
+    assert server.get("/api/v1/summary?limit=0").status_code == 422
+    first = server.get("/api/v1/scorers?limit=2").json()
     assert [scorer["name"] for scorer in first["scorers"]] == names[:2]
     assert (first["total"], first["cursor"]) == (205, names[1])
     assert [scorer.name for scorer in client.scorers().scorers] == names
-    last = exporter.get(f"/api/v1/scorers?cursor={names[202]}").json()
+    last = server.get(f"/api/v1/scorers?cursor={names[202]}").json()
     assert ([scorer["name"] for scorer in last["scorers"]], last["cursor"]) == (names[203:], None)
     [sample] = client.scorers(SAMPLE).scorers
     assert sample.pairs == sample.states.total == 12
 
 
-def test_scores_are_filtered_by_state(client: Client, exporter: ApiProcess) -> None:
-    report = exporter.get("/api/v1/scores?state=skipped&state=failing").json()
+def test_scores_are_filtered_by_state(client: Client, server: ApiServer) -> None:
+    report = server.get("/api/v1/scores?state=skipped&state=failing").json()
     assert [score["cluster"] for score in report["scores"]] == ["edge1", "edge2", "edge3"]
     pages = client.scores(limit=7)
     assert (len(pages.scores), pages.total) == (7, 12)
     assert len(client.scores().scores) == 12
 
 
-def test_no_row_is_lost_between_pages_of_pages(exporter: ApiProcess, fleet: Fleet) -> None:
+def test_no_row_is_lost_between_pages_of_pages(server: ApiServer, fleet: Fleet) -> None:
     """An answer has a page's worth of rows, whatever was asked for: the client asks again for the rest."""
     for number in range(600):
         fleet.registry.put_cluster(fleet.cluster_record(f"more{number:03}"))
         fleet.entry(f"more{number:03}", due_in=300)
-    client = Client(exporter.url)
+    client = Client(server.url)
     for ask in (client.scores, client.schedule):
         clusters: list[str] = []
         after: str | None = None
@@ -192,7 +226,7 @@ def test_no_row_is_lost_between_pages_of_pages(exporter: ApiProcess, fleet: Flee
 
 
 def test_paused_pairs_are_marked_in_every_list(
-    exporter: ApiProcess, fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ScheduleStore(fleet.redis)
     store.set_override(f"worker01/{SAMPLE}", paused=True)
@@ -200,22 +234,22 @@ def test_paused_pairs_are_marked_in_every_list(
     # A score of a paused pair may be used until it expires.
     assert (score.state, score.fresh) == (Verdict.PAUSED, True)
     assert [score.cluster for score in client.scores().scores if score.state is Verdict.PAUSED] == ["worker01"]
-    paused_scores = exporter.get("/api/v1/scores?state=paused").json()["scores"]
+    paused_scores = server.get("/api/v1/scores?state=paused").json()["scores"]
     assert [(score["cluster"], score["state"]) for score in paused_scores] == [("worker01", "paused")]
     store.set_override(f"*/{SAMPLE}", paused=True)
-    monkeypatch.setenv("DSF_API_URL", exporter.url)
+    monkeypatch.setenv("DSF_API_URL", server.url)
     result = CliRunner().invoke(app, ["status", SAMPLE], prog_name="dsf")
     assert result.stdout.splitlines()[1].split()[1] == "paused"
 
 
 def test_status_output_is_the_same_with_the_api(
-    exporter: ApiProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status includes a DynamicScorer that could not run yet, and a demo that was selected for one command."""
     fleet.registry.remove_scorer(STATIC)
     for cluster in ("edge0", "edge1", "edge2", "edge3"):
         fleet.redis.hdel(keys.ENTRIES, f"{cluster}/{SAMPLE}")
-    monkeypatch.setenv("DSF_API_URL", exporter.url)
+    monkeypatch.setenv("DSF_API_URL", server.url)
 
     def status(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["status", *arguments], prog_name="dsf")
@@ -239,36 +273,36 @@ def test_status_output_is_the_same_with_the_api(
     assert "nosuchdemo" in f"{unknown_context.output} {unknown_context.exception}"
 
 
-def test_pages_of_large_results_stay_below_one_megabyte(exporter: ApiProcess, fleet: Fleet, client: Client) -> None:
+def test_pages_of_large_results_stay_below_one_megabyte(server: ApiServer, fleet: Fleet, client: Client) -> None:
     many = [({"node": f"node-{number}", "meta": "x" * 100}, 1.0) for number in range(3000)]
     for number in range(1, 10):
         fleet.score(f"edge{number}", results=many)
-    response = exporter.get("/api/v1/scores")
+    response = server.get("/api/v1/scores")
     assert len(response.content) < 1_000_000
     assert response.json()["continue"] is not None
     # Page by page all of them are there.
     assert len(client.scores().scores) == 12
 
 
-def test_etag_stays_while_nothing_changes(exporter: ApiProcess, fleet: Fleet) -> None:
+def test_etag_stays_while_nothing_changes(server: ApiServer, fleet: Fleet) -> None:
     for path in ("/api/v1/summary", "/api/v1/pairs", "/api/v1/scores", f"/api/v1/pairs/worker01/{SAMPLE}"):
-        first = exporter.get(path)
+        first = server.get(path)
         tag = first.headers["ETag"]
         assert tag.startswith('W/"')
-        revalidated = exporter.get(path, **{"If-None-Match": tag})
+        revalidated = server.get(path, **{"If-None-Match": tag})
         assert (revalidated.status_code, revalidated.content) == (304, b"")
         fleet.score("worker01", age=1)
         fleet.failure("worker01", in_a_row=int(time.time() * 1000) % 1000 + 2)
-        assert exporter.get(path, **{"If-None-Match": tag}).status_code == 200
+        assert server.get(path, **{"If-None-Match": tag}).status_code == 200
 
 
-def test_etag_changes_with_fields_that_resemble_an_age(exporter: ApiProcess, fleet: Fleet) -> None:
+def test_etag_changes_with_fields_that_resemble_an_age(server: ApiServer, fleet: Fleet) -> None:
     def tag_of(path: str) -> str:
-        return exporter.get(path).headers["ETag"]
+        return server.get(path).headers["ETag"]
 
     summary = tag_of("/api/v1/summary")
     fleet.entry("edge5", due_in=-60)
-    assert exporter.get("/api/v1/summary").json()["overdue"] == 1
+    assert server.get("/api/v1/summary").json()["overdue"] == 1
     late = tag_of("/api/v1/summary")
     assert late != summary
     for name in ("overdue", "ageSeconds", "lagSeconds"):
@@ -279,9 +313,9 @@ def test_etag_changes_with_fields_that_resemble_an_age(exporter: ApiProcess, fle
         assert len(tags) == 2, name
 
 
-def test_responses_are_compressed_on_request(exporter: ApiProcess, fleet: Fleet) -> None:
+def test_responses_are_compressed_on_request(server: ApiServer, fleet: Fleet) -> None:
     assert fleet
-    packed = exporter.get("/api/v1/pairs", **{"Accept-Encoding": "gzip"})
+    packed = server.get("/api/v1/pairs", **{"Accept-Encoding": "gzip"})
     assert packed.headers["Content-Encoding"] == "gzip"
     assert len(packed.json()["pairs"]) == 12
 
@@ -313,29 +347,9 @@ def test_client_raises_a_named_error_for_invalid_requests(
         question(client)
 
 
-def test_server_without_our_api_is_reported_by_the_cli(exporter: ApiProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DSF_API_URL", exporter.url + "/docs")
+def test_server_without_our_api_is_reported_by_the_cli(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSF_API_URL", server.url + "/docs")
     for command in (("status",), ("history", SAMPLE, "-c", "worker01")):
         result = CliRunner().invoke(app, command, prog_name="dsf")
         assert result.exit_code == 1
         assert "does not answer as /api/v1 of DSF does (HTTP 404): DSF_API_URL must be the address" in result.stderr
-
-
-def test_reading_commands_with_the_api_need_no_redis(
-    exporter: ApiProcess, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert fleet
-    monkeypatch.setenv("DSF_API_URL", exporter.url)
-    monkeypatch.setenv("DSF_REDIS_URL", "redis://127.0.0.1:1/0")
-
-    def dsf(*arguments: str) -> str:
-        result = CliRunner().invoke(app, list(arguments), prog_name="dsf")
-        assert result.exit_code in (0, 1), result.output
-        return result.stdout
-
-    assert SAMPLE in dsf("status")
-    assert "bad_query" in dsf("status", SAMPLE)
-    assert "edge1" in dsf("scores")
-    assert "edge1" in dsf("schedule", "list")
-    assert "scheduled 7" in dsf("history", SAMPLE, "--cluster", "worker01")
-    assert CliRunner().invoke(app, ["changes"], prog_name="dsf").exit_code == 0
