@@ -22,6 +22,8 @@ NODE ?=
 # Of `make soak`: how long, and which faults.
 SECONDS ?= 3600
 SEED ?= 7
+# Of `make test-all`: how many mistakes it plants; each day has others.
+SAMPLE ?= 3
 # Test processes at once: most tests wait for other processes. With three, two cores are idle for half of the time; each
 # one loads all tests first.
 WORKERS ?= 4
@@ -54,9 +56,10 @@ test-browser: $(SYNCED) ## run the tests of the page in Chromium
 	@$(PROGRAMS)
 	@WORKERS=2 scripts/test browser $(ARGS)
 
-test-all: $(SYNCED) ## run all tests but those on real pods: also releases, commands of pages, long runs of fleets
+test-all: $(SYNCED) ## run all tests but those on real pods, and plant some mistakes: also releases, commands of pages, long runs of fleets
 	@$(PROGRAMS)
 	@WORKERS=$(WORKERS) scripts/test all $(ARGS)
+	@$(if $(ARGS),,$(PYTHON) scripts/mistakes --sample $(SAMPLE))
 
 # They wait for little, and each process reads all of them before the first one runs, which takes 12 s.
 test-fast: WORKERS := 3

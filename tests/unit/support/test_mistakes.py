@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from datetime import date, timedelta
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -38,6 +39,14 @@ def test_each_mistake_applies_once_and_is_code(mistake: Any) -> None:
     assert text.count("\n") == mistakes.sources()[file].count("\n")
     if file.endswith(".py"):
         ast.parse(text)
+
+
+def test_samples_of_consecutive_days_cover_all_mistakes() -> None:
+    days = [date(2026, 12, 30) + timedelta(number) for number in range(20)]
+    samples = [mistakes.sample(LISTED, 3, day) for day in days]
+    assert {len(sample) for sample in samples} == {3}
+    assert {mistake.what for sample in samples for mistake in sample} == {mistake.what for mistake in LISTED}
+    assert sorted(mistakes.sample(LISTED[:2], 3, days[0])) == sorted(LISTED[:2])
 
 
 def test_inapplicable_mistake_is_named() -> None:
