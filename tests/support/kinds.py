@@ -6,7 +6,8 @@ kube     a real API server: `make test-kube`
 browser  Chromium: `make test-browser`
 whole    releases, documentation pages command by command, and long runs of whole fleets: only `make test-all`
 
-A test gets its mark from the fixtures that it uses and from the lists here; `make test` runs what has none.
+A test gets its mark from the fixtures that it uses, from the lists here, or from a decorator if it takes long.
+`make test` runs the tests without a mark.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ PLACES: Final = {
     "tests/integration/agent/kube/": "kube",
     "tests/integration/web/test_browser.py": "browser",
     "tests/integration/api/test_crds.py": "kube",
+    "packages/dsf-backtest/tests/integration/backtest/test_page.py": "whole",
+    "tests/integration/cycle/test_path.py": "whole",
     "tests/integration/docs/": "whole",
     "tests/integration/release/": "whole",
     "tests/unit/release/": "whole",

@@ -286,6 +286,7 @@ class SilentRelay:
             sink.shutdown(socket.SHUT_WR)
 
 
+@pytest.mark.whole
 def test_flower_recovers_behind_a_relay_that_forgets_idle_connections(server: RedisServer, tmp_path: Path) -> None:
     port = free_port()
     with SilentRelay(server.port, 15.0) as relay:

@@ -63,7 +63,7 @@ def test_ci_runs_what_people_run() -> None:
     assert os.access(script, os.X_OK)
     commands = re.findall(r"^(?!#).*?\bmake (?:-\S+ )*([a-z -]+)", script.read_text(), re.MULTILINE)
     assert list(dict.fromkeys(" ".join(commands).split())) == [
-        *("types", "lint", "compiled", "test", "controlplane", "test-all", "node")
+        *("types", "lint", "compiled", "test", "controlplane", "test-all", "mistakes", "node")
     ]
 
 
