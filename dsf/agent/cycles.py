@@ -282,7 +282,8 @@ class CycleRunner:
             response = cycle.response
             if response is None:
                 raise RuntimeError("the cycle was not scored")
-            self._results.put(cycle.summary, response.results)
+            if self._is_combined(cycle.scorer):
+                self._results.put(cycle.summary, response.results)
             self._metrics.publish(cycle.summary, response.results, round(cycle.interval))
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
             # As far as known before sending.
@@ -298,6 +299,11 @@ class CycleRunner:
             return outcome
 
         return self._try(task, "publish", cycle, work)
+
+    def _is_combined(self, scorer: str) -> bool:
+        """True if an expression of another scorer combines its score."""
+        summaries = self._config.summaries().values()
+        return any(score.scorer == scorer for summary in summaries for score in summary.scores or ())
 
     def end_others(self, scorers: Container[str]) -> None:
         """End the cycles of all other scorers, and forget their results."""

@@ -322,8 +322,7 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
             "scoring.expression takes the place of a scoring API: leave out",
         ),
         (
-            WITHOUT_API
-            | {"scoring": {"expression": "last", "auth": {"bearer": {"secretRef": {"name": "a", "key": "b"}}}}},
+            WITHOUT_API | {"scoring": {"expression": "last", "auth": {"tokenSecretRef": {"name": "a", "key": "b"}}}},
             "scoring.expression takes the place of a scoring API: leave out",
         ),
         (WITHOUT_API | {"scoring": {"expression": "x" * 5000}}, "may not be more than 4096"),
