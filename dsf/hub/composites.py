@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from dsf.api.types import NAME_CONFLICT, ResolveReason
 from dsf.hub.scorerplan import Obstacle, ScorerPlan
+from dsf.text import listed
+
+#: Scorers of a circle that are named.
+_MOST_NAMED: Final = 8
 
 
 def input_obstacles(plans: Mapping[str, ScorerPlan]) -> dict[str, Obstacle]:
@@ -15,12 +20,67 @@ def input_obstacles(plans: Mapping[str, ScorerPlan]) -> dict[str, Obstacle]:
         for key, plan in plans.items()
         if plan.scorer.spec.source.scores
     }
-    problems = {key: _circle(key, inputs) or _missing(plans[key], plans) for key in inputs}
+    circles = _circles(inputs)
+    # The first namespace with a scorer of each name.
+    namespaces = {plan.name: plan.namespace for plan in sorted(plans.values(), key=_namespace, reverse=True)}
+    problems = {key: circles.get(key, "") or _missing(plans[key], plans, namespaces) for key in inputs}
     return {key: Obstacle(str(ResolveReason.InputInvalid), text) for key, text in problems.items() if text}
 
 
-def _circle(start: str, inputs: Mapping[str, list[str]]) -> str:
-    """Describe a circle through this scorer; empty if there is none."""
+def _circles(inputs: Mapping[str, list[str]]) -> dict[str, str]:
+    """Return a description of a circle for each scorer that is part of one. Takes time linear in all inputs."""
+    circles: dict[str, str] = {}
+    for component in _components(inputs):
+        members = frozenset(component)
+        if len(members) > _MOST_NAMED:
+            names = listed(sorted(key.partition("/")[2] for key in members), _MOST_NAMED)
+            circles |= dict.fromkeys(members, f"spec.source.scores: a circle of {len(members)} scorers: {names}")
+        elif len(members) > 1 or component[0] in inputs.get(component[0], ()):
+            circles |= {key: _circle(key, inputs, members) for key in members}
+    return circles
+
+
+def _components(inputs: Mapping[str, list[str]]) -> Iterator[list[str]]:
+    """Yield the strongly connected components: sets of scorers that all read each other (Tarjan's algorithm)."""
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_keys: list[str] = []
+    is_open: set[str] = set()
+    for root in inputs:
+        if root in numbers:
+            continue
+        work = [(root, iter(inputs[root]))]
+        numbers[root] = lowest[root] = len(numbers)
+        open_keys.append(root)
+        is_open.add(root)
+        while work:
+            key, remaining = work[-1]
+            for other in remaining:
+                if other not in inputs:
+                    continue
+                if other not in numbers:
+                    numbers[other] = lowest[other] = len(numbers)
+                    open_keys.append(other)
+                    is_open.add(other)
+                    work.append((other, iter(inputs[other])))
+                    break
+                if other in is_open:
+                    lowest[key] = min(lowest[key], numbers[other])
+            else:
+                work.pop()
+                if work:
+                    parent = work[-1][0]
+                    lowest[parent] = min(lowest[parent], lowest[key])
+                if lowest[key] == numbers[key]:
+                    component = [open_keys.pop()]
+                    while component[-1] != key:
+                        component.append(open_keys.pop())
+                    is_open.difference_update(component)
+                    yield component
+
+
+def _circle(start: str, inputs: Mapping[str, list[str]], members: frozenset[str]) -> str:
+    """Describe a circle through this scorer, which there is, among these few scorers."""
     paths = [[start]]
     reached: set[str] = set()
     while paths:
@@ -29,18 +89,22 @@ def _circle(start: str, inputs: Mapping[str, list[str]]) -> str:
             if key == start:
                 names = " -> ".join(key.partition("/")[2] for key in (*path, start))
                 return f"spec.source.scores: a circle: {names}"
-            if key not in reached:
+            if key in members and key not in reached:
                 reached.add(key)
                 paths.append([*path, key])
     return ""
 
 
-def _missing(plan: ScorerPlan, plans: Mapping[str, ScorerPlan]) -> str:
+def _namespace(plan: ScorerPlan) -> str:
+    return plan.namespace
+
+
+def _missing(plan: ScorerPlan, plans: Mapping[str, ScorerPlan], namespaces: Mapping[str, str]) -> str:
     """Name the inputs without a default that are no scorers of the namespace; empty if there are none."""
-    return "; ".join(_problems(plan, plans))
+    return "; ".join(_problems(plan, plans, namespaces))
 
 
-def _problems(plan: ScorerPlan, plans: Mapping[str, ScorerPlan]) -> Iterator[str]:
+def _problems(plan: ScorerPlan, plans: Mapping[str, ScorerPlan], namespaces: Mapping[str, str]) -> Iterator[str]:
     for score in plan.scorer.spec.source.scores or ():
         scorer = plans.get(f"{plan.namespace}/{score.scorer}")
         if score.default is not None or (
@@ -50,6 +114,6 @@ def _problems(plan: ScorerPlan, plans: Mapping[str, ScorerPlan]) -> Iterator[str
         problem = f"there is no DynamicScorer {score.scorer!r} in namespace {plan.namespace!r}"
         if scorer is not None:
             problem = f"DynamicScorer {score.scorer!r} does not run: another one has its name"
-        elif elsewhere := sorted(other.namespace for other in plans.values() if other.name == score.scorer):
-            problem += f"; the one in namespace {elsewhere[0]!r} does not count"
+        elif elsewhere := namespaces.get(score.scorer):
+            problem += f"; the one in namespace {elsewhere!r} does not count"
         yield f"spec.source.scores[as={score.name}]: {problem}"

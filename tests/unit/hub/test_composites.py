@@ -8,6 +8,7 @@ import pytest
 
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import HealthStatus
+from dsf.hub import composites
 from dsf.hub.health import Check, Health, HealthTarget, check
 from dsf.hub.plan import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
@@ -85,6 +86,35 @@ def test_scorer_that_reads_a_circle_without_being_part_of_it_is_not_refused() ->
     result = plan(expression("a", "x", x="b"), expression("b", "x", x="b"))
     assert refusal(result, "hub/a") == ("", "")
     assert refusal(result, "hub/b")[0] == "InputInvalid"
+
+
+def test_large_circle_is_named_by_its_first_scorers() -> None:
+    ring = [expression(f"s{number:02}", "x", x=f"s{(number + 1) % 20:02}") for number in range(20)]
+    expected = "spec.source.scores: a circle of 20 scorers: s00, s01, s02, s03, s04, s05, s06, s07 and 12 more"
+    assert {refusal(plan(*ring), f"hub/s{number:02}")[1] for number in (0, 7, 19)} == {expected}
+
+
+class CountedInputs(dict[str, list[str]]):
+    """Inputs that count how often they are read."""
+
+    reads = 0
+
+    def __getitem__(self, key: str) -> list[str]:
+        self.reads += 1
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.reads += 1
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("is_ring", [True, False])
+def test_search_for_circles_reads_each_scorer_a_few_times(is_ring: bool) -> None:
+    """A namespace may have thousands of scorers that read each other."""
+    chain = {f"team/s{number}": [f"team/s{number + 1}"] for number in range(3000)}
+    inputs = CountedInputs(chain | {"team/s3000": ["team/s0"] if is_ring else []})
+    assert len(composites._circles(inputs)) == (3001 if is_ring else 0)
+    assert inputs.reads <= 3 * len(inputs)
 
 
 def test_missing_input_with_a_default_is_accepted() -> None:
