@@ -22,14 +22,14 @@ KNOWN = {
     *("_cffi_backend", "_brotli", "zipp", "packaging", "wrapt", "deprecated", "tzdata"),
 }
 #: Parts of this project that belong to other processes.
-OTHERS = {"hub", "results", "fleetmetrics", "optimizer", "cli", "demo", "scorer", "schedule", "kube", "redisacl"}
+OTHERS = {"hub", "results", "fleetmetrics", "optimizer", "cli", "demo", "scorer", "beat", "kube", "redisacl"}
 #: Parts of the standard library and of packages that cost much and that nobody uses.
 UNUSED = {"typer", "unittest", "email.mime", "celery.bin"}
 _SAY = """
 import json, sys
 import dsf.log
 from dsf.worker import liveness
-from dsf.process import memory
+from dsf.process import gctuning
 from dsf.settings import settings
 dsf.log.setup(settings())
 from dsf.agent import main

@@ -29,6 +29,9 @@ class Config:
     def summaries(self) -> dict[str, ScorerSummary]:
         return self.now
 
+    def namespaces(self) -> dict[str, str]:
+        return {name: summary.namespace or "" for name, summary in self.now.items()}
+
 
 def scorer(name: str, score_name: str = "", **values: object) -> ScorerSummary:
     return ScorerSummary(name=name, score_name=score_name or f"{name}-score", scoring_interval=10, **values)  # type: ignore[arg-type]

@@ -43,8 +43,8 @@ spec:
             [
                 "sub/wrong.yaml:10: spec.configSyncMode: 'Ful' is not one of Full, None",
                 (
-                    "sub/wrong.yaml:12: spec.scoring.param: is not a known field; allowed are host, path, params, "
-                    "auth, tls; did you mean params?"
+                    "sub/wrong.yaml:12: spec.scoring.param: is not a known field; allowed are expression, host, path, "
+                    "params, auth, tls; did you mean params?"
                 ),
             ],
         ),
