@@ -104,7 +104,7 @@ def _url(agent: Agent) -> str:
     return f"redis://127.0.0.1:{port}/0"
 
 
-def test_an_agent_needs_no_right_to_write_to_its_queue(
+def test_agent_needs_no_right_to_write_to_its_queue(
     tmp_path: Path, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
     rules = cluster_rules(CLUSTER)
