@@ -84,7 +84,7 @@ class CycleError(DsfError):
     """A cycle ended without a score.
 
     `stage` is fetch, score or publish; `reason` a snake_case word fit for a metric label; the message is for users.
-    `retryable` says whether a retry of the stage may succeed, `retry_after` the seconds to wait that the server
+    `retryable` is True if a retry of the stage may succeed, `retry_after` the seconds to wait that the server
     requested.
     """
 

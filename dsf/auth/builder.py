@@ -69,7 +69,7 @@ class CredentialsBuilder:
         self.header("Authorization", f"Bearer {token}", masked_value=f"Bearer {MASK}")
 
     def token(self, key: Hashable, get: Callable[[float], Token]) -> None:
-        """Send a token that expires; the arguments are those of `TokenCache.token`, which says what it raises."""
+        """Send a token that expires; arguments and errors are those of `TokenCache.token`."""
         self.renewable = self.tokens.token(key, get, self.deadline, self.rejected_token)
         self.bearer(self.renewable)
 

@@ -39,7 +39,7 @@ class TokenCache:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _CachedToken] = {}
-        # Guards _kept; never held while a server is asked.
+        # Guards _kept; never held during a request.
         self._lock = threading.Lock()
 
     def token(

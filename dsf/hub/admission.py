@@ -75,7 +75,7 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
 
 
 def _config(plan: ScorerPlan) -> str:
-    """Return the digest of the `/config` that says the score name; empty if the spec says it."""
+    """Return the digest of the `/config` that sets the score name; empty if the spec sets it."""
     spec = plan.scorer.spec
     params = spec.scoring.params
     return "" if params is not None and params.name == plan.score_name else config_digest(spec.config_url)

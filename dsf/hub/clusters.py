@@ -135,12 +135,12 @@ def delete_work(backend: Backend, cluster: str) -> None:
         backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
 
 
-class _Known(NamedTuple):
+class _ClusterState(NamedTuple):
     """State of a cluster since this process started."""
 
     #: Scorers delivered to its agent; None if not known to be up to date.
     delivered: frozenset[str] | None = None
-    is_looked_at: bool = False
+    is_checked: bool = False
     #: Why delivery failed, and whether that was a refusal; empty if it did not.
     problem: str = ""
     is_refused: bool = False
@@ -168,7 +168,7 @@ class ClusterReconciler:
         self._on_distributed = on_distributed
         self._lock = threading.Lock()
         # Clusters reconciled since this process started.
-        self._known: dict[str, _Known] = {}
+        self._states: dict[str, _ClusterState] = {}
         # The ones whose last run failed or is unfinished.
         self._unsettled: set[str] = set()
         # Cluster -> end (monotonic clock) of its new entries' wait.
@@ -195,9 +195,9 @@ class ClusterReconciler:
             problem = f"the hub cannot go on: {type(error).__name__}; the hub's log says where"
             raise
         finally:
-            # After a failure too: the delivery is then known not to be up to date. Statuses may also have waited for
-            # the first look although it changed nothing.
-            before, after = self._note(key.name, is_looked_at=True, problem=problem, is_refused=is_refused)
+            # Also after a failure: the delivery is then not up to date. Statuses may have waited for the first
+            # check, although it changed nothing.
+            before, after = self._note(key.name, is_checked=True, problem=problem, is_refused=is_refused)
             if before != after:
                 self._on_distributed(frozenset(scorer.name for scorer in plan.running(key.name)))
 
@@ -208,7 +208,7 @@ class ClusterReconciler:
     def have_looked_at(self, clusters: Iterable[str]) -> bool:
         """Whether the counts cover all of these clusters; not yet right after a start."""
         rows = self._rows()
-        return all(cluster in rows and rows[cluster].is_looked_at for cluster in clusters)
+        return all(cluster in rows and rows[cluster].is_checked for cluster in clusters)
 
     def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
         """Why delivery to one of these clusters failed, `<cluster>: <error>`, and whether that was a refusal."""
@@ -231,19 +231,19 @@ class ClusterReconciler:
         """Number of clusters that are up to date."""
         return sum(row.delivered is not None for row in self._rows().values())
 
-    def _rows(self) -> dict[str, _Known]:
+    def _rows(self) -> dict[str, _ClusterState]:
         with self._lock:
-            return dict(self._known)
+            return dict(self._states)
 
-    def _note(self, cluster: str, **facts: Any) -> tuple[_Known, _Known]:
+    def _note(self, cluster: str, **facts: Any) -> tuple[_ClusterState, _ClusterState]:
         """Note facts about a cluster; returns what was known before and what is now."""
         with self._lock:
-            before = self._known.get(cluster, _Known())
-            after = self._known[cluster] = before._replace(**facts)
+            before = self._states.get(cluster, _ClusterState())
+            after = self._states[cluster] = before._replace(**facts)
         return before, after
 
     def _serve_what_fits(self, cluster: str, plan: FleetPlan) -> float | None:
-        """`_serve`, with fewer scorers as often as the API server says that they are too large for one object."""
+        """Call `_serve` with fewer scorers each time the API server rejects the object as too large."""
         while True:
             try:
                 return self._serve(cluster, plan)
@@ -270,7 +270,7 @@ class ClusterReconciler:
             present = self._registrar.present(cluster)
             entries = plan.entries(cluster, present)
             if not self._desired.has_no_config:
-                # An unreadable one is not gone: its grace begins anew with each look.
+                # An unreadable configuration is not absent: each check restarts its grace period.
                 self._departed.departures.forget(_CONFIG)
             if not plan.is_enabled and (grace_seconds := self._departed.departures.left(_CONFIG)):
                 entries, recheck_after = (

@@ -46,7 +46,7 @@ _NO_CYCLES: Final = "NoCyclesYet"
 _NOT_SELECTED: Final = "NotSelected"
 _SOME_FAIL: Final = "SomeClustersFail"
 _ALL_FAIL: Final = "AllClustersFail"
-#: Reasons that pass without anybody's doing in this object: with them Ready is Unknown.
+#: Reasons that end without a change of this object: with them Ready is Unknown.
 _PASSING: Final = frozenset(
     {NOT_CHECKED_YET, NOT_DISTRIBUTED, _DISTRIBUTING, _NO_CLUSTERS, _NO_CONFIG, _NO_CYCLES, _NOT_SELECTED}
 )
@@ -244,7 +244,7 @@ def _stated(
 def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
     """Condition Ready: the whole truth about a scorer in one, for `kubectl wait` and GitOps tools.
 
-    The status is False only for what needs a person, with the reason of the condition that says it. The status is
+    The status is False only if a person must act, with the reason of the condition that reports it. The status is
     Unknown for what passes by itself: a rollout, a first cycle that has not ended, a scoring API that is starting,
     failing cycles while earlier scores are valid, a `/config` that cannot be read while the last good one is in force.
     """
@@ -546,7 +546,7 @@ def ignored_config_status(
 ) -> DynamicScoringConfigStatus:
     """The status of a configuration other than the effective one, which is in `namespace`.
 
-    `stops_scorers` says whether DynamicScorers of the configuration's own namespace count, and so do not run.
+    `stops_scorers` is True if DynamicScorers of the configuration's own namespace count, and so do not run.
     """
     reason = "OtherName" if config.metadata.name != CONFIG_NAME else OTHER_NAMESPACE
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"

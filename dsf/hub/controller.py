@@ -40,8 +40,8 @@ class WorkQueue(Generic[Key]):
     """A thread-safe queue of hashable keys."""
 
     def __init__(self, may_begin: Callable[[Key, Set[Key]], bool] = lambda *_: True) -> None:
-        """`may_begin` says whether a ready key may be taken while these others are being processed; a key that may not
-        keeps its place until it may. The queue is locked during the call."""
+        """`may_begin` returns True if a ready key may be processed beside these other keys; otherwise the key keeps its
+        place in the queue. The queue is locked during the call."""
         self._may_begin = may_begin
         self._ready: deque[Key] = deque()
         # Waiting for processing, in `_ready` or, while in `_processing`, until `done`.
@@ -49,7 +49,7 @@ class WorkQueue(Generic[Key]):
         self._processing: set[Key] = set()
         # Key -> its scheduled time, by the monotonic clock.
         self._later: dict[Key, float] = {}
-        # No scheduled time is earlier: to look at all of them for each key would cost more than the keys' work.
+        # Lower bound of the scheduled times: scanning all of them for each key would cost more than the keys' work.
         self._earliest = math.inf
         self._failures: dict[Key, int] = {}
         self._is_shut_down = False

@@ -360,8 +360,10 @@ class DesiredState:
         return scorer.model_copy(update={"status": status})
 
     def _all(self, kind: Kind, model: type[_Object]) -> tuple[list[_Object], dict[str, str]]:
-        """All of a kind, and by `namespace/name` why others that are not being deleted cannot be read: of one look, so
-        that one that is mended meanwhile is not missing in both."""
+        """Return all objects of a kind, and by `namespace/name` why others that are not being deleted cannot be read.
+
+        Both come from one listing: an object that is corrected meanwhile must not be missing in both.
+        """
         manifests = [(ObjectKey.of(manifest), manifest) for manifest in self._backend.list(kind)]
         present = {key for key, _ in manifests}
         with self._lock:
@@ -417,7 +419,7 @@ class DesiredState:
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
-            # A copy, so that it is read again at the next look.
+            # A copy, so that the next pass parses it again.
             stored_manifest = {**stored_manifest}
         return stored_manifest, None, text
 

@@ -101,7 +101,7 @@ class Health:
         is_proven = status.observed_generation == scorer.metadata.generation
         config = status.last_synced_config
         if config is not None and user_problem(config):
-            # Upstream's manager wrote it: the next status is without it, and the next check says why.
+            # Upstream's manager wrote it: the next status omits it, and the next check reports the reason.
             config = None
         return cls(status.health_status, config, is_proven=is_proven)
 

@@ -51,7 +51,7 @@ class Hub:
         on_unusable: Callable[[SettingsError], object] = lambda _: None,
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_unusable` is called when Redis cannot be this hub's any more; `is_behind` says whether results wait in
+        """`on_unusable` is called when Redis cannot be this hub's any more; `is_behind` returns True if results wait in
         this process. Raises SettingsError."""
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
@@ -213,7 +213,7 @@ class Hub:
         return self._owners_of_plan
 
     def _reconcile(self, key: ObjectKey) -> float | None:
-        # Without a plan each cluster would look like one that is gone.
+        # Without a plan each cluster would seem to have departed.
         return None if self._desired.waits(key) else self._reconcilers[key.kind](key)
 
     # --- event routing -------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class PlanOwners:
 
     @cached_property
     def _by_name(self) -> dict[str, ScorerPlan]:
-        # A refused scorer has the name that its spec says.
+        # A refused scorer has the name in its spec.
         plans_with_score_name = [
             scorer for scorer in self._candidates if scorer.resolved is None and _score_name(scorer)
         ]

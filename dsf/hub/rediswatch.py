@@ -24,7 +24,7 @@ from dsf.store.clocks import clock_problem, read_reports
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at the clocks, and at the server.
+#: Seconds between two checks of the clocks, and of the server.
 _INTERVAL: Final = 5.0
 _SERVER_INTERVAL: Final = 30.0
 
@@ -48,15 +48,15 @@ class RedisWatch:
         self._owner: server.Owner | None = None
         self._problems: dict[str, str] = {}
         self._is_memory_logged = False
-        # time.monotonic() of the next look at the server.
+        # time.monotonic() of the next check of the server.
         self._server_due = 0.0
         self._stopping = threading.Event()
         self._thread = SupervisedThread(self._run, "redis-watch")
 
     def start(self, secret: bytes) -> None:
-        """Look once, then periodically; `secret` is the installation's, which no other one has.
+        """Check once, then periodically; `secret` is unique to the installation.
 
-        Raises SettingsError if Redis cannot be used by this hub. While it cannot be reached, the thread looks again.
+        Raises SettingsError if Redis cannot be used by this hub. While it cannot be reached, the thread retries.
         """
         self._owner = owner_of(self._settings, secret)
         try:
@@ -99,7 +99,7 @@ class RedisWatch:
         try:
             info: dict[str, Any] = self._redis.info()
         except redis.exceptions.NoPermissionError:
-            # A user of one's own without this right: its administrator looks.
+            # A Redis user of the operator without this right: the operator checks the server.
             info = {}
         server.check_server(info)
         server.claim(self._redis, self._owner, str(address.parse(self._settings.resolved_redis_url())))

@@ -93,7 +93,7 @@ class Registrar:
         self._clusters: dict[str, ClusterRecord] = {}
         self._agents = Agents(client)
         self._agent_problems: Mapping[str, str] = {}
-        # Text of an entry -> what it says.
+        # Text of an entry -> the parsed entry.
         self._parsed: dict[str, Entry | None] = {}
         # Bytes that Redis may take; 0 without a limit.
         self._max_memory = 0

@@ -44,7 +44,7 @@ class ControllerService(Collector):
         on_lost: Callable[[], None],
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_behind` says whether results wait in this process. Raises SettingsError."""
+        """`is_behind` returns True if results wait in this process. Raises SettingsError."""
         self._settings = settings
         self._on_failure = on_failure
         self._election = make_election(settings, self._lead, on_lost)

@@ -86,7 +86,7 @@ class StatusPace(Generic[_Key]):
             self._used_until = {key: until for key, until in self._used_until.items() if key in keys}
 
 
-#: Reasons of transitional states, or covered by another condition, as all that Ready says.
+#: Reasons of transitional states, and of states that another condition reports, such as Ready.
 _QUIET: Final = frozenset({"Distributing", "NotDistributed"})
 #: Conditions that are bad if True.
 _BAD_WHEN_TRUE: Final = frozenset({IGNORED})
@@ -316,7 +316,7 @@ class ConfigReconciler:
     def _remove_obsolete_finalizers(self, key: ObjectKey) -> None:
         """Remove finalizers of programs of the past, without which `kubectl delete` would wait for ever.
 
-        If upstream's manager could not do what the deletion of the configuration in force asks for, it is done first.
+        First does the cleanup that upstream's manager owes for a deleted configuration in force.
         """
         manifest = self.backend.get(*key)
         if manifest is None:

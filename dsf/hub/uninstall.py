@@ -33,7 +33,7 @@ _DEPLOYMENTS: Final = ("dynamic-scoring-hub", "dynamic-scoring-controller")
 _PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component in (hub,controller)"
 #: Selector: those of another owner with these names are not the hub's.
 _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
-#: Seconds between two looks.
+#: Seconds between two checks.
 _POLL: Final = 1.0
 
 

@@ -159,7 +159,7 @@ class Certificates:
     def use_in(self, api: client.ApiClient) -> None:
         """Have this client's connections use them."""
         options: dict[str, Any] = api.rest_client.pool_manager.connection_pool_kw
-        # Where urllib3 would look for certificates itself.
+        # Settings with which urllib3 would load certificates itself.
         for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file"):
             options.pop(name, None)
         options["ssl_context"] = self.context
@@ -177,6 +177,6 @@ class Certificates:
         if self._authority is not None:
             self.context.load_verify_locations(self._authority)
         if certificate is not None:
-            # Otherwise a key's password is asked for on the terminal.
+            # Without it, OpenSSL would prompt for the key's password on the terminal.
             self.context.load_cert_chain(certificate, key, password=lambda: b"")
         self._stamps = stamps

@@ -151,7 +151,7 @@ class Reflector:
         return min(pause, 4.0 * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
     def _pause(self, retry_after: float | None = None) -> float:
-        """Seconds until the next attempt, at least what the server asked for, up to a limit."""
+        """Seconds until the next attempt, at least the server's Retry-After, up to a limit."""
         self._is_settled()
         self._failures += 1
         if self._failures == 1:
@@ -159,7 +159,7 @@ class Reflector:
         else:
             pause = min(0.8 * 2 ** min(self._failures - 2, 10), 30.0)
             pause *= random.uniform(0.5, 1.5)  # noqa: S311
-        # A proxy in front of the server may ask for hours.
+        # A proxy in front of the server may send hours.
         retry_after = min(retry_after or 0.0, 60.0)
         return max(pause, retry_after * random.uniform(1.0, 1.2))  # noqa: S311
 

@@ -18,7 +18,7 @@ _OPENSHIFT: Final = re.compile(r"sha256~[\w-]{43}", re.ASCII)
 
 
 def require_token(token: str) -> None:
-    """Raise AccessError (401) for a text that no API server knows: its servers are asked about tokens alone."""
+    """Raise AccessError (401) for a text that no API server knows: requests to API servers contain tokens alone."""
     if not (_JWT.fullmatch(token) or _OPENSHIFT.fullmatch(token)):
         raise AccessError(
             "this is no token of a ServiceAccount or of a login; make one with `kubectl create token ACCOUNT`", 401

@@ -43,7 +43,7 @@ _DEPTH = 400
 
 
 class ApiServerError(BackendError):
-    """The API server refused a request. `status` is the HTTP status, `retry_after` the seconds it asked to wait."""
+    """The API server refused a request. `status` is the HTTP status, `retry_after` the seconds of its Retry-After."""
 
     def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class ApiServerError(BackendError):
 
 
 class ForbiddenError(ApiServerError):
-    """The API server said 403; its message names verb, resource and namespace, which is the missing RBAC rule."""
+    """The API server answered 403; its message names verb, resource and namespace, which is the missing RBAC rule."""
 
 
 class ExpiredError(ApiServerError):
@@ -126,7 +126,7 @@ class Session:
         self._clock_offset: datetime.timedelta | None = None
 
     def now(self) -> datetime.datetime:
-        """Return the time of the API server by its newest response; that of this machine if it cannot be asked.
+        """Return the time of the API server by its newest response; that of this machine if it is unknown.
 
         OCM judges the validity of scores on the machines of the hub, whose clocks are those of the API server.
         """

@@ -28,22 +28,22 @@ _Socket: Any = redis.UnixDomainSocketConnection
 _Hiredis: Any = HiredisRespSerializer
 
 
-def why(error: OSError, where: str, host: str, ca_file: str | None, other_end: str = "Redis") -> str:
+def why(error: OSError, where: str, host: str, ca_file: str | None, server_name: str = "Redis") -> str:
     """Why a connection to `where` failed, and the remedy, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {other_end} at {where} is refused: {_certificate(error, host, ca_file)}"
+        return f"the certificate of {server_name} at {where} is refused: {_certificate(error, host, ca_file)}"
     if isinstance(error, ssl.SSLError):
         return (
-            f"no TLS with {other_end} at {where} ({error.reason or error}): does this port speak TLS, and does it want "
-            "a client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
+            f"no TLS with {server_name} at {where} ({error.reason or error}): does this port speak TLS, and does it "
+            "want a client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
         )
     if isinstance(error, socket.gaierror):
-        return f"the name {host} of {other_end} is not known: {error.strerror}"
+        return f"the name {host} of {server_name} is not known: {error.strerror}"
     if error.filename:
-        return f"cannot read {error.filename} for the connection to {other_end}: {error.strerror}"
+        return f"cannot read {error.filename} for the connection to {server_name}: {error.strerror}"
     if error.errno in _PLAIN_ERRORS:
-        return f"{other_end} cannot be reached at {where}: {error.strerror}"
-    return f"{other_end} cannot be reached at {where}: {error}"
+        return f"{server_name} cannot be reached at {where}: {error.strerror}"
+    return f"{server_name} cannot be reached at {where}: {error}"
 
 
 def is_socket(host: str) -> bool:
@@ -111,9 +111,9 @@ class ReadableErrors:
     next_health_check: float
     socket_timeout: float | None
     #: Name of the server, and its credential settings.
-    other_end = "Redis"
-    known_by = "DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE"
-    tls_by = "rediss://"
+    server_name = "Redis"
+    credential_settings = "DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE"
+    tls_setting = "rediss://"
 
     def __init__(self, **options: Any) -> None:
         if options.get("socket_keepalive"):
@@ -157,7 +157,9 @@ class ReadableErrors:
         except redis.ReadOnlyError as error:
             # After a failover only a new connection leads to the new primary; redis-py would keep this one.
             self.disconnect()  # type: ignore[attr-defined]
-            raise redis.ConnectionError(f"{self.other_end} at {self.where} is a replica and takes no writes") from error
+            raise redis.ConnectionError(
+                f"{self.server_name} at {self.where} is a replica and takes no writes"
+            ) from error
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
         """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
@@ -165,15 +167,15 @@ class ReadableErrors:
             super().connect_check_health(*args, **options)  # type: ignore[misc]
         except redis.InvalidResponse as error:
             raise redis.ConnectionError(
-                f"what answers at {self.where} is no {self.other_end} ({error}): is it the right port, "
-                f"does it want TLS ({self.tls_by})?"
+                f"what answers at {self.where} is no {self.server_name} ({error}): is it the right port, "
+                f"does it want TLS ({self.tls_setting})?"
             ) from None
         except redis.AuthenticationError as error:
             if str(error).startswith("DSF_"):
                 raise
             raise redis.AuthenticationError(
-                f"{self.other_end} at {self.where} refuses user or password ({str(error).rstrip('.')}); is "
-                f"it the newest one ({self.known_by})?"
+                f"{self.server_name} at {self.where} refuses user or password ({str(error).rstrip('.')}); is "
+                f"it the newest one ({self.credential_settings})?"
             ) from None
         except redis.ConnectionError as error:
             # redis-py's own text when the server closes the connection; it names neither server nor reason.
@@ -181,11 +183,11 @@ class ReadableErrors:
                 "Connection closed|Error .*while (reading|writing)", str(error)
             ):
                 raise redis.ConnectionError(
-                    f"{self.other_end} at {self.where} ends new connections ({str(error).rstrip('.')}): "
-                    f"does it want TLS ({self.tls_by}), or a client certificate, or has it reached its maxclients?"
+                    f"{self.server_name} at {self.where} ends new connections ({str(error).rstrip('.')}): "
+                    f"does it want TLS ({self.tls_setting}), or a client certificate, or has it reached its maxclients?"
                 ) from None
             if isinstance(error.__context__, OSError):
-                text = why(error.__context__, self.where, self.host, self.ca_certs, self.other_end)
+                text = why(error.__context__, self.where, self.host, self.ca_certs, self.server_name)
                 raise redis.ConnectionError(text) from None
             raise
 
@@ -272,9 +274,9 @@ class MasterTlsConnection(_AsksSentinel, TlsConnection):
 class _ToSentinel:
     """Mixin of a Sentinel connection class."""
 
-    other_end = "Sentinel"
-    known_by = "DSF_REDIS_SENTINEL_USERNAME, DSF_REDIS_SENTINEL_PASSWORD_FILE"
-    tls_by = "DSF_REDIS_SENTINEL_TLS"
+    server_name = "Sentinel"
+    credential_settings = "DSF_REDIS_SENTINEL_USERNAME, DSF_REDIS_SENTINEL_PASSWORD_FILE"
+    tls_setting = "DSF_REDIS_SENTINEL_TLS"
 
 
 class SentinelConnection(_ToSentinel, PlainConnection):

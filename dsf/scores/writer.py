@@ -48,9 +48,10 @@ _PACE: Final = 0.3
 #: waits for the API server. If it does not, alternating threads cost a fifth more CPU than one.
 _AT_ONCE: Final = 4
 _ALONE: Final = 0.1
-#: While results wait in this process, it gets so many CPU seconds for each second of writing, within at most this long.
-_OTHERS: Final = 7.0
-_LONGEST_YIELD: Final = 2.0
+#: While results wait in this process, their ingestion gets this many CPU seconds
+#: per CPU second of writing, for at most _MAX_YIELD seconds.
+_CPU_SHARE_OF_INGEST: Final = 7.0
+_MAX_YIELD: Final = 2.0
 #: Seconds between attempts while the backend answers nothing at all, and after which that is reported for every pair.
 _AWAY_PAUSE: Final = 1.0
 _AWAY_REPORTED: Final = 5.0
@@ -116,7 +117,7 @@ class ScoreWriter:
     ) -> None:
         """`owners` gives the desired state, None while it is unknown; `on_status` gets scorers whose status changed.
 
-        `is_behind` says whether results wait in this process; `clock` gives unix seconds on the hub's clock.
+        `is_behind` returns True if results wait in this process; `clock` gives unix seconds on the hub's clock.
         """
         self._rate = settings.write_rate
         self._turns = WriteRate(self._rate)
@@ -658,7 +659,7 @@ class ScoreWriter:
     def _yield(self, spent: float) -> None:
         """Yield to waiting results after a batch that used this much CPU (seconds): a score written later is newer, and
         is written once."""
-        cpu, until = time.process_time() + _OTHERS * spent, time.monotonic() + _LONGEST_YIELD
+        cpu, until = time.process_time() + _CPU_SHARE_OF_INGEST * spent, time.monotonic() + _MAX_YIELD
         while time.process_time() < cpu and time.monotonic() < until and self._is_behind():
             if self._stopping.wait(0.1):
                 return

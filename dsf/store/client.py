@@ -115,7 +115,7 @@ _FLAGS: Final = "#!lua flags=allow-oom\n"
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
     # Scripts that write rows, or tell readers that a pair has changed.
-    if name not in ("ingest", "set_back", "dispatch", "reschedule", "forget", "unwritten"):
+    if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
         return _FLAGS + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
     names = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"

@@ -99,7 +99,7 @@ class ResultsGuard(ClockGuard):
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
-        self._script = client.register_script(lua("set_back"))
+        self._script = client.register_script(lua("repair_times"))
 
     def repair(self, now: float) -> int:
         """End runs of that time as lost, and let scores of that time count as measured now."""

@@ -36,7 +36,18 @@ _HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 #: First segments of what is there besides views.
-_OTHERS: Final = ("act", "api", "docs", "healthz", "login", "logout", "metrics", "openapi.json", "readyz", "static")
+_FIXED_SEGMENTS: Final = (
+    "act",
+    "api",
+    "docs",
+    "healthz",
+    "login",
+    "logout",
+    "metrics",
+    "openapi.json",
+    "readyz",
+    "static",
+)
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -75,7 +86,7 @@ class Guard:
     """Host check, forwarded headers of trusted proxies, and headers of the answer.
 
     `hosts` are the accepted host names besides those of this machine; `*` is any. Only trusted proxies may set the
-    client's address, scheme, host and path prefix. `scope["dsf.trusted"]` says whether the peer is one.
+    client's address, scheme, host and path prefix. `scope["dsf.trusted"]` is True if the peer is one.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], proxies: Sequence[Network], root_path: str) -> None:
@@ -141,7 +152,7 @@ class Guard:
 @functools.cache
 def own_segments() -> frozenset[str]:
     """First segments of all paths; a prefix must not start with them, as a stripped prefix could not be detected."""
-    return frozenset((*_OTHERS, *(view.path.split("/")[1] for view in all_views(VIEWS))))
+    return frozenset((*_FIXED_SEGMENTS, *(view.path.split("/")[1] for view in all_views(VIEWS))))
 
 
 def is_prefix(text: str) -> bool:

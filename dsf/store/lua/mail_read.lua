@@ -1,11 +1,11 @@
 -- Reads results that wait in mailboxes, one of each cluster in turn, and claims these mailboxes for the reader. In each
--- mailbox it goes on behind the slot that was read last: when the hub is behind, every scorer has its turn.
+-- mailbox reading continues after the last read slot, so that every scorer gets a turn when the hub is behind.
 -- Slots that a reader was reading when it died are suspects. Each is read alone; if that reader dies, too, it is dropped.
 -- KEYS  1 clusters, 2 claims, 3 refused results by reason, 4 refused results by cluster, 5 slots that are being read by
 --       reader, 6 suspects
 -- ARGV  1 prefix of slots and flags, 2 number of slots, 3 token of the reader, 4 milliseconds for which a claim holds,
 --       5 most results, 6 most bytes, 7 shortest and 8 longest result in bytes, 9 number of the cluster to begin with,
---       10 '1' to look into every mailbox, else only into those with a flag, 11 most bytes of a cluster beyond its
+--       10 '1' to read every mailbox, else only those with a flag, 11 most bytes of a cluster beyond its
 --       first result, 12 '1' to read a suspect, if there is one
 -- Returns {number of the cluster to begin with next time; 1 if more is waiting; slots; results; suspects dropped}.
 local prefix, number, token, hold = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])

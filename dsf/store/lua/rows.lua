@@ -1,5 +1,5 @@
--- The rows of pairs, and what tells readers which of them changed. Other scripts begin with this file; dsf.store.client
--- puts ROWS, CHANGED, SEQUENCE and PAIR, the names of keys (dsf.keys), before it.
+-- The rows of pairs, and the change log for their readers. dsf.store.client prepends this file to other scripts, and
+-- defines ROWS, CHANGED, SEQUENCE and PAIR, the names of keys (dsf.keys), before it.
 local function decoded(text)
     local is_json, value = pcall(cjson.decode, text or '')
     return is_json and type(value) == 'table' and value or {}
