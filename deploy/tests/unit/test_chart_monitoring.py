@@ -431,7 +431,9 @@ def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Pat
 
 def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tmp_path: Path) -> None:
     """Evaluate all alerts with Prometheus, with one sample a minute."""
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "alerts", "rules": _plain(_rules())}]}))
+    (tmp_path / "rules.yaml").write_text(
+        yaml.safe_dump({"groups": [{"name": "alerts", "rules": _without_annotations(_rules())}]})
+    )
     test = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
@@ -446,7 +448,7 @@ def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tm
     _promtool("test", test, tmp_path)
 
 
-def _plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_annotations(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return an expected alert without annotations, whose texts contain figures."""
     return [{name: value for name, value in rule.items() if name != "annotations"} for rule in rules]
 

@@ -60,12 +60,12 @@ class Machine:
         return [line for line in lines if line.startswith(f"{program} ") and not line.startswith(asks)]
 
 
-def _whole(folder: Path, context: str = "kind-hub") -> Machine:
+def _complete_machine(folder: Path, context: str = "kind-hub") -> Machine:
     return Machine(folder, context, docker=_DOCKER, kubectl=_KUBECTL, helm="", kind="")
 
 
 def test_images_are_built_and_loaded_into_kind_clusters(tmp_path: Path) -> None:
-    machine = _whole(tmp_path)
+    machine = _complete_machine(tmp_path)
     process = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
     assert process.returncode == 0, process.stderr
     targets = [line.split()[3] for line in machine.calls("docker") if line.startswith("docker build")]
@@ -82,7 +82,7 @@ def test_images_are_built_and_loaded_into_kind_clusters(tmp_path: Path) -> None:
 
 
 def test_managed_kind_cluster_gets_the_agent_image_without_a_local_hub(tmp_path: Path) -> None:
-    machine = _whole(tmp_path, "production")
+    machine = _complete_machine(tmp_path, "production")
     process = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
     assert process.returncode == 0, process.stderr
     (call,) = machine.calls("kind")
@@ -91,7 +91,7 @@ def test_managed_kind_cluster_gets_the_agent_image_without_a_local_hub(tmp_path:
 
 
 def test_image_command_for_another_cluster_says_that_images_must_be_pushed(tmp_path: Path) -> None:
-    machine = _whole(tmp_path, "production")
+    machine = _complete_machine(tmp_path, "production")
     process = machine.run("image", REGISTRY="registry.example")
     assert process.returncode == 0, process.stderr
     assert "production is no kind cluster" in process.stderr
@@ -99,7 +99,7 @@ def test_image_command_for_another_cluster_says_that_images_must_be_pushed(tmp_p
 
 
 def test_deploy_uses_the_built_images(tmp_path: Path) -> None:
-    machine = _whole(tmp_path)
+    machine = _complete_machine(tmp_path)
     machine.run("image")
     process = machine.run("deploy", "--values", "deploy/exposure/nodeport.yaml")
     assert process.returncode == 0, process.stderr
@@ -123,7 +123,7 @@ def test_deploy_uses_the_built_images(tmp_path: Path) -> None:
 
 
 def test_deploy_without_built_image_uses_the_images_of_the_chart(tmp_path: Path) -> None:
-    machine = _whole(tmp_path)
+    machine = _complete_machine(tmp_path)
     process = machine.run("deploy")
     assert process.returncode == 0, process.stderr
     assert "no image was built here" in process.stderr
@@ -131,7 +131,7 @@ def test_deploy_without_built_image_uses_the_images_of_the_chart(tmp_path: Path)
 
 
 def test_undeploy_follows_the_documented_order(tmp_path: Path) -> None:
-    machine = _whole(tmp_path)
+    machine = _complete_machine(tmp_path)
     assert machine.run("undeploy").returncode == 0
     page = (ROOT / "docs" / "install.md").read_text().partition("## Uninstall")[2]
     documented_commands = [line[2:].split() for line in page.splitlines() if line.startswith("$ ")][:3]
@@ -153,7 +153,7 @@ def test_undeploy_follows_the_documented_order(tmp_path: Path) -> None:
     ],
 )
 def test_missing_program_is_named(tmp_path: Path, action: str, program: str, says: str) -> None:
-    machine = _whole(tmp_path)
+    machine = _complete_machine(tmp_path)
     (tmp_path / "bin" / program).unlink()
     process = machine.run(action)
     assert process.returncode == 1
@@ -162,7 +162,7 @@ def test_missing_program_is_named(tmp_path: Path, action: str, program: str, say
 
 @pytest.mark.parametrize("action", ["image", "deploy", "undeploy"])
 def test_missing_context_is_reported_before_any_change(tmp_path: Path, action: str) -> None:
-    machine = _whole(tmp_path, "")
+    machine = _complete_machine(tmp_path, "")
     process = machine.run(action)
     assert process.returncode == 1
     assert "kubectl has no current context" in process.stderr

@@ -41,15 +41,15 @@ def run(script: str, manifest: Manifest) -> Any:
     lua = LuaRuntime(unpack_returned_tuples=True)
     lua.execute(_OS)
     lua.globals().obj = lua.table_from(manifest, recursive=True)
-    return _plain(lua.execute(script))
+    return _as_plain_data(lua.execute(script))
 
 
-def _plain(value: Any) -> Any:
+def _as_plain_data(value: Any) -> Any:
     from lupa.lua51 import lua_type
 
     if lua_type(value) != "table":
         return value
-    items = {key: _plain(entry) for key, entry in value.items()}
+    items = {key: _as_plain_data(entry) for key, entry in value.items()}
     return list(items.values()) if items and set(items) == set(range(1, len(items) + 1)) else items
 
 

@@ -21,18 +21,18 @@ class Stalled:
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
-        self.asked: list[str] = []
-        self.taken: list[str] = []
+        self.requested: list[str] = []
+        self.accepted: list[str] = []
         self.timeouts: set[tuple[float, float]] = set()
         self.error: Exception | None = None
 
     def create(self, path: str, body: dict[str, str], *, timeout: tuple[float, float] = (5.0, 30.0)) -> None:
         self.timeouts.add(timeout)
-        self.asked.append(body["note"])
+        self.requested.append(body["note"])
         assert self.go_on.wait(30)
         if self.error is not None:
             raise self.error
-        self.taken.append(body["note"])
+        self.accepted.append(body["note"])
 
 
 @pytest.fixture
@@ -46,47 +46,47 @@ def _recorder(session: Stalled) -> EventRecorder:
     return EventRecorder(cast("Session", session), "hub-1")
 
 
-def _tell(recorder: EventRecorder, *messages: str) -> None:
+def _record(recorder: EventRecorder, *messages: str) -> None:
     for message in messages:
         recorder.record({"kind": "DynamicScorer", "namespace": "hub", "name": "s"}, "Normal", "Reason", message)
 
 
 def test_stalled_server_does_not_block_recording(stalled: Stalled) -> None:
     recorder = _recorder(stalled)
-    _tell(recorder, "a", "b")
-    assert stalled.taken == []
+    _record(recorder, "a", "b")
+    assert stalled.accepted == []
     stalled.go_on.set()
     assert recorder.flush(30)
-    assert stalled.taken == ["a", "b"]
+    assert stalled.accepted == ["a", "b"]
     assert all(connect + read <= 5 for connect, read in stalled.timeouts)
 
 
 def test_excess_events_are_dropped_and_logged(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_events, "_QUEUE", 2)
     recorder = _recorder(stalled)
-    _tell(recorder, "a")
-    wait_for(lambda: stalled.asked)
+    _record(recorder, "a")
+    wait_for(lambda: stalled.requested)
     with structlog.testing.capture_logs() as lines:
-        _tell(recorder, *"bcdef")
+        _record(recorder, *"bcdef")
     assert [line["message"] for line in lines if "dropped" in line["event"]] == [*"def"]
     stalled.go_on.set()
     assert recorder.flush(30)
-    _tell(recorder, "g")
+    _record(recorder, "g")
     assert recorder.flush(30)
-    assert stalled.taken == [*"abcg"]
+    assert stalled.accepted == [*"abcg"]
 
 
 def test_close_waits_briefly_and_then_discards_events(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_events, "_FLUSH", 0.0)
     recorder = _recorder(stalled)
-    _tell(recorder, "a", "b")
-    wait_for(lambda: stalled.asked)
+    _record(recorder, "a", "b")
+    wait_for(lambda: stalled.requested)
     recorder.close()
-    _tell(recorder, "c")
+    _record(recorder, "c")
     stalled.go_on.set()
     recorder._thread.join(30)
     assert not recorder._thread.is_alive()
-    assert stalled.asked == ["a"], "the one that was under way"
+    assert stalled.requested == ["a"], "the one that was under way"
 
 
 def test_close_writes_waiting_events(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +94,9 @@ def test_close_writes_waiting_events(stalled: Stalled, monkeypatch: pytest.Monke
     monkeypatch.setattr(kube_events, "_FLUSH", 60.0)
     stalled.go_on.set()
     recorder = _recorder(stalled)
-    _tell(recorder, *"abc")
+    _record(recorder, *"abc")
     recorder.close()
-    assert stalled.taken == [*"abc"]
+    assert stalled.accepted == [*"abc"]
 
 
 @pytest.mark.parametrize("error", [BackendError("no"), KeyError("what")])
@@ -104,9 +104,9 @@ def test_failed_event_does_not_block_later_events(stalled: Stalled, error: Excep
     stalled.error = error
     stalled.go_on.set()
     recorder = _recorder(stalled)
-    _tell(recorder, "a")
+    _record(recorder, "a")
     assert recorder.flush(30)
     stalled.error = None
-    _tell(recorder, "b")
+    _record(recorder, "b")
     assert recorder.flush(30)
-    assert stalled.taken == ["b"]
+    assert stalled.accepted == ["b"]

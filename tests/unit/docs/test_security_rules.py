@@ -12,13 +12,13 @@ from dsf.redisacl.rules import cluster_rules
 PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 
 
-def _named(mark: str) -> set[str]:
+def _listed_commands(mark: str) -> set[str]:
     (text,) = re.findall(rf"<!-- {mark} -->(.*?)<!-- end -->", PAGE, re.DOTALL)
     return {command.lower().replace(" ", "|") for command in re.findall(r"`([^`]+)`", text)}
 
 
 def test_security_page_lists_the_commands_of_the_rules() -> None:
-    assert _named("commands") == set(re.findall(r"\+([^ )]+)", " ".join(cluster_rules("c1"))))
+    assert _listed_commands("commands") == set(re.findall(r"\+([^ )]+)", " ".join(cluster_rules("c1"))))
 
 
 def test_security_page_lists_the_commands_without_authentication(redis_client: redis.Redis) -> None:
@@ -26,4 +26,4 @@ def test_security_page_lists_the_commands_without_authentication(redis_client: r
     unauthenticated_commands = {
         str(name) for name, details in commands if "no_auth" in {str(flag) for flag in details["flags"]}
     }
-    assert _named("always") == unauthenticated_commands
+    assert _listed_commands("always") == unauthenticated_commands

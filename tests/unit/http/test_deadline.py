@@ -21,16 +21,16 @@ class Pair:
     """An exchange with a connection, and the server side of that connection."""
 
     def __init__(self, opened: ExitStack, seconds: float) -> None:
-        self.own, self.server = (opened.enter_context(end) for end in socket.socketpair())
+        self.client, self.server = (opened.enter_context(end) for end in socket.socketpair())
         self.exchange = Exchange(time.monotonic() + seconds, 100)
-        self.exchange.use(self.own)
+        self.exchange.use(self.client)
         # The time-out of the socket is not tested here.
-        self.own.settimeout(_FAR)
+        self.client.settimeout(_FAR)
 
     @property
     def is_open(self) -> bool:
         self.server.sendall(b"x")
-        return self.own.recv(1) == b"x"
+        return self.client.recv(1) == b"x"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_expired_exchange_ends_while_others_continue(opened: ExitStack) -> None:
     early, late = Pair(opened, 0.2), Pair(opened, _FAR)
     with running(late.exchange), running(early.exchange):
         # The thread already waits for the late exchange when the early one starts.
-        assert early.own.recv(1) == b""
+        assert early.client.recv(1) == b""
         with pytest.raises(TimeoutError):
             early.exchange.remaining()
         assert late.is_open
@@ -54,7 +54,7 @@ def test_connection_of_a_finished_exchange_is_not_closed(opened: ExitStack) -> N
     with running(over.exchange):
         pass
     with running(next_one.exchange):
-        assert next_one.own.recv(1) == b""
+        assert next_one.client.recv(1) == b""
     assert over.exchange.deadline < time.monotonic()
     assert over.is_open
 
@@ -72,7 +72,7 @@ def test_cut_ends_only_exchanges_of_its_owner(opened: ExitStack) -> None:
             pairs.append(Pair(opened, _FAR))
     with running(pairs[0].exchange), running(pairs[1].exchange):
         cut(cut_owner)
-        assert pairs[0].own.recv(1) == b""
+        assert pairs[0].client.recv(1) == b""
         with pytest.raises(TimeoutError):
             pairs[0].exchange.remaining()
         assert pairs[1].is_open

@@ -35,7 +35,7 @@ def team(name: str, **spec: Any) -> DynamicScorer:
     return scorer(name, metadata={"namespace": "team"}, created=OLDER, **spec)
 
 
-def planned(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: float = 0, **rules: Any) -> FleetPlan:
+def plan_of(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: float = 0, **rules: Any) -> FleetPlan:
     if after is not None:
         rules["claims"] = after.claims
     moment = NOW + timedelta(seconds=seconds)
@@ -48,35 +48,35 @@ def planned(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: fl
 @pytest.mark.parametrize("score", ["cpu", "CPU", "-cpu-"])
 def test_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer, score: str) -> None:
     victim = scorer("victim", score="cpu")
-    before = planned(victim, attacker)
+    before = plan_of(victim, attacker)
     synced = attacker.model_copy(update={"spec": scorer(score=score).spec})
-    plan = planned(victim, synced, after=before, seconds=10)
+    plan = plan_of(victim, synced, after=before, seconds=10)
     assert [running_scorer.name for running_scorer in plan.running("c")] == ["victim"]
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     assert plan.entries("c", before.entries("c", {})).keys() == {"victim"}
     # A holder whose edited manifest cannot run keeps its name.
     broken = scorer("victim", score="cpu", source={"type": "Prometheus"})
-    plan = planned(broken, synced, after=plan, seconds=20)
+    plan = plan_of(broken, synced, after=plan, seconds=20)
     assert plan.running("c") == []
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     # An unreadable holder keeps its name too.
-    plan = planned(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
+    plan = plan_of(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
     assert plan.running("c") == []
 
 
 def test_scorer_named_by_its_config_is_not_treated_as_renamed() -> None:
     victim = scorer("victim", score="cpu")
-    before = planned(victim)
+    before = plan_of(victim)
     at = NOW + timedelta(seconds=2)
     synced = {"lastSyncedConfig": {"scoring": {"params": {"name": "cpu"}}}}
     other = scorer("other", score="mem", mode="Full", created=at.isoformat(), status=synced)
-    plan = planned(other, after=planned(after=before, seconds=1), seconds=2)
+    plan = plan_of(other, after=plan_of(after=before, seconds=1), seconds=2)
     assert refusal(plan, "hub/other")[0] == "ScoreNameConflict"
-    plan = planned(other, victim, after=plan, seconds=4)
+    plan = plan_of(other, victim, after=plan, seconds=4)
     assert [running_scorer.name for running_scorer in plan.running("c")] == ["victim"]
     # The same scoring API under another object name.
-    before = planned(scorer("old", score="mem", mode="Full", status=synced))
-    plan = planned(other, after=planned(after=before, seconds=1), seconds=2)
+    before = plan_of(scorer("old", score="mem", mode="Full", status=synced))
+    plan = plan_of(other, after=plan_of(after=before, seconds=1), seconds=2)
     assert [running_scorer.name for running_scorer in plan.running("c")] == ["other"]
 
 
@@ -85,13 +85,13 @@ def test_score_names_of_other_namespaces_must_be_allowed() -> None:
     names = {"team-a": "", "gpu": "", "GPU": "ScoreNameNotAllowed", "cpu": "ScoreNameNotAllowed"}
     names |= {"team-": "ScoreNameNotAllowed", "team": "ScoreNameNotAllowed", "Team-a": "ScoreNameNotAllowed"}
     for name, reason in names.items():
-        plan = planned(team("s", score=name), allowed=allowed)
+        plan = plan_of(team("s", score=name), allowed=allowed)
         assert refusal(plan, "team/s")[0] == reason
         assert bool(plan.running("c")) != bool(reason)
-    assert refusal(planned(scorer("s", score="cpu"), allowed=allowed), "hub/s")[0] == ""
+    assert refusal(plan_of(scorer("s", score="cpu"), allowed=allowed), "hub/s")[0] == ""
     # A new list of names withdraws the name immediately.
-    before = planned(team("s", score="cpu"), scorer("t", score="mem"))
-    plan = planned(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
+    before = plan_of(team("s", score="cpu"), scorer("t", score="mem"))
+    plan = plan_of(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
     assert [running_scorer.name for running_scorer in plan.running("c")] == ["t"]
     assert plan.records(before.records({})).keys() == {"t"}
 
@@ -106,14 +106,14 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
 
 def test_name_conflict_refuses_the_second_scorer() -> None:
     hub_scorer, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
-    plan = planned(hub_scorer, foreign)
+    plan = plan_of(hub_scorer, foreign)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
     assert plan.called("cpu") == "hub/cpu"
     # The refused scorer does not select the cluster, so the cluster gets no notice.
     assert plan.notice("c").absent == {}
     # An unresolved scorer holds no name either.
     unresolved = team("cpu", source={"type": "Prometheus"})
-    plan = planned(hub_scorer, unresolved)
+    plan = plan_of(hub_scorer, unresolved)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
 
 
@@ -129,7 +129,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
 
     registrar.put_cluster(ClusterRecord(name="c"))
     hub_scorer, foreign = scorer("cpu", score="x"), team("cpu", score="y")
-    before = planned(hub_scorer)
+    before = plan_of(hub_scorer)
     run(before)
     schedule = ScheduleStore(client)
     schedule.set_override("*/cpu", paused=True)
@@ -137,18 +137,18 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     [old] = schedule.entries()
     assert (old.namespace, old.score_name) == ("hub", "x")
     # The name stays unassigned until its claim expires.
-    plan_without_hub_scorer = planned(foreign, after=before, seconds=1)
+    plan_without_hub_scorer = plan_of(foreign, after=before, seconds=1)
     run(plan_without_hub_scorer)
     assert schedule.entries() == []
     assert schedule.overrides() == {}
-    run(planned(foreign, after=plan_without_hub_scorer, seconds=1 + KEPT))
+    run(plan_of(foreign, after=plan_without_hub_scorer, seconds=1 + KEPT))
     assert [(entry.namespace, entry.score_name) for entry in schedule.entries()] == [("team", "y")]
     # A hub that was away for long sees both changes in one plan.
     schedule.set_override("*/cpu", paused=True)
-    run(planned(hub_scorer))
+    run(plan_of(hub_scorer))
     assert [(entry.namespace, entry.score_name) for entry in schedule.entries()] == [("hub", "x")]
     assert schedule.overrides() == {}
-    assert registrar.sync_scorers(planned(hub_scorer)) == {}
+    assert registrar.sync_scorers(plan_of(hub_scorer)) == {}
 
 
 def test_redis_refusal_is_logged_once_on_one_line() -> None:
@@ -157,9 +157,9 @@ def test_redis_refusal_is_logged_once_on_one_line() -> None:
     assert registrar.known_clusters() == frozenset()
     client.set(keys.SCORERS, "spoilt")
     with structlog.testing.capture_logs() as lines:
-        problems = registrar.sync_scorers(planned(scorer("cpu")))
+        problems = registrar.sync_scorers(plan_of(scorer("cpu")))
         # The second sync logs nothing.
-        registrar.sync_scorers(planned(scorer("cpu")))
+        registrar.sync_scorers(plan_of(scorer("cpu")))
     assert "WRONGTYPE" in str(problems["cpu"])
     [line] = [line for line in lines if line["log_level"] == "error"]
     assert "WRONGTYPE" in line["error"]

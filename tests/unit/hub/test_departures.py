@@ -51,7 +51,7 @@ class HubFixture:
         self.registry = Registry(self.client)
         self._settings = settings
         self.start()
-        self.look()
+        self.reconcile()
         self.client.hset(PAIR, mapping={"n:scheduled": 7, "n:ok": 7})
         self.client.hset(keys.KEYS_USED, "c", 1)
 
@@ -74,7 +74,7 @@ class HubFixture:
             on_distributed=lambda names: None,
         )
 
-    def look(self) -> float | None:
+    def reconcile(self) -> float | None:
         """Reconcile the cluster as after an event, without waiting for the delivery."""
         self.registrar.sync_scorers(self.desired.update())
         again = self.clusters.reconcile(KEY)
@@ -111,27 +111,27 @@ GONE = pytest.mark.parametrize("kind", [Kind.ADDON, Kind.CLUSTER, Kind.CONFIG])
 @GONE
 def test_briefly_deleted_objects_lose_no_state(world: HubFixture, kind: Kind) -> None:
     removed_manifest = world.api.take(kind)
-    again = world.look()
+    again = world.reconcile()
     assert (world.runs(), world.has_work(), world.cycles(), world.key_ids()) == (False, False, "7", (1,))
     assert again is not None
     assert 0 < again <= GRACE
     # Other reconciliations do not shorten the grace period, and a restart does not end it.
     world.now += GRACE - 1
-    world.look()
+    world.reconcile()
     world.start()
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.cycles(), world.key_ids()) == (False, "7", (1,))
     world.api.put(removed_manifest)
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.has_work(), world.cycles(), world.key_ids()) == (True, True, "7", (1,))
 
 
 @GONE
 def test_deleted_objects_are_forgotten_after_the_grace_period(world: HubFixture, kind: Kind) -> None:
     world.api.take(kind)
-    world.look()
+    world.reconcile()
     world.now += GRACE
-    assert world.look() is None
+    assert world.reconcile() is None
     assert (world.runs(), world.has_work(), world.cycles()) == (None, False, None)
     assert world.key_ids() == ((1,) if kind is Kind.CONFIG else ())
     assert (world.api.ids is None) == (kind is not Kind.CONFIG)
@@ -140,13 +140,13 @@ def test_deleted_objects_are_forgotten_after_the_grace_period(world: HubFixture,
 def test_unaccepted_cluster_loses_all_state_at_once(world: HubFixture) -> None:
     world.api.take(Kind.CLUSTER)
     world.api.put(cluster("c", accepted=False).to_manifest())
-    assert world.look() is None
+    assert world.reconcile() is None
     assert (world.runs(), world.has_work(), world.cycles(), world.key_ids()) == (None, False, None, ())
     assert world.api.ids is None
     # A cluster that is accepted again starts without state.
     world.api.take(Kind.CLUSTER)
     world.api.put(cluster("c").to_manifest())
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.has_work(), world.cycles()) == (True, True, None)
     assert world.api.ids is not None
 
@@ -154,14 +154,14 @@ def test_unaccepted_cluster_loses_all_state_at_once(world: HubFixture) -> None:
 @GONE
 def test_key_revocation_applies_during_the_grace_period(world: HubFixture, kind: Kind) -> None:
     removed_manifest = world.api.take(kind)
-    world.look()
+    world.reconcile()
     AgentKeys(world.client).ask("c", "revoke")
     world.credentials.read_requests()
-    world.look()
+    world.reconcile()
     assert world.key_ids() == (2,)
     assert not world.client.hgetall(keys.KEY_REQUESTS)
     world.api.put(removed_manifest)
-    world.look()
+    world.reconcile()
     assert world.key_ids() == (2,)
     assert world.api.ids is not None
     assert world.api.ids.valid == (2,)
@@ -169,9 +169,9 @@ def test_key_revocation_applies_during_the_grace_period(world: HubFixture, kind:
 
 def test_recreated_cluster_gets_new_keys_that_overlap_with_the_old(world: HubFixture) -> None:
     world.api.take(Kind.CLUSTER)
-    world.look()
+    world.reconcile()
     world.api.put(cluster("c", uid="another").to_manifest())
-    assert world.look() is not None, "the overlap is looked at again"
+    assert world.reconcile() is not None, "the overlap is looked at again"
     assert (world.runs(), world.cycles(), world.key_ids()) == (True, "7", (2, 1))
     assert world.registry.clusters()["c"].uid == "another"
 
@@ -179,10 +179,10 @@ def test_recreated_cluster_gets_new_keys_that_overlap_with_the_old(world: HubFix
 def test_scorer_deleted_during_the_grace_period_is_removed_at_once(world: HubFixture) -> None:
     world.schedule.set_override("c/cpu", interval=7)
     world.api.take(Kind.ADDON)
-    world.look()
+    world.reconcile()
     assert world.schedule.overrides()
     world.api.take(Kind.SCORER)
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.cycles(), world.schedule.overrides()) == (None, None, {})
     assert world.key_ids() == (1,)
 
@@ -197,7 +197,7 @@ def test_unreadable_scorer_keeps_its_state(world: HubFixture) -> None:
     readable = world.api.take(Kind.SCORER)
     world.api.put(_broken(readable))
     for _ in range(2):
-        world.look()
+        world.reconcile()
         assert (world.runs(), world.cycles(), len(world.schedule.overrides())) == (False, "7", 1)
         record = world.registry.scorers()["cpu"]
         assert (record.suspended, record.health) == (True, "Unknown")
@@ -206,14 +206,14 @@ def test_unreadable_scorer_keeps_its_state(world: HubFixture) -> None:
         world.now += 10 * GRACE
         world.start()
     world.api.put(readable)
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.cycles(), world.registry.scorers()["cpu"].problem) == (True, "7", "")
 
 
 @pytest.mark.parametrize("then", ["delete", "mask", "leave"])
 def test_unreadable_scorer_is_removed_like_any_other(world: HubFixture, then: str) -> None:
     world.api.put(_broken(world.api.take(Kind.SCORER)))
-    world.look()
+    world.reconcile()
     match then:
         case "delete":
             world.api.take(Kind.SCORER)
@@ -221,10 +221,10 @@ def test_unreadable_scorer_is_removed_like_any_other(world: HubFixture, then: st
             world.api.put(config(("c", "cpu")).to_manifest())
         case "leave":
             world.api.take(Kind.CLUSTER)
-            world.look()
+            world.reconcile()
             assert (world.runs(), world.cycles()) == (False, "7")
             world.now += GRACE
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.cycles()) == (None, None)
 
 
@@ -232,22 +232,22 @@ def test_unreadable_configuration_suspends_without_losing_state(world: HubFixtur
     readable = world.api.take(Kind.CONFIG)
     world.api.put({**readable, "spec": {"masks": 7}})
     for _ in range(2):
-        world.look()
+        world.reconcile()
         assert (world.runs(), world.has_work(), world.cycles()) == (False, False, "7")
         # Published scores remain until they expire.
         assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
         world.now += 10 * GRACE
     world.api.put(readable)
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.has_work(), world.cycles()) == (True, True, "7")
     # A deleted cluster loses its state like any other.
     world.api.put({**world.api.take(Kind.CONFIG), "spec": {"masks": 7}})
-    world.look()
+    world.reconcile()
     world.api.take(Kind.CONFIG)
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.cycles()) == (False, "7")
     world.now += GRACE
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.cycles()) == (None, None)
 
 
@@ -256,7 +256,7 @@ def test_unreadable_configuration_under_deletion_counts_as_deleted(world: HubFix
     manifest = world.api.take(Kind.CONFIG)
     leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.api.put({**manifest, "spec": {"masks": 7}, "metadata": leaving})
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.has_work()) == (False, False)
     reports: list[None] = []
     reconciler = ConfigReconciler(
@@ -265,7 +265,7 @@ def test_unreadable_configuration_under_deletion_counts_as_deleted(world: HubFix
     assert reconciler.reconcile(world.desired.config_key) is None
     assert reports == [None]
     world.now += GRACE
-    world.look()
+    world.reconcile()
     assert (world.runs(), world.cycles()) == (None, None)
 
 
@@ -318,7 +318,7 @@ def test_deletion_of_an_ignored_configuration_removes_no_work(world: HubFixture)
 
 def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating(world: HubFixture) -> None:
     key = _give_finalizers(world, UPSTREAM_FINALIZER, "a.example.com/b", deleted=True)
-    world.look()
+    world.reconcile()
     _config_reconciler(world).reconcile(key)
     conditions = {condition["type"]: condition for condition in world.api.objects[key]["status"]["conditions"]}
     assert {kind: (each["status"], each["reason"]) for kind, each in conditions.items()} == {
@@ -335,20 +335,20 @@ def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating
 
 def test_scores_of_a_returning_cluster_are_checked(world: HubFixture) -> None:
     removed_manifest = world.api.take(Kind.CLUSTER)
-    world.look()
+    world.reconcile()
     world.checked.clear()
     world.api.put(removed_manifest)
-    world.look()
+    world.reconcile()
     assert ("c", "cpu") in world.checked
 
 
 def test_without_a_configuration_no_score_is_published(world: HubFixture) -> None:
     removed_manifest = world.api.take(Kind.CONFIG)
-    world.look()
+    world.reconcile()
     assert world.registry.scorers()["cpu"].destination == "None"
     assert world.runs() is False
     world.api.put(removed_manifest)
-    world.look()
+    world.reconcile()
     assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
 
 
@@ -356,18 +356,18 @@ def test_status_names_the_deleted_object_and_the_cause_of_refused_results(world:
     fleet = FleetQueries(world.client)
     assert (fleet.cluster("c").problem, fleet.pair("c", "cpu").cluster_problem) == ("", "")
     removed_manifest = world.api.take(Kind.ADDON)
-    world.look()
+    world.reconcile()
     problem = fleet.pair("c", "cpu").cluster_problem
     assert problem.startswith(
         f"its ManagedClusterAddOn {ADDON_NAME} is gone, so nothing runs there; its scores, history"
     )
     assert fleet.cluster("c").problem == problem
     world.api.put(removed_manifest)
-    world.look()
+    world.reconcile()
     assert fleet.pair("c", "cpu").cluster_problem == ""
     AgentKeys(world.client).ask("c", "revoke")
     world.credentials.read_requests()
-    world.look()
+    world.reconcile()
     problem = fleet.pair("c", "cpu").cluster_problem
     assert "last seen with the credentials 1, which are withdrawn" in problem
     assert CREDENTIALS_WORK_NAME in problem

@@ -63,13 +63,13 @@ def test_failed_full_resync_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None
     hub = Hub(Settings(backend="dir", hub_resync=0.01), Mock(spec=Backend))
     looks: list[bool] = []
 
-    def look(_: float, *, everything: bool) -> None:
+    def resync_round(_: float, *, everything: bool) -> None:
         looks.append(everything)
         if len(looks) <= 2:
             raise BackendError("not now")
         hub._is_stopping = len(looks) == 4
 
-    monkeypatch.setattr(hub, "_resync", look)
+    monkeypatch.setattr(hub, "_resync", resync_round)
     hub._resync_requested.set()
     hub._resync_forever()
     assert looks == [True, True, True, False]

@@ -77,7 +77,7 @@ def test_failures_of_cycles_show_kind_and_status() -> None:
     assert [failed_cycle.reason for failed_cycle in redacted_failures] == ["http_error", "bad_answer"]
 
 
-def planned(hosts: list[str], *, namespace: str = "team", **spec: Any) -> FleetPlan:
+def plan_of_scorer(hosts: list[str], *, namespace: str = "team", **spec: Any) -> FleetPlan:
     dynamic_scorer = scorer("s", metadata={"namespace": namespace}, **spec)
     allowed = TokenHosts(hosts)
     clusters = [cluster("a"), cluster("b")]
@@ -100,9 +100,9 @@ QUERY = {"params": {"query": "up", "range": 60, "step": 5}}
 )
 def test_scorers_of_other_namespaces_name_only_listed_servers(spec: dict[str, Any], wrong: bool) -> None:
     allowed_hosts = ["scorer.test", "prometheus.test"]
-    assert refusal(planned(allowed_hosts, **spec), "team/s")[0] == ("HostNotAllowed" if wrong else "")
-    assert refusal(planned(allowed_hosts, namespace="hub", **spec), "hub/s") == ("", "")
-    assert refusal(planned([], **spec), "team/s") == ("", "")
+    assert refusal(plan_of_scorer(allowed_hosts, **spec), "team/s")[0] == ("HostNotAllowed" if wrong else "")
+    assert refusal(plan_of_scorer(allowed_hosts, namespace="hub", **spec), "hub/s") == ("", "")
+    assert refusal(plan_of_scorer([], **spec), "team/s") == ("", "")
 
 
 AUDIENCE = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
@@ -139,7 +139,7 @@ def test_token_servers_obey_the_list(methods: dict[str, Any], token_server: str 
 
 def test_host_template_is_checked_per_cluster() -> None:
     host = "http://${cluster}.test"
-    plan = planned(["scorer.test", "a.test"], source={"host": host, **QUERY})
+    plan = plan_of_scorer(["scorer.test", "a.test"], source={"host": host, **QUERY})
     [scorer_plan] = plan.scorers.values()
     assert plan.clusters_of(scorer_plan) == ["a"]
     assert scorer_plan.obstacles["b"].reason == "HostNotAllowed"

@@ -11,14 +11,14 @@ EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIA
 STABLE = 120.0
 
 
-def look(compliance: Compliance, *policies: tuple[str, int]) -> Look:
+def observation(compliance: Compliance, *policies: tuple[str, int]) -> Look:
     return Look(compliance, frozenset(policies or [("uid", 1)]) if compliance is GOOD else frozenset())
 
 
 def after(*looks: tuple[float, Compliance]) -> State:
     state = State(STABLE)
     for at, compliance in looks:
-        state = state.observe(look(compliance), at, at)
+        state = state.observe(observation(compliance), at, at)
     return state
 
 
@@ -36,44 +36,48 @@ def test_compliant_is_published_only_after_the_stable_time(claim: str) -> None:
 
 
 def test_single_observation_is_enough_without_a_stable_time() -> None:
-    assert State(0).observe(look(GOOD), 7, 8).next_claim("empty") == GOOD
+    assert State(0).observe(observation(GOOD), 7, 8).next_claim("empty") == GOOD
 
 
 def test_interruption_restarts_the_waiting_time() -> None:
     state = after((0, GOOD), (100, GOOD), (110, BAD), (115, GOOD), (234, GOOD))
     assert state.next_claim("noncompliant") is None
-    assert state.observe(look(GOOD), 235, 235).next_claim("noncompliant") == GOOD
+    assert state.observe(observation(GOOD), 235, 235).next_claim("noncompliant") == GOOD
 
 
 @pytest.mark.parametrize("swapped", [("new", 1), ("uid", 2)])
 def test_swapped_policy_restarts_the_stable_time(swapped: tuple[str, int]) -> None:
     """The waiting time restarts for another policy, or for another spec of the same policy."""
     before = after((0, GOOD), (119, GOOD))
-    state = before.observe(look(GOOD, swapped), 120, 120)
+    state = before.observe(observation(GOOD, swapped), 120, 120)
     assert state.next_claim("empty") is None
-    assert state.observe(look(GOOD, swapped), 239, 239).next_claim("empty") is None
-    assert state.observe(look(GOOD, swapped), 240, 240).next_claim("empty") == GOOD
+    assert state.observe(observation(GOOD, swapped), 239, 239).next_claim("empty") is None
+    assert state.observe(observation(GOOD, swapped), 240, 240).next_claim("empty") == GOOD
     # A claim that was correct for the old policy is not for the new one.
-    assert after((0, GOOD), (130, GOOD)).observe(look(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
+    assert after((0, GOOD), (130, GOOD)).observe(observation(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
 
 
 def test_removed_policy_does_not_restart_the_stable_time() -> None:
-    state = State(STABLE).observe(look(GOOD, ("a", 1), ("b", 1)), 0, 0).observe(look(GOOD, ("a", 1)), 120, 120)
+    state = (
+        State(STABLE)
+        .observe(observation(GOOD, ("a", 1), ("b", 1)), 0, 0)
+        .observe(observation(GOOD, ("a", 1)), 120, 120)
+    )
     assert state.next_claim("empty") == GOOD
 
 
 def test_failed_observations_restart_the_stable_time() -> None:
-    state = after((0, GOOD), (60, GOOD)).missed().observe(look(GOOD), 120, 120)
+    state = after((0, GOOD), (60, GOOD)).missed().observe(observation(GOOD), 120, 120)
     assert state.next_claim("empty") is None
-    assert state.observe(look(GOOD), 240, 240).next_claim("empty") == GOOD
+    assert state.observe(observation(GOOD), 240, 240).next_claim("empty") == GOOD
     # An outage must not move workloads away.
-    assert after((0, GOOD), (120, GOOD)).missed().observe(look(GOOD), 500, 500).next_claim("compliant") is None
+    assert after((0, GOOD), (120, GOOD)).missed().observe(observation(GOOD), 500, 500).next_claim("compliant") is None
 
 
 def test_slow_api_server_does_not_shorten_the_stable_time() -> None:
-    state = State(STABLE).observe(look(GOOD), 0, 50).observe(look(GOOD), 169, 200)
+    state = State(STABLE).observe(observation(GOOD), 0, 50).observe(observation(GOOD), 169, 200)
     assert state.next_claim("empty") is None
-    assert state.observe(look(GOOD), 170, 300).next_claim("empty") == GOOD
+    assert state.observe(observation(GOOD), 170, 300).next_claim("empty") == GOOD
 
 
 def test_correct_claim_is_not_rewritten() -> None:
@@ -137,7 +141,7 @@ def test_claim_follows_the_rule_for_any_history(steps: list[Step], claim: str | 
             state = state.missed()
             continue
         since_certain.append(compliance)
-        state = state.observe(look(compliance), now, now)
+        state = state.observe(observation(compliance), now, now)
         value = state.next_claim(claim)
         lasting = lasted(looks)
         if compliance is not GOOD:

@@ -25,7 +25,7 @@ class FakeCluster:
     def __init__(self, policies: Compliance, claim: str | None) -> None:
         self.policies, self.value = policies, claim
         self.away: set[str] = set()
-        self.written: list[str] = []
+        self.written_values: list[str] = []
 
     def compliance(self) -> Look:
         self._check("policies")
@@ -37,7 +37,7 @@ class FakeCluster:
 
     def set_claim(self, value: Compliance) -> None:
         self._check("write")
-        self.written.append(str(value))
+        self.written_values.append(str(value))
         self.value = value
 
     def _check(self, part: str) -> None:
@@ -73,7 +73,7 @@ def test_outage_of_the_api_server_does_not_count_as_compliance() -> None:
     assert bed.look(later=1) == "empty"
     assert bed.look(later=119) == "empty"
     assert bed.look(later=1) == "compliant"
-    assert bed.cluster.written == ["compliant"]
+    assert bed.cluster.written_values == ["compliant"]
 
 
 def test_claim_is_kept_while_the_api_server_is_away() -> None:
@@ -135,7 +135,7 @@ def test_loop_ends_on_stop() -> None:
     bed, stop = Bed(BAD), Event()
     stop.set()
     bed.watcher.run(3600, stop)
-    assert bed.cluster.written == []
+    assert bed.cluster.written_values == []
 
 
 def test_defaults_are_those_that_are_documented() -> None:

@@ -16,14 +16,14 @@ class ScriptedIngest:
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.refused: list[str] = []
+        self.refused_reasons: list[str] = []
 
     def handle_all(self, frames: list[object]) -> list[Any]:
         assert len(frames) == len(self.answers)
         return self.answers
 
     def refuse(self, reason: str) -> None:
-        self.refused.append(reason)
+        self.refused_reasons.append(reason)
 
 
 def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
@@ -33,7 +33,7 @@ def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     batch = Batch(waiting, cast("Ingest", ingest))
     with pytest.raises(redis.ResponseError, match="MISCONF"):
         batch.ingest_mailboxes()
-    assert (batch.finished, ingest.refused) == ([0, 1, 3], ["malformed"])
+    assert (batch.finished, ingest.refused_reasons) == ([0, 1, 3], ["malformed"])
 
 
 @pytest.mark.parametrize("batch", [None, {}, [{"cluster": "c1"}], "text"])

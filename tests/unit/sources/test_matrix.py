@@ -33,7 +33,7 @@ extras = st.dictionaries(
 )
 
 
-def whole(result: Any, **extra: Any) -> dict[str, Any]:
+def response_document(result: Any, **extra: Any) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "matrix", "result": result}, **extra}
 
 
@@ -49,7 +49,7 @@ def parsed(body: bytes) -> Any:
 def test_any_valid_answer_is_cut_like_it_would_be_parsed(
     result: list[Any], top: dict[str, Any], inner: dict[str, Any], random: Any, indent: int | None, ascii_only: bool
 ) -> None:
-    document = whole(result)
+    document = response_document(result)
     data = list({**document["data"], **inner}.items())
     random.shuffle(data)
     fields = list({**document, **top, "data": dict(data)}.items())
@@ -66,7 +66,7 @@ def test_any_valid_answer_is_cut_like_it_would_be_parsed(
 
 @given(series, extras, st.integers(1, 200))
 def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], missing_bytes: int) -> None:
-    body = json.dumps(whole(result, **extra), separators=(",", ":")).encode()
+    body = json.dumps(response_document(result, **extra), separators=(",", ":")).encode()
     with pytest.raises(MatrixError):
         cut(body[: -min(missing_bytes, len(body))])
 
@@ -84,9 +84,9 @@ def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], m
         (compact({"status": "error", "errorType": "timeout", "error": "too slow"}), "timeout: too slow"),
         (compact({"status": "error", "data": {"resultType": "matrix", "result": []}}), "the answer is not {"),
         (compact({"data": {"resultType": "matrix"}, "other": {"result": [SERIES]}}), "the answer is not {"),
-        (compact(whole([SERIES])) + b"x", "not JSON"),
-        (compact(whole([SERIES]))[:-1] + b',"warnings":["]}}', "not JSON"),
-        (compact(whole([SERIES]))[:-4], "ends within the series"),
+        (compact(response_document([SERIES])) + b"x", "not JSON"),
+        (compact(response_document([SERIES]))[:-1] + b',"warnings":["]}}', "not JSON"),
+        (compact(response_document([SERIES]))[:-4], "ends within the series"),
     ],
 )
 def test_non_matrix_answer_is_refused_with_its_reason(body: bytes, words: str) -> None:
@@ -96,7 +96,7 @@ def test_non_matrix_answer_is_refused_with_its_reason(body: bytes, words: str) -
 
 
 def test_second_array_of_series_is_not_mistaken_for_the_first() -> None:
-    document = whole([SERIES, SERIES])
+    document = response_document([SERIES, SERIES])
     document["exemplars"] = [{"metric": {"x": "y"}}]
     body = compact(document)
     assert parsed(body) == [SERIES, SERIES]
@@ -151,8 +151,8 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_memory_stays_small() -> None:
-    many = compact(whole([SERIES] * 20_000))
-    spaced = json.dumps(whole([SERIES] * 20_000)).encode()
+    many = compact(response_document([SERIES] * 20_000))
+    spaced = json.dumps(response_document([SERIES] * 20_000)).encode()
     for body in (many, spaced):
         tracemalloc.start()
         matrix = cut(body)

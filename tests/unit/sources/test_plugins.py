@@ -243,7 +243,7 @@ def test_invalid_plugin_name_is_never_used(
     assert module not in sys.modules
 
 
-def asking(fetch: Callable[[Request[Options]], Any], with_: FetchContext, **values: Any) -> Any:
+def run_plugin(fetch: Callable[[Request[Options]], Any], with_: FetchContext, **values: Any) -> Any:
     payload = ask(Plugin(1, Options, fetch), "mine", summary(**values), with_)
     return json.loads(b"".join(payload.pieces))["data"]
 
@@ -269,7 +269,7 @@ def test_plugin_receives_the_request_of_the_scorer(monkeypatch: pytest.MonkeyPat
 
     requests = serve(monkeypatch, b"123")
     expected = [{"metric": {"a": "é\n"}, "values": [[1080.5, "1"], [1140, "-Inf"]]}]
-    assert asking(fetch, with_, span=60) == expected
+    assert run_plugin(fetch, with_, span=60) == expected
     way = {"access": access, "deadline": with_.deadline}
     assert posted == [
         {
@@ -294,7 +294,7 @@ def test_plugin_receives_the_request_of_the_scorer(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("path", ["//evil.example/x", "/@evil.example/", "/\\evil.example", "/..//evil.example"])
 def test_no_path_leads_to_another_server(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     requests = serve(monkeypatch, b"")
-    asking(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
+    run_plugin(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
     assert requests[0]["url"].startswith("http://files.example:8080/")
 
 
@@ -302,7 +302,7 @@ def test_no_path_leads_to_another_server(monkeypatch: pytest.MonkeyPatch, path: 
 def test_invalid_request_path_is_refused(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     requests = serve(monkeypatch, b"")
     with pytest.raises(HttpError, match="does not begin with /"):
-        asking(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
+        run_plugin(lambda request: [Series({}, [(1, len(request.get(path)))])], context())
     assert requests == []
 
 
@@ -336,7 +336,7 @@ def wrong(error: BaseException) -> Callable[[Request[Options]], Any]:
 )
 def test_every_failure_of_a_plugin_has_a_reason(fetch: Any, reason: str, problem: str) -> None:
     with pytest.raises(HttpError) as caught:
-        asking(fetch, context(Access(secrets=("canary-1",))))
+        run_plugin(fetch, context(Access(secrets=("canary-1",))))
     assert caught.value.reason == reason
     assert problem in str(caught.value)
     assert caught.value.retryable is (reason == "timeout")
@@ -370,13 +370,13 @@ def test_work_without_end_ends_with_the_deadline() -> None:
 
     for endless in (fetch, lambda _: (Series({}, []) for _ in itertools.count())):
         with pytest.raises(HttpError) as caught:
-            asking(endless, late)
+            run_plugin(endless, late)
         assert caught.value.reason == "timeout"
 
 
 def test_plugin_may_answer_without_a_request() -> None:
     questions: list[RequestRecord] = []
-    assert asking(lambda _: [Series({}, [(1, 2)])], context(questions=questions)) == [
+    assert run_plugin(lambda _: [Series({}, [(1, 2)])], context(questions=questions)) == [
         {"metric": {}, "values": [[1, "2"]]}
     ]
     assert [(question.url, question.series) for question in questions] == [

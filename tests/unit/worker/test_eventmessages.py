@@ -23,14 +23,14 @@ class Wire:
         self.error: Exception | None = None
         self.tries = 0
         self.sizes: list[int] = []
-        self.taken: list[Any] = []
+        self.messages: list[Any] = []
 
     def publish(self, message: str, **_: Any) -> None:
         self.tries += 1
         if self.error is not None:
             raise self.error
         self.sizes.append(len(message))
-        self.taken += json.loads(message)
+        self.messages += json.loads(message)
 
 
 @pytest.fixture
@@ -79,14 +79,14 @@ def test_events_that_cannot_be_sent_are_tried_once_and_dropped(
             some_tasks(dispatcher, range(10))
     wire.error = None
     dispatcher.flush()
-    assert [event["uuid"] for event in wire.taken] == list(range(10))
+    assert [event["uuid"] for event in wire.messages] == list(range(10))
     assert len(logs) == warnings
 
 
 def test_events_are_sent_in_messages_that_flower_takes(dispatcher: Any, wire: Wire) -> None:
     some_tasks(dispatcher, range(1000))
     dispatcher.flush()
-    assert [event["uuid"] for event in wire.taken] == list(range(1000))
+    assert [event["uuid"] for event in wire.messages] == list(range(1000))
     assert len(wire.sizes) > 1
     assert max(wire.sizes) < MOST_EVENT_BYTES
 
@@ -98,7 +98,7 @@ def test_event_that_is_not_json_does_not_block_later_events(dispatcher: Any, wir
         dispatcher.flush()
     dispatcher.send("task-received", uuid=1, value="\ud800")
     dispatcher.flush()
-    assert [event["uuid"] for event in wire.taken] == [1]
+    assert [event["uuid"] for event in wire.messages] == [1]
 
 
 def test_events_are_never_retried(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:

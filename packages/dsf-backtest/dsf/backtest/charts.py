@@ -17,8 +17,8 @@ def blocks(line: Sequence[int | None], width: int = 40) -> str:
     """The line as blocks from its lowest to its highest value; a blank where there is none."""
     columns = min(width, len(line))
     means = list(_means(line, columns)) if columns else []
-    known = [mean for mean in means if mean is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    present_means = [mean for mean in means if mean is not None]
+    low, high = min(present_means, default=0.0), max(present_means, default=0.0)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(" " if mean is None else _BLOCKS[round((mean - low) * scale)] for mean in means)
 
@@ -26,8 +26,8 @@ def blocks(line: Sequence[int | None], width: int = 40) -> str:
 def _means(line: Sequence[int | None], columns: int) -> Iterator[float | None]:
     for column in range(columns):
         part = line[column * len(line) // columns : (column + 1) * len(line) // columns]
-        known = [value for value in part if value is not None]
-        yield sum(known) / len(known) if known else None
+        present_values = [value for value in part if value is not None]
+        yield sum(present_values) / len(present_values) if present_values else None
 
 
 def draw(views: Sequence[BacktestView], path: Path) -> None:

@@ -114,14 +114,15 @@ def in_common(a: Recording, b: Recording) -> Common:
         raise BacktestError(
             f"no cluster is in both: {a.name} has {_names(a.questions)}, {b.name} has {_names(b.questions)}"
         )
-    found = [sorted({at for cluster in clusters for at in side.times(cluster)}) for side in (a, b)]
-    if not all(found):
-        raise BacktestError(f"{a.name if not found[0] else b.name} has no moment of {', '.join(clusters)}")
-    start, end = max(times[0] for times in found), min(times[-1] for times in found)
-    times = sorted({at for side in found for at in side if start <= at <= end})
+    times_by_side = [sorted({at for cluster in clusters for at in side.times(cluster)}) for side in (a, b)]
+    if not all(times_by_side):
+        raise BacktestError(f"{a.name if not times_by_side[0] else b.name} has no moment of {', '.join(clusters)}")
+    start, end = max(times[0] for times in times_by_side), min(times[-1] for times in times_by_side)
+    times = sorted({at for side in times_by_side for at in side if start <= at <= end})
     if not times:
         spans = [
-            f"{side.name} is from {_time(own[0])} to {_time(own[-1])}" for side, own in zip((a, b), found, strict=True)
+            f"{side.name} is from {_time(side_times[0])} to {_time(side_times[-1])}"
+            for side, side_times in zip((a, b), times_by_side, strict=True)
         ]
         raise BacktestError(f"no moment is in both: {', '.join(spans)}")
     return Common(clusters, times, max(side.questions[cluster].every for cluster in clusters for side in (a, b)))
@@ -150,8 +151,13 @@ def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
             key=lambda view: (-abs(view.mean_difference), view.cluster, view.item),
         ),
         ranks=[
-            RankView(item=item, moments=len(found), mean=round(statistics.fmean(found), 3), lowest=round(min(found), 3))
-            for item, found in sorted(orders.items())
+            RankView(
+                item=item,
+                moments=len(correlations),
+                mean=round(statistics.fmean(correlations), 3),
+                lowest=round(min(correlations), 3),
+            )
+            for item, correlations in sorted(orders.items())
         ],
         placements=[],
         notes=list(_notes(a, b, common.clusters)),
@@ -165,9 +171,14 @@ def _tested(side: Recording, common: Common) -> list[BacktestView]:
     start, end = common.times[0], common.times[-1]
     questions = [side.questions[name] for name in common.clusters if side.questions[name].every]
     # Moments are whole multiples of their distance; the time may begin with one of the other side.
-    asked = [(one, range(-(-start // one.every) * one.every, end + 1, one.every)) for one in questions]
+    moments_by_question = [
+        (question, range(-(-start // question.every) * question.every, end + 1, question.every))
+        for question in questions
+    ]
     return [
-        summarised(one, moments, side.records(one.cluster, start, end), noise=0) for one, moments in asked if moments
+        summarised(question, moments, side.records(question.cluster, start, end), noise=0)
+        for question, moments in moments_by_question
+        if moments
     ]
 
 
@@ -188,17 +199,17 @@ def _ranks(values: Sequence[int]) -> list[float]:
 
 def _both(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:
     """Item -> cluster -> the values of both. An item with the score's own name is the other's with its own name."""
-    found: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    values_by_item: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
     for cluster in clusters:
         first, second = a.get(cluster, at), b.get(cluster, at)
         if first is None or second is None:
             continue
         for item, value in first.items.items():
-            named = item == a.questions[cluster].score_name and item not in second.items
-            other = second.items.get(b.questions[cluster].score_name if named else item)
+            is_score_name = item == a.questions[cluster].score_name and item not in second.items
+            other = second.items.get(b.questions[cluster].score_name if is_score_name else item)
             if other is not None:
-                found[item][cluster] = (value, other)
-    return found
+                values_by_item[item][cluster] = (value, other)
+    return values_by_item
 
 
 def _item(cluster: str, item: str, values: Counter[tuple[int, int]]) -> ItemDifference:

@@ -48,10 +48,12 @@ def moments(since: int, every: int, now: float) -> range:
     if not 0 < every <= since:
         raise BacktestError(f"no moment: two are {every} s apart, and the time is {since} s")
     end = int(now) // every * every
-    found = range(end - since // every * every, end + 1, every)
-    if len(found) > MAX_MOMENTS:
-        raise BacktestError(f"{len(found)} moments are more than {MAX_MOMENTS}: ask for a shorter time, or less often")
-    return found
+    moment_range = range(end - since // every * every, end + 1, every)
+    if len(moment_range) > MAX_MOMENTS:
+        raise BacktestError(
+            f"{len(moment_range)} moments are more than {MAX_MOMENTS}: ask for a shorter time, or less often"
+        )
+    return moment_range
 
 
 def check(summary: ScorerSummary) -> None:
@@ -59,9 +61,9 @@ def check(summary: ScorerSummary) -> None:
     for source in summary.each_source:
         why = _PRESENT.get(SourceType(source.source_type)) if source.source_type in set(SourceType) else None
         if why is not None:
-            named = f" ({source.source_name})" if source.source_name else ""
+            source_text = f" ({source.source_name})" if source.source_name else ""
             raise BacktestError(
-                f"scorer {summary.name!r} has a source of type {source.source_type}{named}, and {why}: there is "
+                f"scorer {summary.name!r} has a source of type {source.source_type}{source_text}, and {why}: there is "
                 "nothing to test it against"
             )
 
@@ -83,14 +85,14 @@ def run(
     """
     counting = _Counting()
     stages = Stages(settings, secrets, _NoPast(summary), counting)
-    failed = 0
+    failures = 0
     for number, at in enumerate(at_moments, 1):
         started = time.monotonic()
         counting.fetches = 0
         record = _record(cluster, summary, stages, at)
-        failed += record.outcome == "error"
+        failures += record.outcome == "error"
         yield record
-        if failed == number == HOPELESS:
+        if failures == number == HOPELESS:
             return
         # The scoring API is asked once, a source once per query.
         sleep(max(0.0, started + max(1, counting.fetches) / rate - time.monotonic()))
@@ -161,5 +163,5 @@ def _items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome,
         built = items(response.results, summary.rule, cluster).built
     except ScoreObjectTooLargeError as error:
         raise CycleError("publish", "too_large", str(error)) from None
-    refused = response.refused.total() + built.refused.total()
-    return ("partial" if refused else "ok" if built.items else "empty"), dict(built.items)
+    refused_count = response.refused.total() + built.refused.total()
+    return ("partial" if refused_count else "ok" if built.items else "empty"), dict(built.items)

@@ -55,26 +55,26 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
 
     Only the newest MAX_RUNS of a scorer stay. Raises BacktestError if the hub has none of them, redis.RedisError.
     """
-    known = Registry(client).scorers()
+    registered_scorers = Registry(client).scorers()
     names = list(dict.fromkeys(scorers))
-    kept = [name for name in names if name in known]
-    if not kept:
+    stored_names = [name for name in names if name in registered_scorers]
+    if not stored_names:
         raise BacktestError(f"nothing is kept: the hub has no scorer {' or '.join(map(repr, names))}")
     text = fitting(run).model_dump_json(by_alias=True, exclude_defaults=True)
-    for name in kept:
+    for name in stored_names:
         key = backtests_key(name)
         client.hset(key, run.id, text)
         client.expire(key, EXPIRY)
         idents = sorted(str(ident) for ident in client.hkeys(key))
         if old := [ident for ident in idents if ident not in idents[-MAX_RUNS:] or _is_old(ident)]:
             client.hdel(key, *old)
-    return kept
+    return stored_names
 
 
 def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
     """The runs of a scorer, the newest first. Raises redis.RedisError."""
-    found = sorted(client.hgetall(backtests_key(scorer)).items(), reverse=True)
-    runs = (parsed(KeptRun, scorer, str(text)) for ident, text in found if not _is_old(str(ident)))
+    texts_by_id = sorted(client.hgetall(backtests_key(scorer)).items(), reverse=True)
+    runs = (parsed(KeptRun, scorer, str(text)) for ident, text in texts_by_id if not _is_old(str(ident)))
     return [run for run in runs if run is not None]
 
 
@@ -103,19 +103,19 @@ def fitting(run: KeptRun) -> KeptRun:
 
 
 def _cut(view: BacktestView) -> BacktestView:
-    more = len(view.items) - MAX_ITEMS
-    if more <= 0:
+    dropped_items = len(view.items) - MAX_ITEMS
+    if dropped_items <= 0:
         return view
-    note = f"and {more} items more, which changed less often"
+    note = f"and {dropped_items} items more, which changed less often"
     return view.model_copy(update={"items": view.items[:MAX_ITEMS], "notes": [note, *view.notes]})
 
 
-def _bounded(value: Any, most: int = _ROWS) -> Any:
-    """Return what is dumped with at most `most` entries of a list, and the first characters of long texts."""
+def _bounded(value: Any, max_entries: int = _ROWS) -> Any:
+    """Return what is dumped with at most `max_entries` entries of a list, and the first characters of long texts."""
     if isinstance(value, dict):
-        return {name: _bounded(one, _LONGER.get(name, _ROWS)) for name, one in value.items()}
+        return {name: _bounded(entry, _LONGER.get(name, _ROWS)) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_bounded(one) for one in value[:most]]
+        return [_bounded(entry) for entry in value[:max_entries]]
     return value[:500] if isinstance(value, str) else value
 
 

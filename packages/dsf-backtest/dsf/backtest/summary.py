@@ -139,36 +139,36 @@ class _Hold:
 
 
 def summarised(
-    question: Question, asked: range, records: Iterable[Record], *, noise: int, hold: HoldRule | None = None
+    question: Question, moment_range: range, records: Iterable[Record], *, noise: int, hold: HoldRule | None = None
 ) -> BacktestView:
-    """The summary of these records, which are in the order of time; `asked` are the moments until now.
+    """The summary of these records, which are in the order of time; `moment_range` are the moments until now.
 
     With `hold` it also counts the changes that this rule would have left.
     """
-    held = _Hold(hold, question.validity) if hold is not None else None
+    hold_filter = _Hold(hold, question.validity) if hold is not None else None
     items: dict[str, _Item] = {}
     failures: dict[tuple[str, str], FailureCount] = {}
     outcomes: Counter[str] = Counter()
-    columns = min(COLUMNS, len(asked))
+    columns = min(COLUMNS, len(moment_range))
     #: Moments that did not fail, and whether the source had series.
-    seen: list[tuple[int, bool]] = []
+    successes: list[tuple[int, bool]] = []
     #: Moments of which the source had only the end of the range.
     partial: list[int] = []
     step = max((source.step for source in question.sources), default=0)
     later = 0
     for record in records:
-        if record.at > asked[-1]:
+        if record.at > moment_range[-1]:
             later += 1
             continue
         outcomes[record.outcome] += 1
         if record.outcome == "error":
             _count(failures, record)
         if record.series or record.outcome != "error":
-            seen.append((record.at, bool(record.series)))
+            successes.append((record.at, bool(record.series)))
         # The grid of the range may begin up to a step late, and the first sample of a rate a step later.
         if record.unsampled > max(2 * step, 60):
             partial.append(record.at)
-        column = (record.at - asked.start) * columns // (len(asked) * asked.step)
+        column = (record.at - moment_range.start) * columns // (len(moment_range) * moment_range.step)
         for name, value in record.items.items():
             if name not in items:
                 items[name] = _Item([None] * columns, _Changes(noise), _Changes(noise))
@@ -176,24 +176,24 @@ def summarised(
             item.counts[value] += 1
             item.changes.add(value)
             item.line[column] = value
-        for name, value in (held.published(record) if held is not None else {}).items():
+        for name, value in (hold_filter.published(record) if hold_filter is not None else {}).items():
             items[name].held_changes.add(value)
     moments = outcomes.total()
-    views = [item.view(name, moments, is_held=held is not None) for name, item in items.items()]
+    views = [item.view(name, moments, is_held=hold_filter is not None) for name, item in items.items()]
     return BacktestView(
         scorer=question.scorer,
         score_name=question.score_name,
         cluster=question.cluster,
-        start=asked.start,
-        end=asked[-1],
+        start=moment_range.start,
+        end=moment_range[-1],
         every=question.every,
-        asked=len(asked),
+        asked=len(moment_range),
         moments=moments,
         outcomes=dict(outcomes),
         failures=sorted(failures.values(), key=lambda failure: -failure.moments),
         noise=noise,
         items=sorted(views, key=lambda item: (-item.changes, item.name)),
-        notes=list(_notes(question, seen, partial, later)),
+        notes=list(_notes(question, successes, partial, later)),
     )
 
 
@@ -203,31 +203,33 @@ def _count(failures: dict[tuple[str, str], FailureCount], record: Record) -> Non
     failures[kind] = FailureCount(stage=record.stage, reason=record.reason, moments=moments, message=record.message)
 
 
-def _notes(question: Question, seen: Sequence[tuple[int, bool]], partial: Sequence[int], later: int) -> Iterator[str]:
+def _notes(
+    question: Question, successes: Sequence[tuple[int, bool]], partial: Sequence[int], later: int
+) -> Iterator[str]:
     if steps := sorted({source.step for source in question.sources if source.step > question.every}):
         text = listed([f"{step} s" for step in steps], 3)
         yield (
             f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "
             "moments see nearly the same samples"
         )
-    has_series = [at for at, has in seen if has]
-    if seen and not has_series:
+    has_series = [at for at, has in successes if has]
+    if successes and not has_series:
         yield "the source had no series at any moment: see what it answers with `dsf explain`"
-    elif seen:
-        if seen[0][0] < has_series[0]:
+    elif successes:
+        if successes[0][0] < has_series[0]:
             yield (
                 f"the source has no series before {_time(has_series[0])}: it keeps less than was asked for, or what "
                 "the query reads did not exist yet"
             )
-        if seen[-1][0] > has_series[-1]:
+        if successes[-1][0] > has_series[-1]:
             yield (
                 f"the source has no series after {_time(has_series[-1])}: what the query reads is gone, or the clock "
                 "of this machine is ahead"
             )
     if partial:
         yield (
-            f"at {len(partial)} of {len(seen)} moments, the last one {_time(partial[-1])}, the source has only the end "
-            "of the range: their scores are made of fewer samples than those of the others"
+            f"at {len(partial)} of {len(successes)} moments, the last one {_time(partial[-1])}, the source has only "
+            "the end of the range: their scores are made of fewer samples than those of the others"
         )
     if later:
         yield (

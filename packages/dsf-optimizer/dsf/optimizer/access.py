@@ -148,9 +148,9 @@ class KubernetesAccess(CallerAccess):
             where = place if right.in_namespace else ""
             if not self._reviews.allows(caller.user, right.verb, right.resource, where):
                 log.warning("caller refused", caller=caller.name, action=action.value, namespace=where)
-                named = f"in namespace {where}" if where else "in all namespaces"
+                scope_text = f"in namespace {where}" if where else "in all namespaces"
                 raise AccessError(
-                    f"{caller.name} may not {right.verb} {right.resource} {named}; needed to {action}", 403
+                    f"{caller.name} may not {right.verb} {right.resource} {scope_text}; needed to {action}", 403
                 )
 
 

@@ -117,8 +117,8 @@ def _add_probes(app: FastAPI, service: OptimizerService) -> None:
 
 
 def _add_plans(app: FastAPI, service: OptimizerService) -> None:
-    shown = json.loads(files("dsf.optimizer").joinpath("example.json").read_text(encoding="utf-8"))
-    example: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"example": shown}}}}
+    example_report = json.loads(files("dsf.optimizer").joinpath("example.json").read_text(encoding="utf-8"))
+    example: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"example": example_report}}}}
 
     @app.post("/optimize", tags=["plans"], responses={**example, **_errors(400, 401, 403, 409, 413, 422, 502, 503)})
     def optimize(params: OptimizeParams) -> PlanReport:

@@ -30,9 +30,9 @@ class Relaxation:
             return 0.0
         return self.bound + min(0.0, float(self.reduced[items.astype(bool)].max()))
 
-    def able(self, least: int) -> IntArray:
+    def able(self, minimum: int) -> IntArray:
         """Numbers of the items that a plan of at least this value may use."""
-        return np.flatnonzero(self.bound + np.minimum(self.reduced, 0.0) >= least - 0.5)
+        return np.flatnonzero(self.bound + np.minimum(self.reduced, 0.0) >= minimum - 0.5)
 
 
 def trivial(table: Table) -> Relaxation:
@@ -43,11 +43,11 @@ def trivial(table: Table) -> Relaxation:
     return Relaxation(float((best * table.replicas).sum()), np.zeros(len(items)))
 
 
-def relax(table: Table, chosen: IntArray, prices: Prices) -> Relaxation:
-    """The relaxation for the whole table at prices found for the items `chosen`."""
+def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
+    """The relaxation for the whole table at prices found for the items `active_items`."""
     items = table.items
     link = np.zeros(len(items))
-    link[chosen] = prices.link
+    link[active_items] = prices.link
     linked = np.bincount(items.column, weights=link * items.limit, minlength=len(table.configurations))
     supply = table.supply.astype(float)
     worth = (supply * prices.amount).sum(axis=1) + linked
@@ -70,37 +70,39 @@ def relax(table: Table, chosen: IntArray, prices: Prices) -> Relaxation:
     return Relaxation(bound * (1 + 1e-9) + 1e-9, reduced)
 
 
-def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) -> Relaxation:
-    """Solve the relaxation over the items `start`, adding those that would raise it, at most `most` per workload a
+def price(table: Table, start: IntArray, per_row: int, clock: Clock, share: float) -> Relaxation:
+    """Solve the relaxation over the items `start`, adding those that would raise it, at most `per_row` per workload a
     round, until none is left or the `share` of the time is used. Returns the best bound and the items in the end."""
-    best, chosen = trivial(table), start
-    watch = Clock(clock.left * share)
+    best, active_items = trivial(table), start
+    watch = Clock(clock.remaining * share)
     # In a large one with several kinds the simplex method takes ten times as long as the interior point's.
     solver: Literal["choose", "ipm"] = "ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "choose"
     for _ in range(12):
-        prices = IntegerProgram(table, table.items.subset(chosen)).prices(watch.left, solver)
+        prices = IntegerProgram(table, table.items.subset(active_items)).prices(watch.remaining, solver)
         if prices is None:
             break
-        relaxation = relax(table, chosen, prices)
+        relaxation = relax(table, active_items, prices)
         before = best.bound
         if relaxation.bound < before:
             best = relaxation
         # Good enough: a round changes it by less than a thousandth.
         if abs(before - relaxation.bound) <= 1e-3 * before:
             break
-        missing = np.ones(len(table.items), dtype=bool)
-        missing[chosen] = False
-        raising = np.flatnonzero(missing & (relaxation.reduced > 1e-7 * max(1.0, float(table.items.value.max()))))
+        is_inactive = np.ones(len(table.items), dtype=bool)
+        is_inactive[active_items] = False
+        raising = np.flatnonzero(is_inactive & (relaxation.reduced > 1e-7 * max(1.0, float(table.items.value.max()))))
         if not len(raising):
             break
-        chosen = np.union1d(chosen, top(table.items.row[raising], relaxation.reduced[raising], most, raising))
+        active_items = np.union1d(
+            active_items, top(table.items.row[raising], relaxation.reduced[raising], per_row, raising)
+        )
     return best
 
 
-def top(row: IntArray, value: FloatArray | IntArray, most: int, numbers: IntArray) -> IntArray:
-    """Return, in ascending order, the `most` of `numbers` of each row with the greatest values; of equal ones the
+def top(row: IntArray, value: FloatArray | IntArray, per_row: int, numbers: IntArray) -> IntArray:
+    """Return, in ascending order, the `per_row` of `numbers` of each row with the greatest values; of equal ones the
     first."""
     order = np.lexsort((-value, row))
     sorted_rows = row[order]
     first = np.searchsorted(sorted_rows, sorted_rows, side="left")
-    return np.sort(numbers[order[np.arange(len(order)) - first < most]])
+    return np.sort(numbers[order[np.arange(len(order)) - first < per_row]])

@@ -20,13 +20,15 @@ class Clusters:
     def __init__(self, backend: ManifestClient, selector: PlacementSelector, names: Iterable[str]) -> None:
         self._backend = backend
         self._selector = selector
-        wanted = set(names)
+        wanted_names = set(names)
         # With a label, only clusters that have it matter.
         self._all = backend.objects(MANAGED_CLUSTERS, labels=selector.labels)
         self._wanted = {
-            str(cluster["metadata"]["name"]): cluster for cluster in self._all if cluster["metadata"]["name"] in wanted
+            str(cluster["metadata"]["name"]): cluster
+            for cluster in self._all
+            if cluster["metadata"]["name"] in wanted_names
         }
-        self._wanted |= backend.fetch(MANAGED_CLUSTERS, "", wanted - self._wanted.keys())
+        self._wanted |= backend.fetch(MANAGED_CLUSTERS, "", wanted_names - self._wanted.keys())
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Mistakes: clusters that do not exist."""
@@ -38,8 +40,8 @@ class Clusters:
 
     def unbound(self, namespace: str, names: Iterable[str]) -> list[str]:
         """Problems with Placements of a namespace: the cluster sets of these clusters are not bound."""
-        wanted = sorted(set(names))
-        if not wanted:
+        cluster_names = sorted(set(names))
+        if not cluster_names:
             return []
         bindings = self._backend.objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)
         bound = {
@@ -52,14 +54,14 @@ class Clusters:
         return [
             f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
             f"({', '.join(sorted(bound))}), so its Placements cannot select it"
-            for name in wanted
+            for name in cluster_names
             if name in self._wanted and not any(holds(cluster_set, self._wanted[name]) for cluster_set in sets.values())
         ]
 
-    def warnings(self, used: Iterable[str]) -> list[str]:
+    def warnings(self, cluster_names: Iterable[str]) -> list[str]:
         """Reasons why an applied plan may not take effect."""
         problems = []
-        names = sorted(set(used) & self._wanted.keys())
+        names = sorted(set(cluster_names) & self._wanted.keys())
         for name in names:
             cluster = self._wanted[name]
             problems += [

@@ -42,31 +42,31 @@ def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[
     for assignment in plan.assignments:
         on[assignment.cluster].append(assignment)
     return {
-        chosen.cluster: PlanColumn(
-            cluster=chosen.cluster,
-            policy=chosen.policy,
-            device=chosen.device,
-            supply=chosen.supply,
-            used=chosen.used,
+        configuration.cluster: PlanColumn(
+            cluster=configuration.cluster,
+            policy=configuration.policy,
+            device=configuration.device,
+            supply=configuration.supply,
+            used=configuration.used,
             blocks=[
                 PlanBlock(
                     workload=assignment.workload,
                     replicas=assignment.replicas,
                     score=assignment.score,
-                    share=share(assignment, chosen, requests.get(assignment.workload) or {}),
+                    share=share(assignment, configuration, requests.get(assignment.workload) or {}),
                 )
                 for assignment in sorted(
-                    on[chosen.cluster], key=lambda assignment: (-assignment.score, assignment.workload)
+                    on[configuration.cluster], key=lambda assignment: (-assignment.score, assignment.workload)
                 )
             ],
         )
-        for chosen in plan.configurations
+        for configuration in plan.configurations
     }
 
 
-def share(assignment: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
+def share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
     """The share of a configuration that replicas use, of the most used resource."""
-    amounts = [(amount, chosen.supply.get(kind, 0)) for kind, amount in request.items()]
+    amounts = [(amount, configuration.supply.get(kind, 0)) for kind, amount in request.items()]
     return max([0.0, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 

@@ -34,33 +34,37 @@ class Explainer:
     def explain(self, row: int) -> ExplanationView:
         """Explain the place of this workload."""
         table = self._table
-        refused = table.refused[row]
-        chosen = np.flatnonzero(self._placed[row])
+        refusal_codes = table.refused[row]
+        chosen_columns = np.flatnonzero(self._placed[row])
         # Prefer a possible option: an impossible one does not explain the choice.
-        column = self._next_best(row, chosen, usable=True)
+        column = self._next_best(row, chosen_columns, usable=True)
         if column is None:
-            column = self._next_best(row, chosen, usable=False)
-        why = self._why_not(row, column, chosen) if column is not None else self._nothing_else(row, chosen)
+            column = self._next_best(row, chosen_columns, usable=False)
+        why = (
+            self._why_not(row, column, chosen_columns)
+            if column is not None
+            else self._nothing_else(row, chosen_columns)
+        )
         return ExplanationView(
             workload=table.workloads[row].name,
-            chosen=[self._option(row, index) for index in chosen.tolist()],
+            chosen=[self._option(row, index) for index in chosen_columns.tolist()],
             next_best=None if column is None else self._option(row, column),
             reason=why.reason,
             message=why.message,
-            options_without_score=int((refused == _NO_SCORE).sum()),
-            options_with_expired_score=int((refused == _EXPIRED).sum()),
+            options_without_score=int((refusal_codes == _NO_SCORE).sum()),
+            options_with_expired_score=int((refusal_codes == _EXPIRED).sum()),
         )
 
     def unplaced(self, row: int) -> UnplacedView | None:
         """Why replicas of this workload are placed nowhere; None when all are placed."""
         table = self._table
-        chosen = np.flatnonzero(self._placed[row])
+        chosen_columns = np.flatnonzero(self._placed[row])
         count = int(table.replicas[row] - self._placed[row].sum())
         if count == 0:
             return None
-        column = self._next_best(row, chosen, usable=True)
+        column = self._next_best(row, chosen_columns, usable=True)
         if column is None:
-            why = self._nothing_usable(row, chosen)
+            why = self._nothing_usable(row, chosen_columns)
         else:
             why = self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before it could be placed")
             best = self._option(row, column)
@@ -82,36 +86,38 @@ class Explainer:
         worth: IntArray = self._table.value[row] + self._table.scores.keep * (self._table.stay[row] > 0)
         return worth
 
-    def _next_best(self, row: int, chosen: IntArray, *, usable: bool) -> int | None:
+    def _next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
         """The column of the greatest value, the first by name of equal ones, among those not chosen."""
-        refused = self._table.refused[row]
-        known = refused == 0 if usable else (refused != _NO_SCORE) & (refused != _EXPIRED)
-        known[chosen] = False
-        if not known.any():
+        refusal_codes = self._table.refused[row]
+        is_candidate = refusal_codes == 0 if usable else (refusal_codes != _NO_SCORE) & (refusal_codes != _EXPIRED)
+        is_candidate[chosen_columns] = False
+        if not is_candidate.any():
             return None
-        return int(np.where(known, self._worth(row), np.iinfo(np.int64).min).argmax())
+        return int(np.where(is_candidate, self._worth(row), np.iinfo(np.int64).min).argmax())
 
-    def _why_not(self, row: int, column: int, chosen: IntArray) -> _Why:
+    def _why_not(self, row: int, column: int, chosen_columns: IntArray) -> _Why:
         table = self._table
-        refused = table.refused[row, column]
-        if refused == _TOO_LARGE:
+        refusal_code = table.refused[row, column]
+        if refusal_code == _TOO_LARGE:
             return _Why(Reason.TOO_LARGE, self._too_small(row, column))
-        if refused == _NEGATIVE:
+        if refusal_code == _NEGATIVE:
             return _Why(Reason.NEGATIVE, "its score, weighted, is below zero: being there would lower the sum")
-        if not len(chosen):
+        if not len(chosen_columns):
             return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
         worth = self._worth(row)
-        worst = min(chosen, key=lambda index: (worth[index], index))
+        worst = min(chosen_columns, key=lambda index: (worth[index], index))
         score, other = (table.score(float(table.value[row, index])) for index in (worst, column))
         if worth[column] < worth[worst]:
             if other >= score:
-                more = f"{other - score:g} more" if other > score else "the same"
-                return _Why(Reason.KEPT, f"scores {more}, and staying is worth {table.score(table.scores.keep):g}")
+                difference = f"{other - score:g} more" if other > score else "the same"
+                return _Why(
+                    Reason.KEPT, f"scores {difference}, and staying is worth {table.score(table.scores.keep):g}"
+                )
             return _Why(Reason.LOWER_SCORE, f"scores {score - other:g} less")
         if worth[column] == worth[worst]:
             obstacle = self._obstacle(row, column)
-            more = f", and {obstacle.message}" if obstacle else ""
-            return _Why(Reason.TIE, f"is worth the same{more}")
+            obstacle_text = f", and {obstacle.message}" if obstacle else ""
+            return _Why(Reason.TIE, f"is worth the same{obstacle_text}")
         return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
 
     def _obstacle(self, row: int, column: int) -> _Why | None:
@@ -120,9 +126,9 @@ class Explainer:
         cluster = int(table.cluster_of[column])
         set_up = self._set_up.get(cluster, column)
         if set_up != column:
-            others = self._names(set_up, row)
+            occupants = self._names(set_up, row)
             device = table.configurations[set_up].device
-            who = f" for {others}" if others else ""
+            who = f" for {occupants}" if occupants else ""
             return _Why(Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{who}")
         for kind in np.flatnonzero(self._free[column] < table.request[row]):
             name = table.kinds[kind]
@@ -137,8 +143,8 @@ class Explainer:
         table = self._table
         placed = self._placed[:, column]
         takers = [(row, placed[row]) for row in np.flatnonzero(placed) if row != without]
-        named = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers]
-        return listed(named, 3)
+        workload_names = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers]
+        return listed(workload_names, 3)
 
     def _too_small(self, row: int, column: int) -> str:
         table = self._table
@@ -146,33 +152,33 @@ class Explainer:
         supply = table.configurations[column].supply.get(kind, 0)
         return f"supplies {supply} of {kind}; {table.workloads[row].request[kind]} needed"
 
-    def _nothing_else(self, row: int, chosen: IntArray) -> _Why:
-        if not len(chosen):
-            return self._nothing_usable(row, chosen)
-        refused = np.delete(self._table.refused[row], chosen)
-        if not len(refused):
+    def _nothing_else(self, row: int, chosen_columns: IntArray) -> _Why:
+        if not len(chosen_columns):
+            return self._nothing_usable(row, chosen_columns)
+        other_codes = np.delete(self._table.refused[row], chosen_columns)
+        if not len(other_codes):
             return _Why(Reason.NO_CONFIGURATION, "there is no other option")
-        reason = Reason.NO_SCORE if (refused == _NO_SCORE).any() else Reason.EXPIRED
+        reason = Reason.NO_SCORE if (other_codes == _NO_SCORE).any() else Reason.EXPIRED
         return _Why(reason, "no other option has a usable score")
 
-    def _nothing_usable(self, row: int, chosen: IntArray) -> _Why:
+    def _nothing_usable(self, row: int, chosen_columns: IntArray) -> _Why:
         """Why a workload has no option (left)."""
         table = self._table
         if not table.configurations:
             return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")
-        if len(chosen):
+        if len(chosen_columns):
             return _Why(Reason.CAPACITY, "no cluster is left that could take one more replica")
-        refused = table.refused[row]
-        if (refused == _NEGATIVE).any():
+        refusal_codes = table.refused[row]
+        if (refusal_codes == _NEGATIVE).any():
             message = "its scores, weighted, are below zero wherever it fits: placing it would lower the sum"
             return _Why(Reason.NEGATIVE, message)
-        if (refused == _TOO_LARGE).any():
-            best = int(np.where(refused == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
+        if (refusal_codes == _TOO_LARGE).any():
+            best = int(np.where(refusal_codes == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
             option, small = self._option(row, best), self._too_small(row, best)
             message = f"no configuration with a score is large enough; {option.cluster} with {option.device} {small}"
             return _Why(Reason.TOO_LARGE, message)
-        if (refused == _EXPIRED).all():
+        if (refusal_codes == _EXPIRED).all():
             return _Why(Reason.EXPIRED, f"all scores of app {table.workloads[row].app} have expired")
-        if (refused == _EXPIRED).any():
+        if (refusal_codes == _EXPIRED).any():
             return _Why(Reason.EXPIRED, f"scores of app {table.workloads[row].app} are missing or have expired")
         return _Why(Reason.NO_SCORE, f"no cluster has a score of app {table.workloads[row].app}")

@@ -45,9 +45,9 @@ class _Placement:
         if not self._left[row] or self._set_up[table.cluster_of[column]] not in (-1, column):
             return
         count = min(self._left[row], items.limit[item] - self.counts[item])
-        for asked, free in zip(table.request[row], self._free[column], strict=True):
-            if asked:
-                count = min(count, free // asked)
+        for amount, free in zip(table.request[row], self._free[column], strict=True):
+            if amount:
+                count = min(count, free // amount)
         self._add(item, count)
 
     def improve(self, row: int) -> bool:
@@ -84,16 +84,16 @@ class _Placement:
 def allowed(table: Table, counts: IntArray) -> bool:
     """Whether a plan keeps every limit, counted in whole numbers."""
     items = table.items
-    used = np.flatnonzero(counts)
+    used_items = np.flatnonzero(counts)
     placed = np.zeros_like(table.replicas)
-    np.add.at(placed, items.row[used], counts[used])
-    taken = np.zeros_like(table.supply)
-    np.add.at(taken, items.column[used], counts[used, None] * table.request[items.row[used]])
-    columns = np.unique(items.column[used])
+    np.add.at(placed, items.row[used_items], counts[used_items])
+    used_amounts = np.zeros_like(table.supply)
+    np.add.at(used_amounts, items.column[used_items], counts[used_items, None] * table.request[items.row[used_items]])
+    columns = np.unique(items.column[used_items])
     return bool(
         (counts >= 0).all()
         and (counts <= items.limit).all()
         and (placed <= table.replicas).all()
-        and (taken <= table.supply).all()
+        and (used_amounts <= table.supply).all()
         and len(np.unique(table.cluster_of[columns])) == len(columns)
     )

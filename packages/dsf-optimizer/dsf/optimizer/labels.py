@@ -72,13 +72,13 @@ def read_problem(
             return []
 
     places = current or {}
-    wanted = {preference.score for preference in preferences}
+    score_names = {preference.score for preference in preferences}
     tables: dict[str, list[ScoreTable]] = {cluster: [] for cluster in policies}
     for manifest in scores:
         cluster = _metadata(manifest).get("namespace")
-        if cluster in tables and _metadata(manifest).get("name") in wanted:
+        if cluster in tables and _metadata(manifest).get("name") in score_names:
             tables[cluster] += reading(read_score, manifest)
-    asked = [
+    parsed_workloads = [
         workload
         for manifest in workloads
         for workload in reading(read_workload, manifest, places.get(_name(manifest), ()))
@@ -89,7 +89,7 @@ def read_problem(
             configuration for manifest in manifests for configuration in reading(read_configuration, manifest)
         )
         clusters += reading(Cluster, cluster, supplied, tuple(tables[cluster]))
-    problem = reading(PlanInput, tuple(asked), tuple(clusters), tuple(preferences), now, keep_current)
+    problem = reading(PlanInput, tuple(parsed_workloads), tuple(clusters), tuple(preferences), now, keep_current)
     refuse(mistakes)
     return problem[0]
 
@@ -110,16 +110,16 @@ class _Reader:
         self._wrong(label, f"it must be {meaning}")
         return ""
 
-    def number(self, label: str, least: int, most: int, default: int | None = None) -> int:
+    def number(self, label: str, minimum: int, maximum: int, default: int | None = None) -> int:
         """The number in a label."""
         if default is not None and label not in self._labels:
             return default
         value = self._labels.get(label)
         # The check is stricter than int(), which accepts signs, spaces, underscores and digits of other scripts.
-        if isinstance(value, str) and value.isascii() and value.isdigit() and least <= int(value) <= most:
+        if isinstance(value, str) and value.isascii() and value.isdigit() and minimum <= int(value) <= maximum:
             return int(value)
-        self._wrong(label, f"allowed is a whole number from {least} to {most}, as text")
-        return least
+        self._wrong(label, f"allowed is a whole number from {minimum} to {maximum}, as text")
+        return minimum
 
     def moment(self, value: Any) -> datetime | None:
         """The time when a score ends."""

@@ -46,6 +46,8 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
 
 
 def _names(places: Sequence[UnknownPlace]) -> str:
-    named = [f"{place.workload} where it is now, {place.cluster} with {place.device}" for place in places[:_NAMED]]
-    more = len(places) - _NAMED
-    return " and of ".join(named) + (f" and of {more} more" if more > 0 else "")
+    place_texts = [
+        f"{place.workload} where it is now, {place.cluster} with {place.device}" for place in places[:_NAMED]
+    ]
+    hidden_places = len(places) - _NAMED
+    return " and of ".join(place_texts) + (f" and of {hidden_places} more" if hidden_places > 0 else "")

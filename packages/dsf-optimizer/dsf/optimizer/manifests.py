@@ -102,8 +102,10 @@ def render(
     for assignment in plan.assignments:
         by_workload.setdefault(assignment.workload, []).append(assignment)
     for workload, assignments in sorted(by_workload.items()):
-        chosen = [values[assignment.cluster] for assignment in assignments]
-        spec = _spec(selector.predicate(chosen, compliant=True), sum(assignment.replicas for assignment in assignments))
+        selected_values = [values[assignment.cluster] for assignment in assignments]
+        spec = _spec(
+            selector.predicate(selected_values, compliant=True), sum(assignment.replicas for assignment in assignments)
+        )
         annotations = {ASSIGNMENTS: _json([assignment.model_dump() for assignment in assignments])}
         manifests.append(_object(PLACEMENTS, namespace, placements[workload], annotations, {"spec": spec}))
     identity = plan_id(namespace, plan)

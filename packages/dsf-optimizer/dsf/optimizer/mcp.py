@@ -225,14 +225,14 @@ def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 
-def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types.CallToolResult:
+def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) -> types.CallToolResult:
     """One call. Every error is an answer for the assistant; internal details are only logged."""
     began = time.monotonic()
     problem = ""
     # In this thread's copy of the context.
     by_tool.set(True)
     try:
-        answer = tool.call(service, tool.arguments.model_validate(_unwrapped(tool.arguments, given)))
+        answer = tool.call(service, tool.arguments.model_validate(_unwrapped(tool.arguments, raw_arguments)))
     except ValidationError as error:
         problem = f"wrong arguments: {brief(error.errors(include_url=False, include_input=False))}"
     except DsfError as error:
@@ -253,12 +253,12 @@ def _call(service: OptimizerService, tool: Tool, given: dict[str, Any]) -> types
     return _failed(problem) if problem else _answered(answer)
 
 
-def _unwrapped(arguments: type[Arguments], given: dict[str, Any]) -> dict[str, Any]:
+def _unwrapped(arguments: type[Arguments], raw_arguments: dict[str, Any]) -> dict[str, Any]:
     """Decode lists and objects that some clients send as JSON strings. Raises ManifestError."""
-    plain = dict(given)
+    plain = dict(raw_arguments)
     for name, field in arguments.model_fields.items():
-        for key in {name, field.alias or name} & given.keys():
-            value = given[key]
+        for key in {name, field.alias or name} & raw_arguments.keys():
+            value = raw_arguments[key]
             if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
                 try:
                     plain[key] = load_json(value)

@@ -109,21 +109,23 @@ class Tool:
     annotations: ToolAnnotations
 
 
-def _list_scores(service: OptimizerService, asked: ListScores) -> ScoresAnswer:
-    wanted = None if asked.score is None else sanitize_resource_name(asked.score)
-    scores = [score for score in service.list_scores(asked.cluster).items if wanted in (None, score.metadata["name"])]
+def _list_scores(service: OptimizerService, arguments: ListScores) -> ScoresAnswer:
+    score_name = None if arguments.score is None else sanitize_resource_name(arguments.score)
+    scores = [
+        score for score in service.list_scores(arguments.cluster).items if score_name in (None, score.metadata["name"])
+    ]
     return ScoresAnswer(
-        scores=[score_brief(score, asked.max_items) for score in scores[:MAX_LISTED]],
+        scores=[score_brief(score, arguments.max_items) for score in scores[:MAX_LISTED]],
         left_out=max(0, len(scores) - MAX_LISTED),
     )
 
 
-def _plan(service: OptimizerService, asked: Any, *, apply: bool) -> PlanAnswer:
+def _plan(service: OptimizerService, arguments: Any, *, apply: bool) -> PlanAnswer:
     # Raises ValidationError for mistakes across fields.
     params = OptimizeParams.model_validate(
-        asked.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
+        arguments.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
     )
-    return plan_answer(service.apply(params) if apply else service.propose(params), include_yaml=asked.include_yaml)
+    return plan_answer(service.apply(params) if apply else service.propose(params), include_yaml=arguments.include_yaml)
 
 
 def _hints(*, reads: bool = False, replaces: bool = False, outside: bool = False) -> ToolAnnotations:
@@ -152,7 +154,7 @@ _ALL: Final = (
         "each cluster. Use it when a score is missing, old or surprising.",
         ExplainScorer,
         ScorerAnswer,
-        lambda service, asked: scorer_answer(service.explain_scorer(asked.name)),
+        lambda service, arguments: scorer_answer(service.explain_scorer(arguments.name)),
         _hints(reads=True),
     ),
     Tool(
@@ -187,7 +189,7 @@ _ALL: Final = (
         "and policies are unbound, so call it only if the user wants exactly that.",
         InNamespace,
         ResetAnswer,
-        lambda service, asked: reset_answer(service.reset(asked.namespace)),
+        lambda service, arguments: reset_answer(service.reset(arguments.namespace)),
         _hints(replaces=True),
     ),
     Tool(
@@ -197,7 +199,7 @@ _ALL: Final = (
         "Use it before a reset, and to see whether a plan is still complete.",
         ListPlans,
         PlansAnswer,
-        lambda service, asked: plans_answer(service.plans(asked.namespace)),
+        lambda service, arguments: plans_answer(service.plans(arguments.namespace)),
         _hints(reads=True),
     ),
     Tool(
@@ -209,7 +211,7 @@ _ALL: Final = (
         "repeat it in a loop.",
         Rescore,
         RescoreReport,
-        lambda service, asked: service.rescore(asked.scorer, asked.cluster),
+        lambda service, arguments: service.rescore(arguments.scorer, arguments.cluster),
         # The tool calls scoring APIs, which may be external.
         _hints(outside=True),
     ),

@@ -142,16 +142,16 @@ def scorer_answer(view: ScorerView) -> ScorerAnswer:
 def plans_answer(plans: PlanList) -> PlansAnswer:
     """The plans in force; the more there are, the less of each."""
     items = plans.items[:MAX_LISTED]
-    most = MAX_LISTED // max(1, len(items))
-    return PlansAnswer(items=[_in_force(plan, most) for plan in items], left_out=len(plans.items) - len(items))
+    max_entries = MAX_LISTED // max(1, len(items))
+    return PlansAnswer(items=[_in_force(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items))
 
 
-def _in_force(plan: AppliedPlan, most: int) -> PlanInForce:
+def _in_force(plan: AppliedPlan, max_entries: int) -> PlanInForce:
     lists: dict[str, list[Any]] = {**dict(plan.plan), "objects": plan.objects}
-    cut = {name: items[:most] for name, items in lists.items()}
+    cut = {name: items[:max_entries] for name, items in lists.items()}
     fields = dict(plan) | {"objects": cut.pop("objects"), "plan": PlanView(**cut)}
     return PlanInForce(
-        **fields, left_out={name: len(items) - most for name, items in lists.items() if len(items) > most}
+        **fields, left_out={name: len(items) - max_entries for name, items in lists.items() if len(items) > max_entries}
     )
 
 

@@ -30,9 +30,9 @@ class Neighbourhoods:
         self._relaxation = relaxation
         self.counts = counts
         items = table.items
-        everything = np.arange(len(items))
+        all_items = np.arange(len(items))
         #: The most promising items of each row, with the plan's own.
-        self._promising = top(items.row, relaxation.reduced, _OPTIONS, everything)
+        self._promising = top(items.row, relaxation.reduced, _OPTIONS, all_items)
         self._cluster = table.cluster_of[items.column]
         # Always the same parts for the same problem.
         self._random = np.random.default_rng(0)
@@ -72,13 +72,13 @@ class Neighbourhoods:
         while part.sum() < size:
             rows = np.zeros(len(self._table.workloads), dtype=bool)
             rows[items.row[(self.counts > 0) & part[self._cluster]]] = True
-            wanted = self._cluster[self._promising[rows[items.row[self._promising]]]]
-            votes = np.bincount(wanted, minlength=len(part)).astype(float)
+            promising_clusters = self._cluster[self._promising[rows[items.row[self._promising]]]]
+            votes = np.bincount(promising_clusters, minlength=len(part)).astype(float)
             votes += self._random.random(len(part))
             votes[part] = -1
-            missing = size - int(part.sum())
+            missing_count = size - int(part.sum())
             # Half of what is missing, then look again from there.
-            part[np.argsort(-votes, kind="stable")[: max(1, missing // 2)]] = True
+            part[np.argsort(-votes, kind="stable")[: max(1, missing_count // 2)]] = True
         return np.flatnonzero(part)
 
     def _plan(self, part: IntArray, share: int, clock: Clock) -> bool:
@@ -87,36 +87,38 @@ class Neighbourhoods:
         within = np.zeros(len(table.clusters), dtype=bool)
         within[part] = True
         inside = within[self._cluster]
-        used = self.counts > 0
+        is_used = self.counts > 0
         # Columns of the configurations that stay, of clusters that have none yet, and of those that may change.
         open_cluster = np.ones(len(table.clusters), dtype=bool)
-        open_cluster[self._cluster[used]] = False
+        open_cluster[self._cluster[is_used]] = False
         if share:
             open_cluster[self._random.permutation(part)[: max(2, len(part) // share)]] = True
         open_column = open_cluster[table.cluster_of]
-        open_column[items.column[used]] = True
+        open_column[items.column[is_used]] = True
         placed = np.zeros(len(table.workloads), dtype=np.int64)
         np.add.at(placed, items.row, self.counts)
         rows = np.zeros(len(table.workloads), dtype=bool)
         unplaced = np.flatnonzero(placed < table.replicas)
         rows[self._random.permutation(unplaced)[:20]] = True
-        rows[items.row[used & inside]] = True
+        rows[items.row[is_used & inside]] = True
         value = int(self.counts @ items.value)
         able = self._relaxation.able(value + 1)
         able = able[inside[able] & rows[items.row[able]] & open_column[items.column[able]]]
         able = top(items.row[able], self._relaxation.reduced[able], _OPTIONS, able)
         # Replicas outside of the part count for their workload and are fixed.
-        own = np.flatnonzero(used & rows[items.row])
-        numbers = np.union1d(able, own)
+        current_items = np.flatnonzero(is_used & rows[items.row])
+        numbers = np.union1d(able, current_items)
         fixed = np.where(inside[numbers], 0, self.counts[numbers])
-        chosen = items.subset(numbers)
-        answer = IntegerProgram(table, chosen).maximise(
-            chosen.value,
-            seconds=min(2.0, clock.left),
+        searched_items = items.subset(numbers)
+        answer = IntegerProgram(table, searched_items).maximise(
+            searched_items.value,
+            seconds=min(2.0, clock.remaining),
             lower=fixed,
-            upper=np.where(inside[numbers], chosen.limit, fixed),
+            upper=np.where(inside[numbers], searched_items.limit, fixed),
         )
-        if answer.counts is not None and int(answer.counts @ chosen.value) > int(self.counts[numbers] @ chosen.value):
+        if answer.counts is not None and int(answer.counts @ searched_items.value) > int(
+            self.counts[numbers] @ searched_items.value
+        ):
             counts = self.counts.copy()
             counts[numbers] = answer.counts
             if allowed(table, counts):

@@ -39,14 +39,19 @@ class Pictured:
 
 def picture(plan: PlanComparison) -> list[Pictured]:
     """The first clusters, changed ones first; fewer if they have many workloads."""
-    shown, named = [], 0
+    pictured_clusters, block_count = [], 0
     for cluster in plan.clusters[:48]:
         now, proposed = _few(cluster.now), _few(cluster.proposed)
-        named += len(now.blocks) + len(proposed.blocks)
-        if named > 400:
+        block_count += len(now.blocks) + len(proposed.blocks)
+        if block_count > 400:
             break
-        shown.append(cluster.model_copy(update={"now": now, "proposed": proposed}))
-    scores = [block.score for cluster in shown for column in (cluster.now, cluster.proposed) for block in column.blocks]
+        pictured_clusters.append(cluster.model_copy(update={"now": now, "proposed": proposed}))
+    scores = [
+        block.score
+        for cluster in pictured_clusters
+        for column in (cluster.now, cluster.proposed)
+        for block in column.blocks
+    ]
     low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
     return [
         Pictured(
@@ -57,19 +62,21 @@ def picture(plan: PlanComparison) -> list[Pictured]:
             _bars(cluster.now, low, high),
             _bars(cluster.proposed, low, high),
         )
-        for cluster in shown
+        for cluster in pictured_clusters
     ]
 
 
 def _few(column: PlanColumn) -> PlanColumn:
     """A column whose last block summarizes the workloads that it does not name."""
     # A page may have 5,000 elements.
-    named, others = column.blocks[:12], column.blocks[12:]
-    if others:
-        mean = sum(block.score for block in others) / len(others)
-        share = sum(block.share for block in others)
-        named.append(PlanBlock(workload=f"{len(others)} others, on average", replicas=1, score=mean, share=share))
-    return column.model_copy(update={"blocks": named})
+    largest_blocks, other_blocks = column.blocks[:12], column.blocks[12:]
+    if other_blocks:
+        mean = sum(block.score for block in other_blocks) / len(other_blocks)
+        share = sum(block.share for block in other_blocks)
+        largest_blocks.append(
+            PlanBlock(workload=f"{len(other_blocks)} others, on average", replicas=1, score=mean, share=share)
+        )
+    return column.model_copy(update={"blocks": largest_blocks})
 
 
 def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
@@ -86,22 +93,24 @@ def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
 def plans(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
     """Data of the template: all plans by name, and the requested one, else the newest."""
     comparisons = read_plans(sources.reading.redis)
-    wanted = query.get("namespace", "")
-    chosen = next((comparison for comparison in comparisons if comparison.namespace == wanted), None)
-    if chosen is None and comparisons and not wanted:
-        chosen = max(comparisons, key=lambda comparison: comparison.at)
-    pictured = picture(chosen) if chosen else []
+    namespace = query.get("namespace", "")
+    selected_plan = next((comparison for comparison in comparisons if comparison.namespace == namespace), None)
+    if selected_plan is None and comparisons and not namespace:
+        selected_plan = max(comparisons, key=lambda comparison: comparison.at)
+    pictured = picture(selected_plan) if selected_plan else []
     return {
-        "title": f"Plan of {chosen.namespace}" if chosen else "Plans",
+        "title": f"Plan of {selected_plan.namespace}" if selected_plan else "Plans",
         "plans": comparisons,
-        "wanted": wanted,
-        "plan": chosen,
+        "wanted": namespace,
+        "plan": selected_plan,
         "picture": pictured,
         "height": HEIGHT,
         "max_places": 3,
-        "moves": chosen.moves[:ROWS] if chosen else [],
-        "more_moves": chosen.more_moves + max(0, len(chosen.moves) - ROWS) if chosen else 0,
-        "more_clusters": chosen.more_clusters + len(chosen.clusters) - len(pictured) if chosen else 0,
+        "moves": selected_plan.moves[:ROWS] if selected_plan else [],
+        "more_moves": selected_plan.more_moves + max(0, len(selected_plan.moves) - ROWS) if selected_plan else 0,
+        "more_clusters": selected_plan.more_clusters + len(selected_plan.clusters) - len(pictured)
+        if selected_plan
+        else 0,
     }
 
 

@@ -123,8 +123,8 @@ def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
             return False
         rows //= 2
         comparison = comparison.cut(rows)
-    known = client.hexists(PLANS, comparison.namespace)
-    if not known and int(client.hlen(PLANS)) >= 100:
+    is_stored = client.hexists(PLANS, comparison.namespace)
+    if not is_stored and int(client.hlen(PLANS)) >= 100:
         log.warning("plans of too many namespaces are kept", namespace=comparison.namespace)
         return False
     client.hset(PLANS, comparison.namespace, text)

@@ -59,11 +59,13 @@ def plot(plan: Plan, path: str | Path) -> None:
     for index, name in enumerate(names):
         x = index % _PER_ROW * (_WIDTH + _GAP)
         y = -(index // _PER_ROW) * _ROW
-        chosen = next((configuration for configuration in plan.configurations if configuration.cluster == name), None)
-        _cluster(axes, x, y, name, chosen)
-        if chosen:
+        cluster_configuration = next(
+            (configuration for configuration in plan.configurations if configuration.cluster == name), None
+        )
+        _cluster(axes, x, y, name, cluster_configuration)
+        if cluster_configuration:
             blocks = [assignment for assignment in plan.assignments if assignment.cluster == name]
-            shares = [_share(block, chosen, plan.requests[block.workload]) for block in blocks]
+            shares = [_share(block, cluster_configuration, plan.requests[block.workload]) for block in blocks]
             colours = [palette(_shade(block.score, low, high)) for block in blocks]
             _blocks(axes, x, y - _HEAD - _BAND, list(zip(blocks, shares, colours, strict=True)))
     for index, line in enumerate(notes):
@@ -73,10 +75,10 @@ def plot(plan: Plan, path: str | Path) -> None:
 
 
 def _clusters(plan: Plan) -> list[str]:
-    used = {configuration.cluster for configuration in plan.configurations}
+    used_clusters = {configuration.cluster for configuration in plan.configurations}
     names = [
-        *(cluster for cluster in plan.clusters if cluster in used),
-        *(cluster for cluster in plan.clusters if cluster not in used),
+        *(cluster for cluster in plan.clusters if cluster in used_clusters),
+        *(cluster for cluster in plan.clusters if cluster not in used_clusters),
     ]
     return sorted(names[:MAX_CLUSTERS])
 
@@ -91,24 +93,25 @@ def _title(axes: Axes, plan: Plan) -> None:
     gap = f", at most {plan.gap:.2%} below the best" if plan.gap else ""
     axes.text(0, 0.42, f"Sum of scores {plan.score_sum:g}", fontsize=14, weight="bold", color=_INK, va="center")
     replicas = sum(assignment.replicas for assignment in plan.assignments)
-    left = sum(entry.replicas for entry in plan.unplaced)
-    counts = (
-        f"{plan.status}{gap} · {replicas} placed, {left} unplaced · {len(plan.configurations)} of {len(plan.clusters)}"
-    )
-    axes.text(0, 0.18, f"{counts} clusters in use", fontsize=9, color=_MUTED, va="center")
+    unplaced = sum(entry.replicas for entry in plan.unplaced)
+    in_use = f"{len(plan.configurations)} of {len(plan.clusters)} clusters in use"
+    counts = f"{plan.status}{gap} · {replicas} placed, {unplaced} unplaced · {in_use}"
+    axes.text(0, 0.18, counts, fontsize=9, color=_MUTED, va="center")
 
 
-def _cluster(axes: Axes, x: float, y: float, name: str, chosen: ConfigurationView | None) -> None:
+def _cluster(axes: Axes, x: float, y: float, name: str, configuration: ConfigurationView | None) -> None:
     _box(axes, x, y - _HEAD, _HEAD, _INK)
     _fit(axes, x, y - _HEAD / 2, name, 9.5, color="white", weight="bold")
     _box(axes, x, y - _HEAD - _BAND, _BAND, _HEADER)
     _box(axes, x, y - _HEAD - _BAND - _BODY, _BODY, _EMPTY)
-    if chosen is None:
+    if configuration is None:
         _fit(axes, x, y - _HEAD - _BAND / 2, "no configuration", 8, color=_MUTED, style="italic")
         return
-    amounts = ", ".join(f"{kind} {chosen.used.get(kind, 0)} of {supply}" for kind, supply in chosen.supply.items())
-    _fit(axes, x, y - _HEAD - 0.1, chosen.device, 9, color=_INK, weight="bold")
-    _fit(axes, x, y - _HEAD - 0.24, chosen.policy, 6.5, color=_MUTED)
+    amounts = ", ".join(
+        f"{kind} {configuration.used.get(kind, 0)} of {supply}" for kind, supply in configuration.supply.items()
+    )
+    _fit(axes, x, y - _HEAD - 0.1, configuration.device, 9, color=_INK, weight="bold")
+    _fit(axes, x, y - _HEAD - 0.24, configuration.policy, 6.5, color=_MUTED)
     _fit(axes, x, y - _HEAD - 0.37, amounts, 6.5, color=_MUTED)
 
 
@@ -128,8 +131,8 @@ def _blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, f
             _fit(axes, x, y + each / 2, f"{assignment.workload}{times} · {assignment.score:g}{stays}", 7, color=_INK)
 
 
-def _share(assignment: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
-    amounts = ((amount, chosen.supply.get(kind, 0)) for kind, amount in request.items())
+def _share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
+    amounts = ((amount, configuration.supply.get(kind, 0)) for kind, amount in request.items())
     # A block of less height could not be seen.
     return max([0.07, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
@@ -137,8 +140,8 @@ def _share(assignment: AssignmentView, chosen: ConfigurationView, request: Mappi
 def _notes(plan: Plan, drawn: int) -> list[str]:
     lines = []
     if plan.unplaced:
-        shown = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced]
-        lines.append(f"Unplaced: {listed(shown, 6)}")
+        unplaced_texts = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced]
+        lines.append(f"Unplaced: {listed(unplaced_texts, 6)}")
     if drawn < len(plan.clusters):
         lines.append(f"{len(plan.clusters) - drawn} more clusters are not drawn.")
     lines.append("Height: share of the resource taken. Colour: the fuller, the higher the score.")
@@ -153,6 +156,6 @@ def _box(axes: Axes, x: float, y: float, height: float, colour: Any, width: floa
 
 def _fit(axes: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
     """A line in the middle of a column, cut when it is too long for it."""
-    most = int(190 / size)
-    shown = text if len(text) <= most else text[: most - 1] + "…"
-    axes.text(x + _WIDTH / 2, y, shown, fontsize=size, ha="center", va="center", **style)
+    max_characters = int(190 / size)
+    fitted_text = text if len(text) <= max_characters else text[: max_characters - 1] + "…"
+    axes.text(x + _WIDTH / 2, y, fitted_text, fontsize=size, ha="center", va="center", **style)

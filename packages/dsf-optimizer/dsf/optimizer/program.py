@@ -41,7 +41,7 @@ class Clock:
         self._end = self._start + seconds
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds to the deadline, 0 when it has passed."""
         return max(0.0, self._end - time.monotonic())
 
@@ -53,17 +53,17 @@ class Clock:
     @property
     def over(self) -> bool:
         """Whether nothing more can be started."""
-        return self.left < MIN_SECONDS
+        return self.remaining < MIN_SECONDS
 
 
 @dataclass(frozen=True)
 class Hold:
-    """A sum over the items that must not fall below `least`."""
+    """A sum over the items that must not fall below `minimum`."""
 
     weight: IntArray
-    least: int
+    minimum: int
     #: The sum cannot be more. The solver gets this bound, so that it need not prove it again.
-    most: float = math.inf
+    maximum: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ class IntegerProgram:
         problem.col_lower_, problem.col_upper_ = low.astype(float), high.astype(float)
         # A held sum is a whole number; the half is room for the solver's tolerance.
         problem.row_lower_ = np.concatenate(
-            [np.full(len(self._bound), -math.inf), [constraint.least - 0.5 for constraint in hold]]
+            [np.full(len(self._bound), -math.inf), [constraint.minimum - 0.5 for constraint in hold]]
         )
-        problem.row_upper_ = np.concatenate([self._bound, [constraint.most + 0.5 for constraint in hold]])
+        problem.row_upper_ = np.concatenate([self._bound, [constraint.maximum + 0.5 for constraint in hold]])
         problem.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         problem.a_matrix_.start_ = matrix.start
         problem.a_matrix_.index_ = matrix.index

@@ -45,7 +45,7 @@ def read(
     workload_names = [workload.name for workload in params.target_workloads]
     workloads = _named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, mistakes)
     available = {cluster.name: [policy.name for policy in cluster.available_policies] for cluster in params.clusters}
-    policy_names = sorted({name for listed in available.values() for name in listed})
+    policy_names = sorted({name for policy_list in available.values() for name in policy_list})
     policies = _named(backend, POLICIES, params.namespace, policy_names, mistakes)
     refuse(mistakes)
     scores = [
@@ -54,14 +54,14 @@ def read(
         for score in backend.objects(ADDON_PLACEMENT_SCORES, name=name)
     ]
     if any(preference.needs_score_name for preference in preferences):
-        known = Scores(backend).score_names(scores)
+        names_by_score = Scores(backend).score_names(scores)
         preferences = [
-            replace(preference, score_name=preference.score_name or known.get(preference.score, ""))
+            replace(preference, score_name=preference.score_name or names_by_score.get(preference.score, ""))
             for preference in preferences
         ]
     problem = read_problem(
         [workloads[name] for name in workload_names],
-        {cluster: [policies[name] for name in listed] for cluster, listed in available.items()},
+        {cluster: [policies[name] for name in policy_list] for cluster, policy_list in available.items()},
         scores,
         preferences,
         now=now,
@@ -77,8 +77,8 @@ def _named(
     backend: ManifestClient, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
 ) -> dict[str, Manifest]:
     manifests = backend.fetch(resource, namespace, names)
-    missing = sorted(set(names) - manifests.keys())
-    mistakes += [f"{resource.kind} {namespace}/{name} does not exist" for name in missing]
+    missing_names = sorted(set(names) - manifests.keys())
+    mistakes += [f"{resource.kind} {namespace}/{name} does not exist" for name in missing_names]
     return manifests
 
 

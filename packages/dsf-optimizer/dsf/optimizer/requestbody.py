@@ -46,5 +46,5 @@ def brief(details: Iterable[Mapping[str, Any]]) -> str:
     details = [*details]
     # Pydantic prefixes messages of our validators with "Value error, ".
     mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details[:_MOST])
-    more = f"; and {len(details) - _MOST} more mistakes" if len(details) > _MOST else ""
-    return "; ".join(map(str, mistakes)) + more
+    suffix = f"; and {len(details) - _MOST} more mistakes" if len(details) > _MOST else ""
+    return "; ".join(map(str, mistakes)) + suffix

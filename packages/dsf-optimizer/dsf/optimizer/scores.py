@@ -45,9 +45,9 @@ class Scores:
             (candidate for candidate in scorers if score_object(candidate) == sanitize_resource_name(name)), None
         )
         if scorer is None:
-            known = ", ".join(sorted(candidate.metadata.name for candidate in scorers)) or "none"
+            known_names = ", ".join(sorted(candidate.metadata.name for candidate in scorers)) or "none"
             raise UnknownScorerError(
-                f"no DynamicScorer is named {name!r}, and none writes such scores; there are: {known}"
+                f"no DynamicScorer is named {name!r}, and none writes such scores; there are: {known_names}"
             )
         target = score_object(scorer)
         objects = self._backend.objects(ADDON_PLACEMENT_SCORES, name=target) if target else []
@@ -90,14 +90,14 @@ def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
     """Age and expiry of a score."""
     status = manifest.get("status") or {}
     until = moment(status.get("validUntil"))
-    left = None if until is None else (until - now).total_seconds()
+    remaining_seconds = None if until is None else (until - now).total_seconds()
     conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == SCORE_CONDITION]
     updated = moment(conditions[0].get("lastTransitionTime")) if conditions else None
     return Freshness(
         updated_at=updated,
         valid_until=until,
-        expired=left is not None and left <= 0,
-        seconds_left=None if left is None else math.floor(left * 10) / 10,
+        expired=remaining_seconds is not None and remaining_seconds <= 0,
+        seconds_left=None if remaining_seconds is None else math.floor(remaining_seconds * 10) / 10,
     )
 
 

@@ -97,14 +97,14 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
 def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, clock: Clock) -> bool:
     """Solve the program of these items, in order; keep its plan when it is better, and its bound. Whether it ended."""
     items = table.items.subset(numbers)
-    answer = IntegerProgram(table, items).maximise(items.value, seconds=clock.left * 0.5, gap=gap)
+    answer = IntegerProgram(table, items).maximise(items.value, seconds=clock.remaining * 0.5, gap=gap)
     if answer.counts is not None:
         counts = np.zeros(len(table.items), dtype=np.int64)
         counts[numbers] = answer.counts
         _offer(table, incumbent, counts)
-    others = np.ones(len(table.items), dtype=bool)
-    others[numbers] = False
-    bound = max(_whole(answer.bound), _whole(incumbent.relaxation.bound_of(others)), incumbent.value)
+    is_outside = np.ones(len(table.items), dtype=bool)
+    is_outside[numbers] = False
+    bound = max(_whole(answer.bound), _whole(incumbent.relaxation.bound_of(is_outside)), incumbent.value)
     incumbent.bound = min(incumbent.bound, bound)
     return answer.finished
 

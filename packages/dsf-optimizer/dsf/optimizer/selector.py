@@ -57,25 +57,25 @@ class PlacementSelector:
         """The label selector of all ManagedClusters that could be selected."""
         return self.key if self.by == "label" else ""
 
-    def select(self, wanted: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
+    def select(self, cluster_names: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
         """Return how to select each wanted cluster among all `clusters`. A cluster that cannot be selected gets its
         name as value."""
-        known = {str(cluster["metadata"]["name"]): self._value(cluster) for cluster in clusters}
+        value_by_cluster = {str(cluster["metadata"]["name"]): self._value(cluster) for cluster in clusters}
         holders: dict[str, list[str]] = {}
-        for name, value in known.items():
+        for name, value in value_by_cluster.items():
             if value is not None:
                 holders.setdefault(value, []).append(name)
         values: dict[str, str] = {}
         problems = []
-        for name in sorted(set(wanted)):
-            value = known.get(name)
+        for name in sorted(set(cluster_names)):
+            value = value_by_cluster.get(name)
             values[name] = name if value is None else value
             if value is None:
                 problems.append(self._missing(name))
             elif len(holders[value]) > 1:
-                others = ", ".join(sorted(set(holders[value]) - {name})[:3])
+                sharing = ", ".join(sorted(set(holders[value]) - {name})[:3])
                 problems.append(
-                    f"{self.by} {self.key} of ManagedCluster {name} is {value!r}, as it is of {others}: a Placement "
+                    f"{self.by} {self.key} of ManagedCluster {name} is {value!r}, as it is of {sharing}: a Placement "
                     f"could select either; give each cluster a unique value"
                 )
         return Selection(values, tuple(problems))

@@ -231,8 +231,8 @@ class OptimizerService:
 
     def _write_down(self, action: Action, namespace: str, *, detail: str, reference: str = "") -> None:
         if self._hub is not None:
-            done = UserAction(action=action, namespace=namespace, reference=reference, detail=detail)
-            self._hub.record(self._actor(), done)
+            user_action = UserAction(action=action, namespace=namespace, reference=reference, detail=detail)
+            self._hub.record(self._actor(), user_action)
 
     def _actor(self) -> Actor:
         caller = current_caller.get(None)
@@ -253,16 +253,16 @@ class OptimizerService:
         """An applicable plan, the one in force, the changes to write, and obstacles."""
         existing = self._writer.existing(params.namespace)
         previous = read_plan(existing)
-        asked = read(self._backend, self._selector, params, previous, now=self._now())
+        planning_input = read(self._backend, self._selector, params, previous, now=self._now())
         limit = min(params.time_limit or self._time_limit, self._time_limit)
-        plan = self._solver.solve(asked.problem, SearchLimits(time_limit=limit, mip_gap=params.gap))
-        used = {configuration.cluster for configuration in plan.configurations}
-        selection = asked.clusters.selection(used)
-        desired = render(params.namespace, plan.placed, asked.placements, self._selector, selection.values)
+        plan = self._solver.solve(planning_input.problem, SearchLimits(time_limit=limit, mip_gap=params.gap))
+        used_clusters = {configuration.cluster for configuration in plan.configurations}
+        selection = planning_input.clusters.selection(used_clusters)
+        desired = render(params.namespace, plan.placed, planning_input.placements, self._selector, selection.values)
         changes = self._writer.changes(desired, existing)
         problems = [
             *selection.problems,
-            *asked.clusters.unbound(params.namespace, used),
+            *planning_input.clusters.unbound(params.namespace, used_clusters),
             *self._writer.obstacles(changes),
             *losses(plan, previous),
         ]
@@ -277,7 +277,10 @@ class OptimizerService:
             bound=plan.bound,
             explanation=plan.explanation,
             missing_scores=plan.score_gaps,
-            warnings=[*(f"cannot be applied: {problem}" for problem in problems), *asked.clusters.warnings(used)],
+            warnings=[
+                *(f"cannot be applied: {problem}" for problem in problems),
+                *planning_input.clusters.warnings(used_clusters),
+            ],
             plan_id=plan_id(params.namespace, plan.placed),
             namespace=params.namespace,
             applied=False,

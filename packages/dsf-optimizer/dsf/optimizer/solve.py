@@ -42,7 +42,7 @@ def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
 def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) -> Plan:
     placed = np.zeros_like(table.stay)
     np.add.at(placed, (table.items.row, table.items.column), incumbent.counts)
-    kept = np.minimum(placed, table.stay)
+    kept_replicas = np.minimum(placed, table.stay)
     bound = max(incumbent.bound, incumbent.value)
     explainer = Explainer(table, placed)
     rows = range(len(table.workloads))
@@ -51,14 +51,16 @@ def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) ->
         status=Status.OPTIMAL if bound == incumbent.value else Status.FEASIBLE,
         coverage=_coverage(table, placed, unplaced),
         placed=PlanView(
-            assignments=[_assignment(table, place, placed, kept) for place in zip(*np.nonzero(placed), strict=True)],
+            assignments=[
+                _assignment(table, place, placed, kept_replicas) for place in zip(*np.nonzero(placed), strict=True)
+            ],
             configurations=[
                 _configuration(table, column, placed) for column in np.flatnonzero(placed.any(axis=0)).tolist()
             ],
         ),
         unplaced=unplaced,
         objective=table.score(incumbent.value),
-        score_sum=table.score(incumbent.value - int(kept.sum()) * table.scores.keep),
+        score_sum=table.score(incumbent.value - int(kept_replicas.sum()) * table.scores.keep),
         bound=table.score(bound),
         gap=(bound - incumbent.value) / bound if bound else 0.0,
         ties_exact=exact,
@@ -79,24 +81,24 @@ def _coverage(table: Table, placed: IntArray, unplaced: list[UnplacedView]) -> C
     return Coverage.PART_PLACED if unplaced else Coverage.ALL_PLACED
 
 
-def _assignment(table: Table, place: tuple[int, int], placed: IntArray, kept: IntArray) -> AssignmentView:
+def _assignment(table: Table, place: tuple[int, int], placed: IntArray, kept_replicas: IntArray) -> AssignmentView:
     row, column = place
     return AssignmentView(
         workload=table.workloads[row].name,
         **_configured(table, column),
         score=table.score(int(table.value[place])),
         replicas=int(placed[place]),
-        kept=int(kept[place]),
+        kept=int(kept_replicas[place]),
     )
 
 
 def _configuration(table: Table, column: int, placed: IntArray) -> ConfigurationView:
-    used: dict[str, int] = {}
+    used_amounts: dict[str, int] = {}
     for row in np.flatnonzero(placed[:, column]):
         for kind, amount in sorted(table.workloads[row].request.items()):
-            used[kind] = used.get(kind, 0) + amount * int(placed[row, column])
+            used_amounts[kind] = used_amounts.get(kind, 0) + amount * int(placed[row, column])
     supply = dict(sorted(table.configurations[column].supply.items()))
-    return ConfigurationView(**_configured(table, column), supply=supply, used=used)
+    return ConfigurationView(**_configured(table, column), supply=supply, used=used_amounts)
 
 
 def _configured(table: Table, column: int) -> dict[str, Any]:

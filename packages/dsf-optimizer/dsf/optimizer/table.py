@@ -35,10 +35,10 @@ class TableItems:
     def __len__(self) -> int:
         return len(self.row)
 
-    def subset(self, chosen: IntArray) -> TableItems:
+    def subset(self, numbers: IntArray) -> TableItems:
         """The items with these numbers, which are in ascending order."""
         return TableItems(
-            self.row[chosen], self.column[chosen], self.value[chosen], self.limit[chosen], self.kept[chosen]
+            self.row[numbers], self.column[numbers], self.value[numbers], self.limit[numbers], self.kept[numbers]
         )
 
 
@@ -99,12 +99,12 @@ def make_table(problem: PlanInput) -> Table:
     for row, column, count in current:
         stay[row, column] = min(count, limit[row, column])
     # A replica that lowers the sum is never placed: leaving it out is always possible.
-    refused = np.where(value + scores.keep * (stay > 0) < 0, _code(Reason.NEGATIVE), 0).astype(np.uint8)
-    refused[limit == 0] = _code(Reason.TOO_LARGE)
-    refused[state == EXPIRED] = _code(Reason.EXPIRED)
-    refused[state == MISSING] = _code(Reason.NO_SCORE)
-    limit[refused != 0] = 0
-    stay[refused != 0] = 0
+    refusal_codes = np.where(value + scores.keep * (stay > 0) < 0, _code(Reason.NEGATIVE), 0).astype(np.uint8)
+    refusal_codes[limit == 0] = _code(Reason.TOO_LARGE)
+    refusal_codes[state == EXPIRED] = _code(Reason.EXPIRED)
+    refusal_codes[state == MISSING] = _code(Reason.NO_SCORE)
+    limit[refusal_codes != 0] = 0
+    stay[refusal_codes != 0] = 0
     limit = np.where((stay > 0) & (value < 0), stay, limit)
     return Table(
         workloads=workloads,
@@ -117,7 +117,7 @@ def make_table(problem: PlanInput) -> Table:
         supply=supply,
         value=value,
         limit=limit,
-        refused=refused,
+        refused=refusal_codes,
         stay=stay,
         current=current,
         items=_items(value, limit, stay, scores.keep),
@@ -138,12 +138,12 @@ def _coarsen(request: IntArray, supply: IntArray) -> tuple[IntArray, IntArray]:
 
 def _limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) -> IntArray:
     """Rows x columns: how many replicas of a workload fit into an otherwise empty configuration."""
-    most = [min(workload.replicas, workload.per_cluster or workload.replicas) for workload in workloads]
-    limit = np.repeat(np.array(most, dtype=np.int64)[:, None], len(supply), axis=1)
+    replica_limits = [min(workload.replicas, workload.per_cluster or workload.replicas) for workload in workloads]
+    limit = np.repeat(np.array(replica_limits, dtype=np.int64)[:, None], len(supply), axis=1)
     for kind in range(request.shape[1]):
         asking = np.flatnonzero(request[:, kind])
-        fitting = supply[None, :, kind] // request[asking, kind, None]
-        limit[asking] = np.minimum(limit[asking], fitting)
+        capacity = supply[None, :, kind] // request[asking, kind, None]
+        limit[asking] = np.minimum(limit[asking], capacity)
     return limit
 
 
@@ -168,8 +168,8 @@ def _code(reason: Reason) -> int:
 def _items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> TableItems:
     new, old = np.nonzero(limit - stay), np.nonzero(stay)
     row, column = np.concatenate([new, old], axis=1)
-    kept = np.repeat([0, 1], [len(new[0]), len(old[0])])
-    most = np.concatenate([(limit - stay)[new], stay[old]])
-    order = np.lexsort((kept, column, row))
-    row, column, kept = row[order], column[order], kept[order]
-    return TableItems(row, column, value[row, column] + keep * kept, most[order], kept)
+    is_kept = np.repeat([0, 1], [len(new[0]), len(old[0])])
+    count_limits = np.concatenate([(limit - stay)[new], stay[old]])
+    order = np.lexsort((is_kept, column, row))
+    row, column, is_kept = row[order], column[order], is_kept[order]
+    return TableItems(row, column, value[row, column] + keep * is_kept, count_limits[order], is_kept)

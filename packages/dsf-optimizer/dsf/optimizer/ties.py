@@ -54,9 +54,11 @@ class _Steps:
 
     def run(self) -> bool:
         """Do all steps; whether each of them was finished."""
-        most = int(self._table.replicas[np.unique(self._items.row)].sum())
+        total_replicas = int(self._table.replicas[np.unique(self._items.row)].sum())
         most_kept = int(self._items.limit @ self._items.kept)
-        if not (self._raise(np.ones_like(self._items.limit), most) and self._raise(self._items.kept, most_kept)):
+        if not (
+            self._raise(np.ones_like(self._items.limit), total_replicas) and self._raise(self._items.kept, most_kept)
+        ):
             return False
         before = self.counts
         if not self._by_names():
@@ -70,9 +72,9 @@ class _Steps:
         whole[self._numbers] = counts
         return whole
 
-    def _raise(self, weight: IntArray, most: int) -> bool:
-        """Do a step: make the sum of `weight` greatest (it cannot be more than `most`) and hold it from then on."""
-        if int(weight @ self.counts) < most and not self._maximise(weight):
+    def _raise(self, weight: IntArray, maximum: int) -> bool:
+        """Do a step: make the sum of `weight` greatest (it cannot be more than `maximum`) and hold it from then on."""
+        if int(weight @ self.counts) < maximum and not self._maximise(weight):
             return False
         reached = int(weight @ self.counts)
         self._held.append(Hold(weight, reached, reached))
@@ -81,7 +83,7 @@ class _Steps:
     def _maximise(self, weight: IntArray) -> bool:
         """Make the sum of `weight` greatest; False and no change when that cannot be finished."""
         answer = self._program.maximise(
-            weight, seconds=self._clock.left, hold=self._held, lower=self._lower, upper=self._upper
+            weight, seconds=self._clock.remaining, hold=self._held, lower=self._lower, upper=self._upper
         )
         counts = answer.counts
         if counts is None or not answer.finished or not self._valid(counts):
@@ -91,9 +93,9 @@ class _Steps:
         return True
 
     def _valid(self, counts: IntArray) -> bool:
-        held = all(int(constraint.weight @ counts) >= constraint.least for constraint in self._held)
+        are_constraints_met = all(int(constraint.weight @ counts) >= constraint.minimum for constraint in self._held)
         fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
-        return held and fixed and allowed(self._table, self.whole(counts))
+        return are_constraints_met and fixed and allowed(self._table, self.whole(counts))
 
     def _by_names(self) -> bool:
         batch: list[IntArray] = []
@@ -103,12 +105,12 @@ class _Steps:
                 if not self._settle(batch):
                     return False
                 batch, answers = [], 1
-            values, most = self._digit(numbers)
-            if not batch and int(values @ self.counts[numbers]) == most:
+            values, best_value = self._digit(numbers)
+            if not batch and int(values @ self.counts[numbers]) == best_value:
                 self._fix(numbers)
                 continue
             batch.append(numbers)
-            answers *= most + 1
+            answers *= best_value + 1
         return not batch or self._settle(batch)
 
     def _decisions(self) -> list[IntArray]:
@@ -140,9 +142,9 @@ class _Steps:
         weight = np.zeros_like(self._items.limit)
         scale = 1
         for numbers in reversed(batch):
-            values, most = self._digit(numbers)
+            values, best_value = self._digit(numbers)
             weight[numbers] = values * scale
-            scale *= most + 1
+            scale *= best_value + 1
         if not self._maximise(weight):
             return False
         for numbers in batch:
@@ -161,6 +163,6 @@ class _Steps:
             later &= table.cluster_of[items.column] == table.cluster_of[column]
             self._upper[later & (items.column != column)] = 0
             for other in np.flatnonzero(later & (items.column == column)):
-                for asked, free in zip(table.request[items.row[other]], self._free[column], strict=True):
-                    if asked:
-                        self._upper[other] = min(self._upper[other], free // asked)
+                for amount, free in zip(table.request[items.row[other]], self._free[column], strict=True):
+                    if amount:
+                        self._upper[other] = min(self._upper[other], free // amount)

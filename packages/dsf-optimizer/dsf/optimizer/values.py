@@ -62,11 +62,11 @@ def score_values(
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
     gaps: list[ScoreGapView] = []
     for weight, preference in sorted(zip(weights, problem.preferences, strict=True), key=lambda pair: pair[1].score):
-        scores, states, missing = _scores(problem, preference, apps, clusters, columns)
+        scores, states, preference_gaps = _scores(problem, preference, apps, clusters, columns)
         value += scores * (weight // unit)
         # Missing in one score and expired in another: the missing one must be fixed first.
         np.copyto(state, states, where=(states == MISSING) | (state == KNOWN))
-        gaps += missing
+        gaps += preference_gaps
     value[state != KNOWN] = 0
     # The solver works in floating point.
     if value.size and np.abs(value).max() > 10**10:
@@ -94,18 +94,18 @@ def _scores(
     tables = [
         next((table for table in cluster.scores if table.score == preference.score), None) for cluster in clusters
     ]
-    missing: dict[int, set[str]] = {}
+    missing_items: dict[int, set[str]] = {}
     # Made once for a device where the format does not name the cluster.
     names: dict[tuple[str, str], list[str]] = {}
     for column, (index, configuration) in enumerate(columns):
         cluster, table = clusters[index], tables[index]
         if table is None:
             state[:, column] = MISSING
-            missing.setdefault(index, set())
+            missing_items.setdefault(index, set())
             continue
         if problem.now is not None and table.valid_until is not None and table.valid_until <= problem.now:
             state[:, column] = EXPIRED
-            missing.setdefault(index, set())
+            missing_items.setdefault(index, set())
             continue
         key = (cluster.name if "${cluster}" in preference.dimension_format else "", configuration.device)
         if key not in names:
@@ -116,7 +116,7 @@ def _scores(
         absent = np.flatnonzero(np.isnan(scores))
         if len(absent):
             state[absent, column] = MISSING
-            missing.setdefault(index, set()).update(names[key][row] for row in absent)
+            missing_items.setdefault(index, set()).update(names[key][row] for row in absent)
             scores[absent] = 0
         # OCM accepts scores from -100 to 100; values far beyond that would cost exactness.
         if scores.size and np.abs(scores).max() > 1_000_000:
@@ -125,7 +125,9 @@ def _scores(
                 f"valid score; allowed are whole numbers from -100 to 100"
             )
         values[:, column] = scores
-    gaps = [_gap(clusters[index], tables[index], preference.score, sorted(items)) for index, items in missing.items()]
+    gaps = [
+        _gap(clusters[index], tables[index], preference.score, sorted(items)) for index, items in missing_items.items()
+    ]
     return values, state, gaps
 
 

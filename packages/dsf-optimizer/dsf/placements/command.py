@@ -74,8 +74,8 @@ def placement(
     with closing(Session.load(settings.kubeconfig)) as session:
         reader = PlacementReader(session, debugger_of(settings))
         if name is None:
-            listed = reader.placements(namespace or "")
-            emit(listed, output, lambda: _render_list(listed))
+            placement_list = reader.placements(namespace or "")
+            emit(placement_list, output, lambda: _render_list(placement_list))
             return
         where = namespace or _namespace_of(reader.placements(), name)
         view = reader.explain(where, name)
@@ -86,10 +86,10 @@ def placement(
         raise typer.Exit(1)
 
 
-def _namespace_of(listed: PlacementList, name: str) -> str:
+def _namespace_of(placement_list: PlacementList, name: str) -> str:
     from dsf.errors import UnknownNameError
 
-    namespaces = [item.namespace for item in listed.placements if item.name == name]
+    namespaces = [item.namespace for item in placement_list.placements if item.name == name]
     if len(namespaces) == 1:
         return namespaces[0]
     if namespaces:
@@ -108,30 +108,36 @@ def _asked(view: PlacementView, texts: list[str], score: str | None) -> list[Wha
         for prioritizer in view.prioritizers
         if prioritizer.resource or prioritizer.score
     }
-    listed = ", ".join(scores) or "none"
+    score_names = ", ".join(scores) or "none"
     if score is not None and score not in scores:
-        raise typer.BadParameter(f"the Placement prefers no score {score!r}; it has: {listed}", param_hint="--score")
+        raise typer.BadParameter(
+            f"the Placement prefers no score {score!r}; it has: {score_names}", param_hint="--score"
+        )
     if score is None and len(scores) != 1:
-        raise typer.BadParameter(f"the Placement prefers {len(scores)} scores ({listed}): select one with --score")
-    chosen: PrioritizerView = scores[score] if score else next(iter(scores.values()))
+        raise typer.BadParameter(f"the Placement prefers {len(scores)} scores ({score_names}): select one with --score")
+    prioritizer: PrioritizerView = scores[score] if score else next(iter(scores.values()))
     names = {ranked.cluster for ranked in view.ranking}
-    asked = []
+    hypothetical_scores = []
     for text in texts:
         parts = _WHAT_IF.fullmatch(text)
         if parts is None:
             raise typer.BadParameter(f"{text!r} is not CLUSTER=VALUE, VALUE a whole number or `none`")
         if parts["cluster"] not in names:
-            known = ", ".join(sorted(names)[:10]) or "none"
-            raise typer.BadParameter(f"cluster {parts['cluster']!r} is not a candidate; candidates are: {known}")
+            candidate_names = ", ".join(sorted(names)[:10]) or "none"
+            raise typer.BadParameter(
+                f"cluster {parts['cluster']!r} is not a candidate; candidates are: {candidate_names}"
+            )
         value = None if parts["value"] == "none" else int(parts["value"])
-        asked.append(WhatIf(cluster=parts["cluster"], resource=chosen.resource, score=chosen.score, value=value))
-    return asked
+        hypothetical_scores.append(
+            WhatIf(cluster=parts["cluster"], resource=prioritizer.resource, score=prioritizer.score, value=value)
+        )
+    return hypothetical_scores
 
 
-def _render_list(listed: PlacementList) -> RenderableType:
+def _render_list(placement_list: PlacementList) -> RenderableType:
     from rich.text import Text
 
-    if not listed.placements:
+    if not placement_list.placements:
         return Text("There is no Placement.")
     rows = [
         [
@@ -142,7 +148,7 @@ def _render_list(listed: PlacementList) -> RenderableType:
             item.satisfied or "-",
             ", ".join(item.scores) or "-",
         ]
-        for item in listed.placements
+        for item in placement_list.placements
     ]
     return table(("NAMESPACE", "NAME", "HAS", "WANTS", "SATISFIED", "SCORES"), rows, right=("HAS", "WANTS"))
 
@@ -159,11 +165,11 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
         rows = [[excluded.cluster, excluded.stage, excluded.reason] for excluded in view.left_out[:limit]]
         parts += [Text(""), table(("LEFT OUT", "BY", "BECAUSE"), rows)]
     if (changed := view.what_if) is not None:
-        asked = ", ".join(
+        changes_text = ", ".join(
             f"{what_if.cluster}={'none' if what_if.value is None else what_if.value}" for what_if in changed.asked
         )
         moves = [f"{name} enters" for name in changed.enters] + [f"{name} leaves" for name in changed.leaves]
-        parts += [Text(""), Text(flat(f"With {asked}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
+        parts += [Text(""), Text(flat(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
         parts.append(_ranking(changed.ranking, view.prioritizers, limit))
     how = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
     wants = "all that pass" if view.number_of_clusters is None else str(view.number_of_clusters)

@@ -138,7 +138,11 @@ class PlacementList(View):
 
 
 def explain(
-    situation: Situation, *, answer: SchedulerAnswer | None = None, source_note: str = "", asked: Sequence[WhatIf] = ()
+    situation: Situation,
+    *,
+    answer: SchedulerAnswer | None = None,
+    source_note: str = "",
+    hypothetical_scores: Sequence[WhatIf] = (),
 ) -> PlacementView:
     """The whole explanation; `answer` is the answer of OCM's own scheduler, if it was queried."""
     outcome = schedule(situation, answer=answer)
@@ -163,9 +167,11 @@ def explain(
         ],
     )
     notes = list(_notes(situation, outcome, view, answer))
-    if not asked:
+    if not hypothetical_scores:
         return view.model_copy(update={"notes": notes})
-    return view.model_copy(update={"notes": notes, "what_if": _what_if(situation, outcome, asked, answer)})
+    return view.model_copy(
+        update={"notes": notes, "what_if": _what_if(situation, outcome, hypothetical_scores, answer)}
+    )
 
 
 def _agrees(situation: Situation, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool | None:
@@ -175,14 +181,16 @@ def _agrees(situation: Situation, outcome: SchedulingDecision, answer: Scheduler
     if not outcome.has_cel or answer is not None or outcome.problem:
         return False
     # CEL expressions only exclude clusters: any set of candidates may be what they leave.
-    wanted = situation.spec.get("numberOfClusters")
-    is_possible = situation.decided <= set(outcome.order) and (wanted is None or len(situation.decided) <= int(wanted))
+    requested_number = situation.spec.get("numberOfClusters")
+    is_possible = situation.decided <= set(outcome.order) and (
+        requested_number is None or len(situation.decided) <= int(requested_number)
+    )
     return None if is_possible else False
 
 
 def ranking(outcome: SchedulingDecision, situation: Situation) -> list[RankedCluster]:
     """The eligible clusters, best first."""
-    chosen = set(outcome.chosen)
+    chosen_clusters = set(outcome.chosen)
     return [
         RankedCluster(
             cluster=name,
@@ -198,8 +206,8 @@ def ranking(outcome: SchedulingDecision, situation: Situation) -> list[RankedClu
                 for prioritizer, value in zip(outcome.prioritizers, outcome.values[name], strict=True)
             ],
             decided=name in situation.decided,
-            chosen=name in chosen,
-            margin=_margin(outcome, name, is_chosen=name in chosen),
+            chosen=name in chosen_clusters,
+            margin=_margin(outcome, name, is_chosen=name in chosen_clusters),
         )
         for rank, name in enumerate(outcome.order, 1)
     ]
@@ -215,12 +223,15 @@ def _margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) -> int |
 
 
 def _what_if(
-    situation: Situation, before: SchedulingDecision, asked: Sequence[WhatIf], answer: SchedulerAnswer | None
+    situation: Situation,
+    before: SchedulingDecision,
+    hypothetical_scores: Sequence[WhatIf],
+    answer: SchedulerAnswer | None,
 ) -> WhatIfView:
-    values = {ScoreKey(change.cluster, change.resource, change.score): change.value for change in asked}
-    after = schedule(situation, asked=values, answer=answer)
+    values = {ScoreKey(change.cluster, change.resource, change.score): change.value for change in hypothetical_scores}
+    after = schedule(situation, hypothetical_scores=values, answer=answer)
     return WhatIfView(
-        asked=list(asked),
+        asked=list(hypothetical_scores),
         enters=[name for name in after.chosen if name not in before.chosen],
         leaves=[name for name in before.chosen if name not in after.chosen],
         ranking=ranking(after, situation),
@@ -258,8 +269,10 @@ def _notes(
     yield from _cel_notes(situation)
     if not situation.sets:
         yield "no ManagedClusterSet is bound to its namespace, so it has no clusters"
-    if (wanted := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(wanted):
-        yield f"{int(wanted) - len(outcome.chosen)} clusters fewer than it asks for pass its filters"
+    if (requested_number := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(
+        requested_number
+    ):
+        yield f"{int(requested_number) - len(outcome.chosen)} clusters fewer than it asks for pass its filters"
     if view.agrees is False and not outcome.problem:
         expired = any(cell.standing == "expired" for ranked in view.ranking for cell in ranked.cells)
         because = (

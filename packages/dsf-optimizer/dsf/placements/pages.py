@@ -34,8 +34,8 @@ def placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
     """Data of the list."""
     reader = _reader(sources)
     rows = reader.placements().placements if reader is not None else None
-    more = max(0, len(rows) - 200) if rows is not None else 0
-    return {"title": "Placements", "placements": rows[:200] if rows is not None else None, "more": more}
+    hidden_rows = max(0, len(rows) - 200) if rows is not None else 0
+    return {"title": "Placements", "placements": rows[:200] if rows is not None else None, "more": hidden_rows}
 
 
 def placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, st
     reader = _reader(sources)
     if reader is None:
         return {"title": title, "placement": None}
-    asked = _asked(query)
-    view = reader.explain(names["namespace"], names["name"], asked)
+    hypothetical_scores = _asked(query)
+    view = reader.explain(names["namespace"], names["name"], hypothetical_scores)
     after = {ranked.cluster: ranked for ranked in view.what_if.ranking} if view.what_if else {}
     return {
         "title": title,
@@ -57,8 +57,8 @@ def placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, st
         "scores": [
             f"{prioritizer.resource}/{prioritizer.score}" for prioritizer in view.prioritizers if prioritizer.resource
         ],
-        "asked": asked[0] if asked else None,
-        "given": _given(view, asked),
+        "asked": hypothetical_scores[0] if hypothetical_scores else None,
+        "given": _given(view, hypothetical_scores),
     }
 
 
@@ -71,10 +71,10 @@ def _asked(query: Mapping[str, str]) -> list[WhatIf]:
     return [WhatIf(cluster=cluster, resource=resource, score=score, value=max(-MAX_SCORE, min(MAX_SCORE, int(value))))]
 
 
-def _given(view: PlacementView, asked: list[WhatIf]) -> dict[str, Any]:
+def _given(view: PlacementView, hypothetical_scores: list[WhatIf]) -> dict[str, Any]:
     """Initial values of the form: the current what-if, or the cluster nearest to the line."""
-    if asked:
-        what_if = asked[0]
+    if hypothetical_scores:
+        what_if = hypothetical_scores[0]
         return {"cluster": what_if.cluster, "score": f"{what_if.resource}/{what_if.score}", "value": what_if.value}
     near = [ranked for ranked in view.ranking if ranked.margin is not None]
     first = min(near or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None)

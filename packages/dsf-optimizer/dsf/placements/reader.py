@@ -97,18 +97,18 @@ class PlacementReader:
         summaries = [summary(placement) for placement in self._objects(PLACEMENTS, namespace)]
         return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 
-    def explain(self, namespace: str, name: str, asked: Sequence[WhatIf] = ()) -> PlacementView:
-        """The whole explanation, including the effect of the scores `asked`. Raises UnknownNameError."""
+    def explain(self, namespace: str, name: str, hypothetical_scores: Sequence[WhatIf] = ()) -> PlacementView:
+        """Return the whole explanation, with the effect of hypothetical scores. Raises UnknownNameError."""
         situation = self.situation(namespace, name)
         if self._debugger is None:
-            return explain(situation, asked=asked)
+            return explain(situation, hypothetical_scores=hypothetical_scores)
         try:
             answer = self._debugger.ask(namespace, name)
         except (HttpError, SettingsError) as error:
             log.warning("OCM's scheduler cannot be asked", error=str(error))
             note = f"OCM's scheduler could not be asked: {error}"
-            return explain(situation, source_note=note, asked=asked)
-        return explain(situation, answer=answer, asked=asked)
+            return explain(situation, source_note=note, hypothetical_scores=hypothetical_scores)
+        return explain(situation, answer=answer, hypothetical_scores=hypothetical_scores)
 
     def situation(self, namespace: str, name: str) -> Situation:
         """OCM's input for a Placement. Raises UnknownNameError."""

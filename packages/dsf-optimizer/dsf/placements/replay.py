@@ -58,28 +58,30 @@ class Replay:
         """The clusters at this moment, sorted."""
         outcome = self._schedule(at)
         self.problem, self.has_cel = outcome.problem, outcome.has_cel
-        chosen = tuple(sorted(outcome.chosen))
-        self.flaps += self.chosen is not None and chosen != self.chosen
-        self.chosen = chosen
-        return chosen
+        decision = tuple(sorted(outcome.chosen))
+        self.flaps += self.chosen is not None and decision != self.chosen
+        self.chosen = decision
+        return decision
 
     def _schedule(self, at: int) -> SchedulingDecision:
         situation = replace(self._situation, now=datetime.fromtimestamp(at, UTC))
         if self.chosen is not None:
             situation = replace(situation, decided=frozenset(self.chosen))
-        return schedule(situation, asked=self._asked(at))
+        return schedule(situation, hypothetical_scores=self._asked(at))
 
     def _asked(self, at: int) -> dict[ScoreKey, int | None]:
         """The scores in question on the clusters that were tested."""
         policy = self._situation.spec.get("prioritizerPolicy") or {}
-        asked: dict[ScoreKey, int | None] = {}
+        hypothetical_scores: dict[ScoreKey, int | None] = {}
         for configuration in policy.get("configurations") or ():
             addon = (configuration.get("scoreCoordinate") or {}).get("addOn") or {}
             resource, item = str(addon.get("resourceName", "")), str(addon.get("scoreName", ""))
             if resource in self._resources:
                 for cluster in self._scores.questions:
-                    asked[ScoreKey(cluster, resource, item)] = self._scores.value(cluster, item, at, self._names)
-        return asked
+                    hypothetical_scores[ScoreKey(cluster, resource, item)] = self._scores.value(
+                        cluster, item, at, self._names
+                    )
+        return hypothetical_scores
 
 
 @dataclass
@@ -120,12 +122,12 @@ class _Both:
 
 
 def replay(
-    wanted: Collection[str], a: Recording, b: Recording, common: Common
+    placement_names: Collection[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
     """The entry point: see `dsf.backtest.comparison.Replay`."""
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
-    situations, problems = read(wanted, sorted({question.cluster for question in questions}), resources)
+    situations, problems = read(placement_names, sorted({question.cluster for question in questions}), resources)
     differences, notes = replayed(situations, a, b, common)
     return differences, notes, problems
 
@@ -138,20 +140,20 @@ def replayed(
     resources = frozenset(question.resource for question in questions)
     names = frozenset(question.score_name for question in questions)
     scores = [Scores({name: side.questions[name] for name in common.clusters}) for side in (a, b)]
-    found = [
+    replays = [
         _Both(situation, Replay(situation, scores[0], resources, names), Replay(situation, scores[1], resources, names))
         for situation in situations
     ]
-    for at, until in pairwise([*common.times, common.times[-1] + common.every]) if found else ():
+    for at, until in pairwise([*common.times, common.times[-1] + common.every]) if replays else ():
         for of_side, side in zip(scores, (a, b), strict=True):
             of_side.take(record for name in common.clusters if (record := side.get(name, at)) is not None)
-        for one in found:
-            one.decide(at, until)
+        for placement_replay in replays:
+            placement_replay.decide(at, until)
     notes = []
-    if others := {name for one in situations for name in one.clusters} - set(common.clusters):
+    if untested := {name for situation in situations for name in situation.clusters} - set(common.clusters):
         notes.append(
-            f"clusters of Placements that were not tested have their score of now: {listed(sorted(others), 5)}"
+            f"clusters of Placements that were not tested have their score of now: {listed(sorted(untested), 5)}"
         )
-    if any(one.a.has_cel for one in found):
+    if any(placement_replay.a.has_cel for placement_replay in replays):
         notes.append("CEL expressions of Placements' predicates are not evaluated: they count as met")
-    return [one.view() for one in found], notes
+    return [placement_replay.view() for placement_replay in replays], notes

@@ -114,9 +114,15 @@ class SchedulingDecision:
 
 
 def schedule(
-    situation: Situation, *, asked: Mapping[ScoreKey, int | None] | None = None, answer: SchedulerAnswer | None = None
+    situation: Situation,
+    *,
+    hypothetical_scores: Mapping[ScoreKey, int | None] | None = None,
+    answer: SchedulerAnswer | None = None,
 ) -> SchedulingDecision:
-    """The decision; with `asked` as if these scores were different (None: missing), with `answer` by OCM's values."""
+    """Return the decision by the stored scores, or by OCM's values in `answer`.
+
+    `hypothetical_scores` replace stored ones; None means a missing score.
+    """
     outcome = SchedulingDecision()
     clusters = _in_question(situation, outcome)
     try:
@@ -124,7 +130,7 @@ def schedule(
         if clusters:
             _check_predicates(situation.spec.get("predicates") or ())
         clusters = [name for name in clusters if _passes(situation, name, outcome, answer)]
-        _score(situation, clusters, outcome, asked or {}, answer)
+        _score(situation, clusters, outcome, hypothetical_scores or {}, answer)
     except _MisconfiguredError as error:
         outcome.problem = str(error)
         return outcome
@@ -142,13 +148,13 @@ class _MisconfiguredError(Exception):
 
 
 def _in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]:
-    wanted = situation.spec.get("clusterSets") or ()
-    sets = {name: cluster_set for name, cluster_set in situation.sets.items() if not wanted or name in wanted}
-    listed = ", ".join(sorted(sets)) or "none"
+    set_names = situation.spec.get("clusterSets") or ()
+    sets = {name: cluster_set for name, cluster_set in situation.sets.items() if not set_names or name in set_names}
+    bound_sets = ", ".join(sorted(sets)) or "none"
     names = []
     for name, cluster in situation.clusters.items():
         if not any(holds(cluster_set, cluster) for cluster_set in sets.values()):
-            reason = f"in no cluster set that the Placement looks at (bound to its namespace: {listed})"
+            reason = f"in no cluster set that the Placement looks at (bound to its namespace: {bound_sets})"
             outcome.left_out[name] = ("cluster set", reason)
         elif cluster["metadata"].get("deletionTimestamp"):
             outcome.left_out[name] = ("cluster set", "it is being deleted")
@@ -291,13 +297,13 @@ def _score(
     situation: Situation,
     clusters: list[str],
     outcome: SchedulingDecision,
-    asked: Mapping[ScoreKey, int | None],
+    hypothetical_scores: Mapping[ScoreKey, int | None],
     answer: SchedulerAnswer | None,
 ) -> None:
     outcome.values = {name: [] for name in clusters}
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
-        values = _values(situation, clusters, prioritizer, asked)
+        values = _values(situation, clusters, prioritizer, hypothetical_scores)
         theirs = (answer.scores.get((prioritizer.name, prioritizer.weight)) if answer else None) or {}
         # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
         if prioritizer.name in _RESOURCES and answer is not None and answer.passed != set(clusters):
@@ -311,10 +317,13 @@ def _score(
 
 
 def _values(
-    situation: Situation, clusters: list[str], prioritizer: Prioritizer, asked: Mapping[ScoreKey, int | None]
+    situation: Situation,
+    clusters: list[str],
+    prioritizer: Prioritizer,
+    hypothetical_scores: Mapping[ScoreKey, int | None],
 ) -> dict[str, PrioritizerScore]:
     if prioritizer.is_addon:
-        return {name: _addon(situation, name, prioritizer, asked) for name in clusters}
+        return {name: _addon(situation, name, prioritizer, hypothetical_scores) for name in clusters}
     if prioritizer.name == "Steady":
         return {name: PrioritizerScore(MAX_SCORE if name in situation.decided else 0) for name in clusters}
     if prioritizer.name == "Balance":
@@ -323,15 +332,15 @@ def _values(
 
 
 def _addon(
-    situation: Situation, name: str, prioritizer: Prioritizer, asked: Mapping[ScoreKey, int | None]
+    situation: Situation, name: str, prioritizer: Prioritizer, hypothetical_scores: Mapping[ScoreKey, int | None]
 ) -> PrioritizerScore:
     key = ScoreKey(name, prioritizer.resource, prioritizer.score)
-    if key in asked:
-        return PrioritizerScore(asked[key] or 0, "asked")
-    stored = situation.scores.get((name, prioritizer.resource))
-    if stored is None:
+    if key in hypothetical_scores:
+        return PrioritizerScore(hypothetical_scores[key] or 0, "asked")
+    score_object = situation.scores.get((name, prioritizer.resource))
+    if score_object is None:
         return PrioritizerScore(0, "missing")
-    status = stored.get("status") or {}
+    status = score_object.get("status") or {}
     until = moment(status.get("validUntil"))
     if until is not None and situation.now > until:
         return PrioritizerScore(0, "expired", until)
@@ -342,23 +351,25 @@ def _addon(
     return PrioritizerScore(int(items[-1].get("value", 0)), "counted", until)
 
 
-def _balance(others: Mapping[str, int], clusters: Iterable[str]) -> dict[str, PrioritizerScore]:
-    most = max(others.values(), default=0)
+def _balance(other_decisions: Mapping[str, int], clusters: Iterable[str]) -> dict[str, PrioritizerScore]:
+    maximum = max(other_decisions.values(), default=0)
     return {
-        name: PrioritizerScore(2 * int(MAX_SCORE * (0.5 - others[name] / most)) if others.get(name) else MAX_SCORE)
+        name: PrioritizerScore(
+            2 * int(MAX_SCORE * (0.5 - other_decisions[name] / maximum)) if other_decisions.get(name) else MAX_SCORE
+        )
         for name in clusters
     }
 
 
 def _allocatable(all_: Mapping[str, Manifest], clusters: Iterable[str], resource: str) -> dict[str, PrioritizerScore]:
-    known = {name: amount for name in clusters if (amount := _amount(all_[name], resource)) is not None}
-    low, high = min(known.values(), default=0.0), max(known.values(), default=0.0)
+    amounts = {name: amount for name in clusters if (amount := _amount(all_[name], resource)) is not None}
+    low, high = min(amounts.values(), default=0.0), max(amounts.values(), default=0.0)
 
     def score(amount: float) -> int:
         return int(((amount - low) / (high - low) - 0.5) * 2.0 * MAX_SCORE) if high != low else MAX_SCORE
 
     unknown = PrioritizerScore(0, "unknown")
-    return {name: PrioritizerScore(score(known[name])) if name in known else unknown for name in clusters}
+    return {name: PrioritizerScore(score(amounts[name])) if name in amounts else unknown for name in clusters}
 
 
 def _amount(cluster: Manifest, resource: str) -> float | None:

@@ -28,34 +28,36 @@ _EVERYTHING: Final[Manifest] = {
 
 
 def read(
-    wanted: Collection[str], clusters: Collection[str], resources: Collection[str]
+    placement_names: Collection[str], clusters: Collection[str], resources: Collection[str]
 ) -> tuple[list[Situation], list[str]]:
-    """Return the Placements in files or of the hub that are `wanted`, else those of the hub that prefer one of these
+    """Return the Placements in files or of the hub with these names, else those of the hub that prefer one of these
     scores.
 
     The second result is what could not be read, one sentence each. Raises DsfError.
     """
-    files = [name for name in wanted if Path(name).is_file()]
+    files = [name for name in placement_names if Path(name).is_file()]
     situations = [situation for name in files for situation in from_file(Path(name), clusters)]
     problems: list[str] = []
-    named = [name for name in wanted if name not in files]
-    if named or not wanted:
-        of_hub, problems = _of_hub(named, resources)
+    hub_names = [name for name in placement_names if name not in files]
+    if hub_names or not placement_names:
+        of_hub, problems = _of_hub(hub_names, resources)
         situations += of_hub
     return situations, problems
 
 
-def _of_hub(named: Collection[str], resources: Collection[str]) -> tuple[list[Situation], list[str]]:
+def _of_hub(placement_names: Collection[str], resources: Collection[str]) -> tuple[list[Situation], list[str]]:
     settings = for_a_person(hub_settings(Settings.load()))
     is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    if not named and (settings.backend == "dir" or running_demo(settings) or not (settings.kubeconfig or is_in_pod)):
+    if not placement_names and (
+        settings.backend == "dir" or running_demo(settings) or not (settings.kubeconfig or is_in_pod)
+    ):
         # A hub on a folder has no Placements.
         return [], []
     dsf.log.prepare(settings)
     trust.use_folder(settings.trusted_ca_dir)
     try:
         with closing(Session.load(settings.kubeconfig)) as session:
-            return from_hub(PlacementReader(session), resources, named)
+            return from_hub(PlacementReader(session), resources, placement_names)
     except BackendError as error:
         return [], [f"the hub's Placements cannot be read: {error}"]
 
@@ -69,61 +71,69 @@ def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
         documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ManifestError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
-    found: dict[str, list[Manifest]] = {}
-    for one in _objects(documents):
-        found.setdefault(str(one.get("kind")), []).append(one)
-    if not found.get("Placement"):
+    manifests_by_kind: dict[str, list[Manifest]] = {}
+    for manifest in _objects(documents):
+        manifests_by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
+    if not manifests_by_kind.get("Placement"):
         raise ManifestError(f"{file}: has no Placement")
-    known = found.get("ManagedCluster") or [{"metadata": {"name": name}} for name in clusters]
-    sets = found.get("ManagedClusterSet") or [_EVERYTHING]
+    cluster_manifests = manifests_by_kind.get("ManagedCluster") or [{"metadata": {"name": name}} for name in clusters]
+    sets = manifests_by_kind.get("ManagedClusterSet") or [_EVERYTHING]
     return [
         Situation(
             placement=placement,
             decided=frozenset(),
             others={},
-            clusters={one["metadata"]["name"]: one for one in known},
-            sets={one["metadata"]["name"]: one for one in sets},
+            clusters={cluster["metadata"]["name"]: cluster for cluster in cluster_manifests},
+            sets={cluster_set["metadata"]["name"]: cluster_set for cluster_set in sets},
             scores={
-                (one["metadata"]["namespace"], one["metadata"]["name"]): one
-                for one in found.get("AddOnPlacementScore", [])
+                (score["metadata"]["namespace"], score["metadata"]["name"]): score
+                for score in manifests_by_kind.get("AddOnPlacementScore", [])
             },
             now=datetime.now(UTC),
         )
-        for placement in found["Placement"]
+        for placement in manifests_by_kind["Placement"]
     ]
 
 
 def _objects(documents: Iterable[Any]) -> Iterator[Manifest]:
     for document in documents:
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
-        for one in items if isinstance(items, list) else [document]:
-            if isinstance(one, dict) and isinstance(one.get("metadata"), dict) and one["metadata"].get("name"):
-                yield one
+        for entry in items if isinstance(items, list) else [document]:
+            if isinstance(entry, dict) and isinstance(entry.get("metadata"), dict) and entry["metadata"].get("name"):
+                yield entry
 
 
 def from_hub(
-    reader: PlacementReader, resources: Collection[str], wanted: Collection[str]
+    reader: PlacementReader, resources: Collection[str], names: Collection[str]
 ) -> tuple[list[Situation], list[str]]:
-    """Return the hub's Placements that prefer one of these scores, or those of the names `wanted` (`[NAMESPACE/]NAME`).
+    """Return the hub's Placements that prefer one of these scores, or those of the names `names` (`[NAMESPACE/]NAME`).
 
     The second result is what could not be read, one sentence each. Raises BackendError when nothing can.
     """
-    listed = reader.placements().placements
+    available_placements = reader.placements().placements
     problems = []
-    if wanted:
-        chosen = []
-        for name in wanted:
-            fitting = [one for one in listed if name in (one.name, f"{one.namespace}/{one.name}")]
-            chosen += fitting
-            if not fitting:
+    if names:
+        selected_placements = []
+        for name in names:
+            matches = [
+                candidate
+                for candidate in available_placements
+                if name in (candidate.name, f"{candidate.namespace}/{candidate.name}")
+            ]
+            selected_placements += matches
+            if not matches:
                 problems.append(f"there is no Placement {name!r} (any more); `dsf placement` lists them")
     else:
-        chosen = [one for one in listed if any(score.partition("/")[0] in resources for score in one.scores)]
+        selected_placements = [
+            candidate
+            for candidate in available_placements
+            if any(score.partition("/")[0] in resources for score in candidate.scores)
+        ]
     situations = []
-    for one in chosen:
+    for selected in selected_placements:
         try:
-            situations.append(reader.situation(one.namespace, one.name))
+            situations.append(reader.situation(selected.namespace, selected.name))
         except DsfError as error:
             # The Placement may have gone since it was listed.
-            problems.append(f"Placement {one.namespace}/{one.name}: {error}")
+            problems.append(f"Placement {selected.namespace}/{selected.name}: {error}")
     return situations, problems

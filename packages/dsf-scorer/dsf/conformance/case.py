@@ -111,9 +111,9 @@ class Case:
         params = source.params
         step = max(params.step, 1)
         start, end = time_range(time.time(), max(params.range, 1), step)
-        asked: dict[str, str | int] = {"query": query, "start": start, "end": end, "step": step}
+        parameters: dict[str, str | int] = {"query": query, "start": start, "end": end, "step": step}
         url = join_url(self.prometheus, source.path or DEFAULT_PROMETHEUS_PATH)
-        reply = self.target.range_query(url, asked, self.method)
+        reply = self.target.range_query(url, parameters, self.method)
         if reply.error is not None:
             raise fail(f"{query}: {reply.error}", "correct the query, or the URL of --prometheus")
         try:
@@ -175,10 +175,10 @@ def unanswered(what: str, error: HttpError, *, by_hub: bool = False) -> Exceptio
 
 def refuse_refused(what: str, response: ScoringResponse, *, but: tuple[str, ...] = ()) -> None:
     """Raises a Verdict when the framework would refuse results of this answer, for other reasons than `but`."""
-    refused = Counter({reason: count for reason, count in response.refused.items() if reason not in but})
-    if refused:
-        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
+    refused_counts = Counter({reason: count for reason, count in response.refused.items() if reason not in but})
+    if refused_counts:
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused_counts.items()))
         raise fail(
-            f"{what}: {refused.total()} results would be refused ({counts})",
+            f"{what}: {refused_counts.total()} results would be refused ({counts})",
             "omit results whose score is not a finite number",
         )

@@ -53,13 +53,13 @@ def labels_of(text: str) -> dict[str, str]:
         raise ValueError("has no closing brace at its end")
     rest = rest[:-1]
     while rest.strip():
-        found = _LABEL.match(rest)
-        if found is None:
+        match = _LABEL.match(rest)
+        if match is None:
             raise ValueError(f'a label is such as node="n1", not {rest.strip()[:100]!r}')
-        if found["name"] in labels:
-            raise ValueError(f"has the label {found['name']} twice")
-        labels[found["name"]] = _unquoted(found["value"])
-        rest = rest[found.end() :]
+        if match["name"] in labels:
+            raise ValueError(f"has the label {match['name']} twice")
+        labels[match["name"]] = _unquoted(match["value"])
+        rest = rest[match.end() :]
         if rest and not rest.startswith(","):
             raise ValueError(f"a comma is missing before {rest.strip()[:100]!r}")
         rest = rest[1:]
@@ -121,8 +121,8 @@ def _unquoted(text: str) -> str:
     if text.startswith("`"):
         return text[1:-1]
 
-    def escaped(found: re.Match[str]) -> str:
-        what = found[1]
+    def escaped(match: re.Match[str]) -> str:
+        what = match[1]
         if what.startswith("u") and len(what) > 1:
             return chr(int(what[1:], 16))
         if what not in _ESCAPES:

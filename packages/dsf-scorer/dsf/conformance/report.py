@@ -41,9 +41,11 @@ class ConformanceReport(View):
     @classmethod
     def of(cls, url: str, scoring_url: str, points: list[Finding]) -> ConformanceReport:
         """The report of these points."""
-        seen = Counter(point.outcome for point in points)
-        counts = {outcome.value: seen[outcome] for outcome in Outcome}
-        return cls(url=url, scoring_url=scoring_url, conformant=not seen[Outcome.FAIL], counts=counts, points=points)
+        outcome_counts = Counter(point.outcome for point in points)
+        counts = {outcome.value: outcome_counts[outcome] for outcome in Outcome}
+        return cls(
+            url=url, scoring_url=scoring_url, conformant=not outcome_counts[Outcome.FAIL], counts=counts, points=points
+        )
 
 
 class CheckEnded(Exception):  # noqa: N818  (it ends a point; it is no error)

@@ -75,9 +75,9 @@ def _judge(point: ConformanceCheck, case: Case, unfit: Collection[str], skipped:
     if case.path:
         # Scores can be asked for without /config.
         needed = [name for name in needed if name != "config"]
-    missing = [name for name in needed if name in unfit]
-    if missing:
-        message = f"cannot be judged without {' and '.join(missing)}"
+    unfit_requirements = [name for name in needed if name in unfit]
+    if unfit_requirements:
+        message = f"cannot be judged without {' and '.join(unfit_requirements)}"
         return Finding(point=point.name, outcome=Outcome.SKIPPED, message=message)
     try:
         return Finding(point=point.name, outcome=Outcome.PASS, message=point.judge(case))

@@ -97,7 +97,7 @@ class Samples:
 
     def gaps(self) -> list[RawSeries]:
         """Every third sample missing, a hole in the middle, samples of the end only, one sample, none."""
-        kept: list[Callable[[list[Sample]], list[Sample]]] = [
+        filters: list[Callable[[list[Sample]], list[Sample]]] = [
             lambda values: [sample for index, sample in enumerate(values) if index % 3],
             lambda values: values[: len(values) // 4] + values[-(len(values) // 4) :],
             lambda values: values[len(values) // 2 :],
@@ -107,7 +107,7 @@ class Samples:
         many = self.many()
         return [
             {"metric": original["metric"], "values": keep(original["values"])}
-            for original, keep in zip((many * len(kept))[: len(kept)], kept, strict=True)
+            for original, keep in zip((many * len(filters))[: len(filters)], filters, strict=True)
         ]
 
     def nan(self) -> list[RawSeries]:
@@ -128,17 +128,17 @@ class Samples:
 
     def unknown_labels(self) -> list[RawSeries]:
         """No labels, labels that no query has, values that are long, empty, not ASCII or need quoting."""
-        known = self.one()[0]
+        base_series = self.one()[0]
         odd = [
             {},
             {"an_unknown_label": "x"},
-            {**known["metric"], "an_unknown_label": "x"},
-            dict.fromkeys(known["metric"], ""),
-            dict.fromkeys(known["metric"], "é 雪 \U0001f600"),
-            dict.fromkeys(known["metric"], 'say "hi" \\ {}; <b> ${node} %s'),
-            dict.fromkeys(known["metric"], "x" * 1000),
+            {**base_series["metric"], "an_unknown_label": "x"},
+            dict.fromkeys(base_series["metric"], ""),
+            dict.fromkeys(base_series["metric"], "é 雪 \U0001f600"),
+            dict.fromkeys(base_series["metric"], 'say "hi" \\ {}; <b> ${node} %s'),
+            dict.fromkeys(base_series["metric"], "x" * 1000),
         ]
-        return [{"metric": labels, "values": known["values"]} for labels in odd]
+        return [{"metric": labels, "values": base_series["values"]} for labels in odd]
 
     def large(self) -> list[RawSeries]:
         """Many more series than in everyday life."""

@@ -28,14 +28,14 @@ def query(case: Case) -> str:
         raise skip("the source is not Prometheus")
     if not case.prometheus:
         raise skip("not run: nobody knows yet whether it parses and finds something; --prometheus URL runs it")
-    seen = []
+    series_counts = []
     for source in sources:
         for promql in split_queries(source.params.query):
             count = case.series_of(source, promql)
             if not count:
                 raise warn(f"no series for {promql}", "check the names of metrics and labels, and range and step")
-            seen.append(f"{count} series")
-    return ", ".join(seen)
+            series_counts.append(f"{count} series")
+    return ", ".join(series_counts)
 
 
 def empty(case: Case) -> str:
@@ -94,9 +94,9 @@ def labels(case: Case) -> str:
     names = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
     same = Counter(samples.used(result.labels) for result in response.results).most_common(1)[0]
     if same[1] > 1:
-        shown = {name: value for name, value in zip(USED_LABELS, same[0], strict=True) if value}
+        shared = {name: value for name, value in zip(USED_LABELS, same[0], strict=True) if value}
         raise fail(
-            f"{same[1]} results have the same used labels {shown}, so no scoreDimensionFormat can tell them apart",
+            f"{same[1]} results have the same used labels {shared}, so no scoreDimensionFormat can tell them apart",
             f"put what tells them apart into one of the labels {', '.join(USED_LABELS)}",
         )
     if not names:
@@ -106,12 +106,12 @@ def labels(case: Case) -> str:
 
 
 def _names(case: Case, response: ScoringResponse) -> str:
-    known = [f"${{{name}}}" for name in PLACEHOLDERS]
-    unknown = [text for text in _LOOKS_LIKE_PLACEHOLDER.findall(case.dimension) if text not in known]
+    known_placeholders = [f"${{{name}}}" for name in PLACEHOLDERS]
+    unknown = [text for text in _LOOKS_LIKE_PLACEHOLDER.findall(case.dimension) if text not in known_placeholders]
     if unknown:
         raise fail(
             f"{case.dimension} has {', '.join(unknown)}, which no label fills: it would stay as it is in every name",
-            f"placeholders are {', '.join(known)}",
+            f"placeholders are {', '.join(known_placeholders)}",
         )
     score_name = case.config.scoring.params.name if case.config is not None else "score"
     dimension = DimensionFormat(case.dimension, "cluster1", score_name)
@@ -138,19 +138,19 @@ def value_range(case: Case) -> str:
     if not response.results:
         raise skip(_NO_RESULTS)
     scores = [result.score for result in response.results]
-    seen = f"from {min(scores):g} to {max(scores):g}"
+    range_text = f"from {min(scores):g} to {max(scores):g}"
     useless = _useless(scores)
     if useless and case.has_series and not case.samples.are_recorded and not _is_useless_in_other_unit(case):
-        raise warn(f"{useless}, they go {seen}", f"scale the score, unless {_MADE_UP}")
+        raise warn(f"{useless}, they go {range_text}", f"scale the score, unless {_MADE_UP}")
     if useless:
-        raise fail(f"{useless}, they go {seen}", "scale the score so that it uses the range of -100 to 100")
+        raise fail(f"{useless}, they go {range_text}", "scale the score so that it uses the range of -100 to 100")
     outside = sum(to_score_value(score)[1] for score in scores)
     if outside:
         raise warn(
-            f"{outside} of {len(scores)} scores are outside of -100..100 and would be limited, they go {seen}",
+            f"{outside} of {len(scores)} scores are outside of -100..100 and would be limited, they go {range_text}",
             f"scale the score, unless {_MADE_UP}",
         )
-    return seen
+    return range_text
 
 
 def _useless(scores: list[float]) -> str:
@@ -199,12 +199,12 @@ def speed(case: Case) -> str:
     seconds = statistics.median(case.times(case.main))
     interval = case.config.scoring.params.interval if case.config is not None else 0
     allowed = min(interval or DEFAULT_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
-    seen = f"{seconds:.3f} s, of {allowed} s that are allowed by interval and time-out"
+    duration_text = f"{seconds:.3f} s, of {allowed} s that are allowed by interval and time-out"
     if seconds >= allowed:
-        raise fail(seen, "be faster, or raise scoring.params.interval or spec.execution.timeoutSeconds")
+        raise fail(duration_text, "be faster, or raise scoring.params.interval or spec.execution.timeoutSeconds")
     if seconds > allowed / 2:
-        raise warn(seen, "a busy moment would make it too slow; be faster or raise the interval")
-    return seen
+        raise warn(duration_text, "a busy moment would make it too slow; be faster or raise the interval")
+    return duration_text
 
 
 def _valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
@@ -218,25 +218,27 @@ def _valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
 
 def _scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
     """As `_valid`, for series that are whole: each is expected to get a score."""
-    seen = _valid(case, series, what)
+    response_summary = _valid(case, series, what)
     body = case.body(series)
     response, dropped = case.scores(body, what), case.dropped(body)
     why = f" ({', '.join(dropped)})" if dropped else ""
     mend = "compute a finite number for each series" + ("" if case.samples.are_recorded else f", unless {_MADE_UP}")
     if not response.results:
         raise warn(f"{what}: every result was dropped{why}" if dropped else f"{what}: no series has a score", mend)
-    if missing := _without_score(series, response):
-        raise warn(f"{what}: {len(missing)} of {len(series)} have no score{why}, such as {missing[0]}", mend)
+    if unscored_series := _without_score(series, response):
+        raise warn(
+            f"{what}: {len(unscored_series)} of {len(series)} have no score{why}, such as {unscored_series[0]}", mend
+        )
     if dropped:
-        raise warn(f"{what}: {seen}", mend)
-    return seen
+        raise warn(f"{what}: {response_summary}", mend)
+    return response_summary
 
 
 def _without_score(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
     """The labels of series without a result, where each result is of one series."""
     labels = {samples.used(item["metric"]): item["metric"] for item in series}
     scored = {samples.used(result.labels) for result in response.results}
-    return [labels[used] for used in labels.keys() - scored] if scored < labels.keys() else []
+    return [labels[label_key] for label_key in labels.keys() - scored] if scored < labels.keys() else []
 
 
 def _left_out(dropped: Counter[str]) -> str:

@@ -133,12 +133,14 @@ def _scorer(case: Case, remote_config: object) -> DynamicScorer:
 
 def content_type(case: Case) -> str:
     """/config and scores are sent as application/json."""
-    asked = {
+    media_types = {
         "/config": case.target.content_type(case.url, None, None),
         "scoring": case.target.content_type(case.scoring_url, case.main, case.token),
     }
     wrong = [
-        f"{name}: {media_type or 'none'}" for name, media_type in asked.items() if media_type != "application/json"
+        f"{name}: {media_type or 'none'}"
+        for name, media_type in media_types.items()
+        if media_type != "application/json"
     ]
     if wrong:
         raise fail(
@@ -186,9 +188,10 @@ def token(case: Case) -> str:
     for what, wrong in (("a wrong token", _STRANGER), ("no token", None)):
         other = case.target.post(case.scoring_url, case.empty, wrong)
         if not other.is_unauthorized:
-            seen = "200" if other.error is None else str(other.error)
+            outcome = "200" if other.error is None else str(other.error)
             raise fail(
-                f"{what} is answered with {seen}, not with 401 or 403", "compare the token, and refuse others with 401"
+                f"{what} is answered with {outcome}, not with 401 or 403",
+                "compare the token, and refuse others with 401",
             )
     return "others are refused"
 

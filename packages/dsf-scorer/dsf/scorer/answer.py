@@ -23,7 +23,7 @@ class ScoringAnswer:
     refused: Counter[str]
 
 
-def encode(given: object, max_results: int) -> ScoringAnswer:
+def encode(returned: object, max_results: int) -> ScoringAnswer:
     """Return `{"results": [...]}`; scores that are NaN or infinite are left out, as JSON has no such numbers.
 
     The left-out scores are counted by reason in `"dropped"`, which is present only if there are any.
@@ -31,19 +31,19 @@ def encode(given: object, max_results: int) -> ScoringAnswer:
     Raises TypeError for anything but scores, ValueError for more than `max_results`, and whatever a
     generator raises.
     """
-    if not isinstance(given, Iterable):
-        msg = f"the scoring function returned {given!r}; it must return or yield Score objects"
+    if not isinstance(returned, Iterable):
+        msg = f"the scoring function returned {returned!r}; it must return or yield Score objects"
         raise TypeError(msg)
     results: list[dict[str, Any]] = []
-    refused: Counter[str] = Counter()
-    for item in given:
+    refused_counts: Counter[str] = Counter()
+    for item in returned:
         if isinstance(item, Score):
             if item.is_finite:
                 results.append({"metric": item.labels, "score": item.value})
             else:
-                refused["nan" if math.isnan(item.value) else "infinite"] += 1
+                refused_counts["nan" if math.isnan(item.value) else "infinite"] += 1
         elif isinstance(item, Skipped):
-            refused[item.reason] += 1
+            refused_counts[item.reason] += 1
         else:
             msg = (
                 f"the scoring function gave {item!r}, which is no Score; "
@@ -53,6 +53,6 @@ def encode(given: object, max_results: int) -> ScoringAnswer:
         if len(results) > max_results:
             msg = f"the scoring function gave more than {max_results} scores, more than the framework takes"
             raise ValueError(msg)
-    answer = {"results": results} | ({"dropped": refused} if refused else {})
+    answer = {"results": results} | ({"dropped": refused_counts} if refused_counts else {})
     body = json.dumps(answer, separators=(",", ":"), allow_nan=False)
-    return ScoringAnswer(body.encode("ascii"), len(results), refused)
+    return ScoringAnswer(body.encode("ascii"), len(results), refused_counts)

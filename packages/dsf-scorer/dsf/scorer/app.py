@@ -110,8 +110,8 @@ class ScorerApp:
         _add_service(api, self.registry)
         add_page(api)
         paths = [self.prefix + scorer.path for scorer in self.scorers]
-        known = ["/healthz", *(f"{path}/{endpoint}" for path in paths for endpoint in ("config", "scoring"))]
-        api.add_exception_handler(404, _not_found(known))
+        known_paths = ["/healthz", *(f"{path}/{endpoint}" for path in paths for endpoint in ("config", "scoring"))]
+        api.add_exception_handler(404, _not_found(known_paths))
         return api
 
     def _add(self, api: FastAPI, scorer: Definition, metrics: ScorerMetrics) -> None:
@@ -155,9 +155,9 @@ def _add_service(api: FastAPI, registry: CollectorRegistry) -> None:
         return Response(encoder(registry), headers={"Content-Type": content_type, "Vary": "Accept"})
 
 
-def _not_found(known: list[str]) -> Any:
+def _not_found(known_paths: list[str]) -> Any:
     """A missing or wrong prefix is the most common mistake, so a 404 lists the paths."""
-    detail = f"no such path; there are {', '.join(known)} and others, all listed at /docs"
+    detail = f"no such path; there are {', '.join(known_paths)} and others, all listed at /docs"
 
     async def handler(_: Request, __: Exception) -> Response:
         return JSONResponse({"detail": detail}, 404)

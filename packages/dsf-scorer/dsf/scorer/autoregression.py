@@ -67,16 +67,16 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
     whole = np.full(int(points[-1]) + 1, np.nan)
     # In units of the largest value, so that no square of a huge one overflows.
     whole[points.astype(np.intp)] = values / (peak or 1.0)
-    known = np.isfinite(whole)
-    bridged = int((~known).sum())
+    is_finite = np.isfinite(whole)
+    bridged = int((~is_finite).sum())
     # Constant: what varies is rounding.
-    if np.ptp(whole[known]) <= 1e-9:
+    if np.ptp(whole[is_finite]) <= 1e-9:
         return Forecast(np.full(horizon, values[-1]), step, bridged, is_constant=True)
-    if known.sum() < lags + 2:
+    if is_finite.sum() < lags + 2:
         return Skipped("too_short")
-    whole[~known] = np.interp(np.flatnonzero(~known), np.flatnonzero(known), whole[known])
+    whole[~is_finite] = np.interp(np.flatnonzero(~is_finite), np.flatnonzero(is_finite), whole[is_finite])
     with np.errstate(over="ignore"):
-        continued = _continued(whole, known, horizon, lags) * peak
+        continued = _continued(whole, is_finite, horizon, lags) * peak
     # Beyond the largest number is infinity, which is no score.
     largest = np.finfo(np.float64).max
     return Forecast(np.clip(continued, -largest, largest), step, bridged, is_constant=False)
@@ -90,22 +90,22 @@ def _distinct(series: Series) -> tuple[Array, Array]:
         return times, values
     order = np.argsort(times, kind="stable")
     times, values = times[order], values[order]
-    kept = np.append(times[1:] > times[:-1], True)
-    return times[kept], values[kept]
+    is_last = np.append(times[1:] > times[:-1], True)
+    return times[is_last], values[is_last]
 
 
-def _continued(whole: Array, known: NDArray[np.bool_], horizon: int, lags: int) -> Array:
-    """The values that follow `whole`; values that are not `known` were bridged and are not fitted."""
+def _continued(whole: Array, is_finite: NDArray[np.bool_], horizon: int, lags: int) -> Array:
+    """The values that follow `whole`; values that are not `is_finite` were bridged and are not fitted."""
     low, high = float(whole.min()), float(whole.max())
     middle, spread = float(whole.mean()), float(whole.std())
     scaled = (whole - middle) / spread
-    rows = sliding_window_view(scaled, lags + 1)[known[lags:]]
+    rows = sliding_window_view(scaled, lags + 1)[is_finite[lags:]]
     means = rows.mean(axis=0)
     centred = rows - means
-    past, following = centred[:, :-1], centred[:, -1]
+    past, targets = centred[:, :-1], centred[:, -1]
     # Regularisation (ridge), in units of the variance of the series. Without it the weights of a series with too few
     # samples, or of one that repeats itself, are undetermined; more of it makes forecasts flat.
-    weights = np.linalg.solve(past.T @ past + 1e-6 * len(rows) * np.eye(lags), past.T @ following)
+    weights = np.linalg.solve(past.T @ past + 1e-6 * len(rows) * np.eye(lags), past.T @ targets)
     base = means[-1] - means[:-1] @ weights
     line = np.concatenate([scaled[-lags:], np.empty(horizon)])
     bounds = ((np.array([2 * low - high, 2 * high - low]) - middle) / spread).tolist()

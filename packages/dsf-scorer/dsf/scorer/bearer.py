@@ -53,10 +53,10 @@ class Bearer:
             raise RefusedError(503, _NOT_READY)
         scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
         # Headers are latin-1 text.
-        given = _digest(token.strip().encode("latin-1", "replace"))
+        token_digest = _digest(token.strip().encode("latin-1", "replace"))
         # Constant time: all are compared, and digests have one length.
-        known = sum([hmac.compare_digest(given, digest) for digest in digests])
-        if scheme.lower() != "bearer" or not known:
+        match_count = sum([hmac.compare_digest(token_digest, digest) for digest in digests])
+        if scheme.lower() != "bearer" or not match_count:
             problem = ("a token is wanted", "the token is not the right one", "only one token is taken")
             text = problem[min(len(authorization), 2)]
             raise RefusedError(401, f"{text}: Authorization: Bearer <token>", headers={"WWW-Authenticate": "Bearer"})

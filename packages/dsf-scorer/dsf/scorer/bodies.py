@@ -19,9 +19,9 @@ class Body:
 class Bodies:
     """All that one scorer receives at a time."""
 
-    def __init__(self, most: int) -> None:
-        """`most` are their bytes."""
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        """Limit the bodies to `max_bytes` together."""
+        self._most = max_bytes
         self._open: dict[Body, None] = {}
 
     @contextmanager

@@ -71,7 +71,7 @@ class Definition:
                 score_name = other
             seconds = seconds_of(os.environ, f"{env}SCORE_INTERVAL")
             if seconds is not None:
-                check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, least=1)
+                check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, minimum=1)
                 interval = seconds
             source = source.overridden(os.environ, env) if source is not None else None
             if sources is not None:
@@ -81,7 +81,7 @@ class Definition:
                 }
         _check_name("name", name)
         _check_name("score_name", score_name)
-        check_seconds("interval", interval, least=1)
+        check_seconds("interval", interval, minimum=1)
         if scoring_host:
             check_host("scoring_host", scoring_host)
         self.name = name

@@ -49,9 +49,9 @@ class ScoringEndpoint:
             self._metrics.gave(answer.results, answer.refused)
             if answer.refused:
                 self._log(answer)
-        except RefusedError as refused:
-            content = {"detail": refused.detail} | ({"error_id": refused.error_id} if refused.error_id else {})
-            response = JSONResponse(content, refused.status, refused.headers)
+        except RefusedError as error:
+            content = {"detail": error.detail} | ({"error_id": error.error_id} if error.error_id else {})
+            response = JSONResponse(content, error.status, error.headers)
         self._metrics.answered(response.status_code, time.perf_counter() - started)
         return response
 
@@ -150,8 +150,8 @@ class ScoringEndpoint:
 
     async def _run_async(self, series: list[Series] | Sources) -> ScoringAnswer:
         with self._guarded():
-            given = await cast("Awaitable[Given]", self._call(series))
-            return encode(given, self._limits.results)
+            returned = await cast("Awaitable[Given]", self._call(series))
+            return encode(returned, self._limits.results)
 
     def _call(self, series: list[Series] | Sources) -> object:
         # `_parse` returns the type that the function takes.

@@ -20,7 +20,7 @@ def env_number(variable: str, default: float, *, least: float | None = None, who
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or (least is not None and value < least) or (whole and not value.is_integer()):
-        wanted = "a whole number" if whole else "a number"
-        wanted += "" if least is None else f" from {least:g} on"
-        raise ScorerError(f"the environment variable {variable} is {text!r}; it must be {wanted}")
+        requirement = "a whole number" if whole else "a number"
+        requirement += "" if least is None else f" from {least:g} on"
+        raise ScorerError(f"the environment variable {variable} is {text!r}; it must be {requirement}")
     return value

@@ -64,8 +64,8 @@ class ScorerMetrics:
         self._requests.labels(self._scorer, str(status)).inc()
         self._seconds.observe(seconds)
 
-    def gave(self, results: int, refused: Mapping[str, int]) -> None:
+    def gave(self, results: int, refused_counts: Mapping[str, int]) -> None:
         """Count a function's results."""
         self._results.inc(results)
-        for reason, count in refused.items():
+        for reason, count in refused_counts.items():
             self._refused.labels(self._scorer, reason).inc(count)

@@ -79,10 +79,10 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
     _data(document)
     sources = _given(document, "sources", {})
     if not isinstance(sources, dict):
-        missing = "it has no sources" if sources is None else "sources is no object"
+        problem = "it has no sources" if sources is None else "sources is no object"
         raise RefusedError(
             422,
-            f'the request is not {{"data": [...], "sources": {{name: [...]}}}}, {missing}: this scorer takes several '
+            f'the request is not {{"data": [...], "sources": {{name: [...]}}}}, {problem}: this scorer takes several '
             "sources; they are named in `sources` of /config or the DynamicScorer, and an old agent does not ask them",
         )
     for name in names:
@@ -97,8 +97,8 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
         if not isinstance(data, list):
             raise _wrong(f"sources[{name!r}]", "is not a list of series")
         by_source[name] = _all_series(f"sources[{name!r}]", data, arrays)
-    everything = [item for series in by_source.values() for item in series]
-    _check_counts(limits, len(everything), sum(map(len, everything)))
+    all_series = [item for series in by_source.values() for item in series]
+    _check_counts(limits, len(all_series), sum(map(len, all_series)))
     return by_source
 
 
@@ -127,9 +127,9 @@ def _all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> li
 
 
 def _check_counts(limits: Limits, series: int, samples: int) -> None:
-    for what, count, most in (("series", series, limits.series), ("samples", samples, limits.samples)):
-        if count > most:
-            raise RefusedError(413, f"the request has more than {most} {what}, the most that this scorer takes")
+    for what, count, limit in (("series", series, limits.series), ("samples", samples, limits.samples)):
+        if count > limit:
+            raise RefusedError(413, f"the request has more than {limit} {what}, the most that this scorer takes")
 
 
 def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:

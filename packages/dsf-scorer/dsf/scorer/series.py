@@ -60,8 +60,8 @@ class Series:
 
     def finite(self) -> Series:
         """The series without NaN samples; it may be empty."""
-        known = np.isfinite(self.values)
-        return self if known.all() else Series(self.labels, self.times[known], self.values[known])
+        is_finite = np.isfinite(self.values)
+        return self if is_finite.all() else Series(self.labels, self.times[is_finite], self.values[is_finite])
 
     def gaps(self, step: float) -> list[Gap]:
         """Where samples are missing from a series that should have one every `step` seconds.

@@ -28,7 +28,7 @@ class Source:
     def __post_init__(self) -> None:
         """Raises ScorerError for an invalid value."""
         for name in ("range", "step"):
-            check_seconds(f"source.{name}", getattr(self, name), least=0)
+            check_seconds(f"source.{name}", getattr(self, name), minimum=0)
         if self.host:
             check_host("source.host", self.host)
 
@@ -68,13 +68,13 @@ class Prometheus(Source):
         if not self.query.strip(" ;\t\n"):
             raise ScorerError("Prometheus(query=...): must not be empty")
         for name in ("range", "step"):
-            check_seconds(f"source.{name}", getattr(self, name), least=1)
+            check_seconds(f"source.{name}", getattr(self, name), minimum=1)
 
 
-def check_seconds(name: str, value: object, *, least: int) -> None:
+def check_seconds(name: str, value: object, *, minimum: int) -> None:
     """Raises ScorerError unless `value` is a whole number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**31 - 1:
-        raise ScorerError(f"{name}: {value!r} is not a whole number of seconds from {least} on")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= 2**31 - 1:
+        raise ScorerError(f"{name}: {value!r} is not a whole number of seconds from {minimum} on")
 
 
 def check_host(name: str, url: str) -> None:

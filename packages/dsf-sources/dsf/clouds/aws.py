@@ -77,9 +77,9 @@ def _of_secrets(method: Aws, builder: CredentialsBuilder) -> _Key:
     if method.secret_access_key is None or method.access_key_id is None:
         raise TypeError
     secret = builder.text(method.secret_access_key)
-    user, shown = builder.value(method.access_key_id)
+    user, shown_user = builder.value(method.access_key_id)
     token = builder.text(method.session_token) if method.session_token is not None else None
-    return _Key(user, secret, token, shown)
+    return _Key(user, secret, token, shown_user)
 
 
 def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
@@ -129,10 +129,10 @@ def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
 
     def get() -> Token:
         try:
-            held = Path(file).read_bytes()
+            pod_token = Path(file).read_bytes()
         except OSError as error:
             raise SecretError(f"aws.podIdentity: the file of {_POD_TOKEN}: {error.strerror}") from None
-        token = parse_token(held, "EKS Pod Identity", _POD_TOKEN)
+        token = parse_token(pod_token, "EKS Pod Identity", _POD_TOKEN)
         access = Access((("Authorization", token),), is_direct=True, secrets=(token,))
         # Over a separate connection: a pooled one could serve a scorer that names the same address.
         try:
@@ -140,8 +140,8 @@ def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
         except HttpError as error:
             text, retryable = str(error), error.retryable
         else:
-            shown = shown_token_answer(answer.status, answer.content_type, answer.body, [token])
-            text, retryable = f"HTTP {answer.status}: {shown}", answer.status >= 500
+            answer_text = shown_token_answer(answer.status, answer.content_type, answer.body, [token])
+            text, retryable = f"HTTP {answer.status}: {answer_text}", answer.status >= 500
             if answer.status == 200:
                 credentials = json.loads(answer.body)
                 return _token(credentials, "Token", datetime.fromisoformat(credentials["Expiration"]))
@@ -160,8 +160,8 @@ def _is_of_eks(url: str) -> bool:
 
 def _token(credentials: Any, session: str, ends: datetime) -> Token:
     value = json.dumps([credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials[session]])
-    left = (ends - datetime.now(UTC)).total_seconds()
-    return Token(value, left - min(_SKEW, left / 2))
+    remaining_seconds = (ends - datetime.now(UTC)).total_seconds()
+    return Token(value, remaining_seconds - min(_SKEW, remaining_seconds / 2))
 
 
 def _is_outdated(error: HttpError) -> bool:

@@ -54,7 +54,7 @@ class Cloud:
     def get(self, key: tuple[object, ...], ask: Callable[[], Token]) -> str:
         """The token of `key`; `ask` gets it through the library. Raises HttpError (auth_failed) and SecretError."""
 
-        def asked(until: float) -> Token:
+        def fetch_token(until: float) -> Token:
             self.until = until
             try:
                 value, seconds = ask()
@@ -72,7 +72,7 @@ class Cloud:
 
         builder = self._builder
         builder.renewable = builder.tokens.token(
-            (self.name, *key, builder.tls), asked, builder.deadline, builder.rejected_token
+            (self.name, *key, builder.tls), fetch_token, builder.deadline, builder.rejected_token
         )
         return builder.renewable
 
@@ -90,16 +90,16 @@ class Cloud:
             raise HttpError(
                 "auth_failed", f"no token from {self.name}: {base_url(url)} is not the server that is named"
             )
-        named = {name.lower(): value for name, value in headers.items()}
-        sent = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
-        if authorization := named.get("authorization"):
+        lower_case_headers = {name.lower(): value for name, value in headers.items()}
+        sent_headers = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
+        if authorization := lower_case_headers.get("authorization"):
             self._builder.hide(authorization.rpartition(" ")[2])
         # Requests that google-auth signs with a key.
         self._builder.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
         hidden = self._builder.hidden
-        access = self._builder.to_token_server(sent)
+        access = self._builder.to_token_server(sent_headers)
         try:
-            kind = named.get("content-type", "application/x-www-form-urlencoded")
+            kind = lower_case_headers.get("content-type", "application/x-www-form-urlencoded")
             sent_body = None if method == "GET" else body
             return http.ask_for_token(
                 url, sent_body, deadline=self.until, max_bytes=_MAX_BYTES, access=access, content_type=kind

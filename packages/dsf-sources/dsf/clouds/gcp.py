@@ -67,11 +67,11 @@ def _federated(method: Gcp, cloud: Cloud, identity_pool: Any) -> Any:
 
 
 def _of_key(data: bytes, ref: SecretKeyRef, method: Gcp, service_account: Any) -> Any:
-    made = service_account.Credentials.from_service_account_info
+    from_info = service_account.Credentials.from_service_account_info
     try:
         info = json.loads(data)
         # The server of the spec, for which the Secret was released, not that of the key.
-        return made({**info, "token_uri": method.server}, scopes=list(method.scopes))
+        return from_info({**info, "token_uri": method.server}, scopes=list(method.scopes))
     except (ValueError, TypeError, RecursionError):
         raise SecretError(
             f"key {ref.key!r} of Secret {ref.name!r} is no key of a service account of Google, in JSON",

@@ -50,10 +50,10 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
     match kind:
         case "gauge" | "sum":
             for point in data:
-                given = point.WhichOneof("value")
+                value_kind = point.WhichOneof("value")
                 # The default of as_int is not used: a 0 that was not measured would be scored.
-                value = None if given is None else _unless_ended(point, float(getattr(point, given)))
-                lacks_value = given is None and not point.flags & _NO_VALUE
+                value = None if value_kind is None else _unless_ended(point, float(getattr(point, value_kind)))
+                lacks_value = value_kind is None and not point.flags & _NO_VALUE
                 yield Point("", pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)
         case "histogram":
             for point in data:

@@ -149,23 +149,23 @@ class Received:
         selectors = {
             suffix: selected for suffix in SUFFIXES.get(kind, ("",)) if (selected := selection.of(name + suffix))
         }
-        sent = len(getattr(metric, kind).data_points)
+        point_count = len(getattr(metric, kind).data_points)
         if not selectors and kind != "exponential_histogram":
-            counts["unwanted"] += sent
+            counts["unwanted"] += point_count
             return
         reason = refusal(metric, kind)
         if reason:
             # For an exponential histogram a scorer may select the name itself, or a histogram's suffixes.
-            asked = selectors or any(selection.of(name + suffix) for suffix in SUFFIXES["histogram"])
-            if not asked:
-                counts["unwanted"] += sent
+            is_selected = selectors or any(selection.of(name + suffix) for suffix in SUFFIXES["histogram"])
+            if not is_selected:
+                counts["unwanted"] += point_count
                 return
-            counts[reason] += sent
-            rejected.points += sent
+            counts[reason] += point_count
+            rejected.points += point_count
             rejected.why.setdefault(reason, f"{metric.name}: {REASONS[reason]}")
             return
         oldest = now - selection.keep
-        refused: set[tuple[Pairs, int]] = set()
+        refused_points: set[tuple[Pairs, int]] = set()
         for point in points(metric, kind):
             if point.suffix not in selectors:
                 counts["unwanted"] += 1
@@ -173,10 +173,10 @@ class Received:
             result, words = self._keep(name + point.suffix, origin, point, selectors[point.suffix], now, oldest)
             counts[result] += 1
             if result in REASONS:
-                refused.add((point.attributes, point.nanoseconds))
+                refused_points.add((point.attributes, point.nanoseconds))
                 rejected.why.setdefault(result, f"{metric.name}: {words or REASONS[result]}")
         # The sender counts its own points: a histogram is one, but many samples here.
-        rejected.points += len(refused)
+        rejected.points += len(refused_points)
 
     def _keep(
         self, name: str, origin: _Origin, point: Point, selectors: list[Selector], now: float, oldest: float
@@ -231,8 +231,8 @@ class Received:
         oldest = now - selection.keep
 
         def before(labels: Mapping[str, str]) -> float:
-            wanted = any(selector.matches(labels) for selector in selection.of(labels["__name__"]))
-            return oldest if wanted else float("inf")
+            is_selected = any(selector.matches(labels) for selector in selection.of(labels["__name__"]))
+            return oldest if is_selected else float("inf")
 
         self.window.forget(before)
 
@@ -250,8 +250,8 @@ def _size(origin: _Origin, point: Point) -> int:
 
 def _labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
     """All labels of a series; an attribute of the point overrides one of its resource, and its scope both."""
-    given = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
-    labels = {underscored(key): value for key, value in given}
+    attributes = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
+    labels = {underscored(key): value for key, value in attributes}
     return with_short_names({**labels, "__name__": name})
 
 

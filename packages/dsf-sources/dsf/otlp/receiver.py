@@ -272,10 +272,12 @@ _FEW_PARTS: Final = 10_000
 
 
 def _parsed(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
-    most = _FEW_PARTS + len(body) // _BYTES_TO_A_PART
+    max_parts = _FEW_PARTS + len(body) // _BYTES_TO_A_PART
     parts = (_PARTS_JSON if as_json else _PARTS).finditer(body)
-    if next(itertools.islice(parts, most, None), None) is not None:
-        raise _RefusalError(HTTPStatus.BAD_REQUEST, f"the request has more than {most} parts that are nearly empty")
+    if next(itertools.islice(parts, max_parts, None), None) is not None:
+        raise _RefusalError(
+            HTTPStatus.BAD_REQUEST, f"the request has more than {max_parts} parts that are nearly empty"
+        )
     try:
         if as_json:
             return json_format.Parse(body, ExportMetricsServiceRequest(), ignore_unknown_fields=True)

@@ -103,8 +103,12 @@ def _check_first(body: bytes) -> None:
             continue
         try:
             text = line.decode()
-            named = _NAME.match(line)
-            _sample(text, named[1].decode() if named is not None else "", named.end() if named is not None else 0)
+            name_match = _NAME.match(line)
+            _sample(
+                text,
+                name_match[1].decode() if name_match is not None else "",
+                name_match.end() if name_match is not None else 0,
+            )
         except ValueError:
             raise ScrapeError(f"line {number + 1}, empty ones not counted: it is no sample, nor a comment") from None
         return
@@ -123,11 +127,11 @@ def _samples(
         if number >= MAX_LINES:
             raise ScrapeError(f"it has more than {MAX_LINES} lines")
         start, end = match.span()
-        named = _NAME.match(body, start, min(end, start + MAX_LINE))
+        name_match = _NAME.match(body, start, min(end, start + MAX_LINE))
         if b"" in names:
             if body.startswith((b"#", b"\r"), start):
                 continue
-        elif named[1] not in names if named is not None else not body.startswith(b"{", start):
+        elif name_match[1] not in names if name_match is not None else not body.startswith(b"{", start):
             continue
         try:
             if end - start > MAX_LINE:
@@ -136,7 +140,9 @@ def _samples(
             if line.isspace():
                 continue
             name, labels, value, time = _sample(
-                line, named[1].decode() if named is not None else "", named.end() - start if named else 0
+                line,
+                name_match[1].decode() if name_match is not None else "",
+                name_match.end() - start if name_match else 0,
             )
             yield name, labels, value, None if time is None else time / units_per_second
         except ValueError as error:
@@ -183,7 +189,7 @@ def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tupl
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), text) if "\\" in text else text
+    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[0]), text) if "\\" in text else text
 
 
 PLUGIN: Final = Plugin(1, Options, fetch)

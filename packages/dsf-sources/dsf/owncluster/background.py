@@ -42,7 +42,7 @@ class OwnCluster:
     def tidy(self) -> None:
         """End the watches of nodes and pods if no scorer needs them."""
         summaries = self._memory.summaries().values()
-        if SourceType.Kubernetes not in {source.source_type for one in summaries for source in one.each_source}:
+        if SourceType.Kubernetes not in {source.source_type for summary in summaries for source in summary.each_source}:
             self.cluster.stop()
 
     def families(self) -> Iterator[Metric]:

@@ -63,12 +63,12 @@ class KubeCluster:
             [node[_REDUCED] for node in nodes.store.list()], [pod[_REDUCED] for pod in pods.store.list()]
         )
 
-    def listing(self, wanted: ObjectSource, deadline: float) -> KubeListing:
+    def listing(self, object_source: ObjectSource, deadline: float) -> KubeListing:
         """The list of a kind's objects. Asks the API server which kinds it has, at most until `deadline`.
 
         Raises HttpError: unknown_kind, bad_query for a kind that is never read, and as `KubeListing.pages`.
         """
-        return KubeListing(self._session, self._objects, wanted, deadline)
+        return KubeListing(self._session, self._objects, object_source, deadline)
 
     def stop(self) -> None:
         """Forget everything; the next `state` starts afresh."""
@@ -114,8 +114,10 @@ def _reduced(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
 
     def transform(manifest: Object) -> Object:
         metadata = manifest["metadata"]
-        kept = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
-        return {"metadata": kept, _REDUCED: reduce(manifest)}
+        reduced_metadata = {
+            name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata
+        }
+        return {"metadata": reduced_metadata, _REDUCED: reduce(manifest)}
 
     return transform
 

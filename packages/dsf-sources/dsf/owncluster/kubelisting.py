@@ -23,17 +23,19 @@ _MAX_KINDS: Final = 4 * 1024 * 1024
 class KubeListing:
     """Objects of one kind, as the API server lists them."""
 
-    def __init__(self, session: Session, released: Collection[str], wanted: ObjectSource, deadline: float) -> None:
+    def __init__(
+        self, session: Session, released: Collection[str], object_source: ObjectSource, deadline: float
+    ) -> None:
         """Discovers the kinds; those in `released` may be read. Raises HttpError."""
         self._session = session
-        self._resource = _resource(session, wanted, deadline)
+        self._resource = _resource(session, object_source, deadline)
         if str(self._resource) not in released:
             # RBAC alone is not enough: the right to read pods is also granted for mere capacity sums.
             raise HttpError(
                 "unauthorized", f"this agent may not read {self._resource}: {_how_to_grant(self._resource)}"
             )
-        self._path = self._resource.path(wanted.namespace)
-        selector = label_selector(wanted.selector) if wanted.selector is not None else ""
+        self._path = self._resource.path(object_source.namespace)
+        selector = label_selector(object_source.selector) if object_source.selector is not None else ""
         self._query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
         #: The request, for display.
         self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
@@ -44,17 +46,17 @@ class KubeListing:
         Raises HttpError: unauthorized without the right, too_large beyond `max_bytes` for all pages, timeout,
         connection_failed, unknown_kind, http_error.
         """
-        more = ""
+        continue_token = ""
         while True:
-            query = self._query | ({"continue": more} if more else {})
+            query = self._query | ({"continue": continue_token} if continue_token else {})
             page, size = _read(self._session, self._path, query, max_bytes, deadline, self._resource)
             max_bytes -= size
             items, metadata = page.get("items") or [], page.get("metadata") or {}
             if not isinstance(metadata, dict) or not isinstance(items, list) or not all(map(_is_object, items)):
                 raise HttpError("bad_answer", f"the list of {self._resource} is no list of objects")
             yield items, size
-            more = str(metadata.get("continue") or "")
-            if not more:
+            continue_token = str(metadata.get("continue") or "")
+            if not continue_token:
                 return
 
 
@@ -63,7 +65,11 @@ def label_selector(selector: ClusterSelector) -> str:
     words = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
     equal = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
     return ",".join(
-        equal + [words[one.operator].format(one.key, ",".join(one.values)) for one in selector.match_expressions]
+        equal
+        + [
+            words[expression.operator].format(expression.key, ",".join(expression.values))
+            for expression in selector.match_expressions
+        ]
     )
 
 
@@ -71,30 +77,33 @@ def _is_object(item: object) -> bool:
     return isinstance(item, dict) and isinstance(item.get("metadata", {}), dict | None)
 
 
-def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resource:
+def _resource(session: Session, object_source: ObjectSource, deadline: float) -> Resource:
     """The kind's resource, as named in API paths."""
-    prefix = f"/apis/{wanted.api_version}" if wanted.group else f"/api/{wanted.api_version}"
-    answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, wanted.api_version)
-    version = wanted.api_version.rpartition("/")[2]
-    for kind in _kinds(answer, wanted):
-        if kind["name"] in DENIED.get(wanted.group, {}).values():
-            raise HttpError("bad_query", f"{wanted.kind}: {DENIED_RULE}")
-        if wanted.namespace and not kind["namespaced"]:
-            raise HttpError("bad_query", f"a {wanted.kind} is in no namespace; leave out source.object.namespace")
-        return Resource(wanted.group, version, kind["name"], wanted.kind, kind["namespaced"])
+    prefix = f"/apis/{object_source.api_version}" if object_source.group else f"/api/{object_source.api_version}"
+    answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, object_source.api_version)
+    version = object_source.api_version.rpartition("/")[2]
+    for kind in _kinds(answer, object_source):
+        if kind["name"] in DENIED.get(object_source.group, {}).values():
+            raise HttpError("bad_query", f"{object_source.kind}: {DENIED_RULE}")
+        if object_source.namespace and not kind["namespaced"]:
+            raise HttpError(
+                "bad_query", f"a {object_source.kind} is in no namespace; leave out source.object.namespace"
+            )
+        return Resource(object_source.group, version, kind["name"], object_source.kind, kind["namespaced"])
     raise HttpError(
-        "unknown_kind", f"this cluster has no kind {wanted.kind} in {wanted.api_version} that can be listed"
+        "unknown_kind",
+        f"this cluster has no kind {object_source.kind} in {object_source.api_version} that can be listed",
     )
 
 
-def _kinds(answer: Mapping[str, Any], wanted: ObjectSource) -> Iterator[Mapping[str, Any]]:
+def _kinds(answer: Mapping[str, Any], object_source: ObjectSource) -> Iterator[Mapping[str, Any]]:
     """Yield the resources of the wanted kind that can be listed."""
     try:
         for entry in answer.get("resources") or ():
-            if entry["kind"] == wanted.kind and "/" not in entry["name"] and "list" in entry["verbs"]:
+            if entry["kind"] == object_source.kind and "/" not in entry["name"] and "list" in entry["verbs"]:
                 yield {"name": entry["name"], "namespaced": entry["namespaced"]}
     except (LookupError, TypeError, AttributeError):
-        raise HttpError("bad_answer", f"the list of kinds in {wanted.api_version} cannot be read") from None
+        raise HttpError("bad_answer", f"the list of kinds in {object_source.api_version} cannot be read") from None
 
 
 def _read(

@@ -44,21 +44,21 @@ def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
 
     A cordoned node takes no pods, so neither it nor its pods count. A resource that a node does not have is 0.
     """
-    left = {
+    free_amounts = {
         node.name: {resource: node.allocatable.get(resource, Decimal(0)) for resource in RESOURCES}
         for node in state.nodes
         if node.schedulable
     }
     for pod in state.pods:
-        amounts = left.get(pod.node)
+        amounts = free_amounts.get(pod.node)
         if amounts is not None:
             for resource, value in pod.requests.items():
                 amounts[resource] -= value
     for resource in RESOURCES:
-        yield _labels(resource), float(sum(amounts[resource] for amounts in left.values()))
-    for name in sorted(left):
+        yield _labels(resource), float(sum(amounts[resource] for amounts in free_amounts.values()))
+    for name in sorted(free_amounts):
         for resource in RESOURCES:
-            yield _labels(resource) | {"node": name}, float(left[name][resource])
+            yield _labels(resource) | {"node": name}, float(free_amounts[name][resource])
 
 
 def _labels(resource: str) -> dict[str, str]:

@@ -37,15 +37,15 @@ class RefusedValueError(ValueError):
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
     """Return a series per object and field, for the part of the time range that this agent observed."""
-    wanted = _wanted(request.query)
+    object_source = _wanted(request.query)
     counts: Counter[str] = Counter()
     with request.history() as history:
         running = own_cluster(request)
         try:
-            with request.asking(f"{wanted.kind} of {wanted.api_version} of this cluster") as question:
-                listing = running.cluster.listing(wanted, request.deadline)
+            with request.asking(f"{object_source.kind} of {object_source.api_version} of this cluster") as question:
+                listing = running.cluster.listing(object_source, request.deadline)
                 question.url = listing.url
-                samples, question.received = _samples(wanted, listing, request, history.now, counts)
+                samples, question.received = _samples(object_source, listing, request, history.now, counts)
             left_out = history.keep(samples)
             counts.update(kept=-left_out, labels=left_out)
         finally:
@@ -85,19 +85,19 @@ def _wanted(query: str) -> ObjectSource:
 
 
 def _samples(
-    wanted: ObjectSource, listing: KubeListing, request: Request[Options], now: float, counts: Counter[str]
+    object_source: ObjectSource, listing: KubeListing, request: Request[Options], now: float, counts: Counter[str]
 ) -> tuple[Samples, int]:
     """The values of all objects' fields, and the bytes read."""
     samples: dict[Hashable, tuple[Mapping[str, str], float, float]] = {}
     received = 0
     #: First refused value by field name; and fields with a good value.
-    refused: dict[str, str] = {}
+    refusals: dict[str, str] = {}
     good: set[str] = set()
     for objects, size in listing.pages(request.max_bytes, request.deadline):
         received += size
         for obj in objects:
             request.check()
-            for field in wanted.fields:
+            for field in object_source.fields:
                 labels = _labels(field, obj)
                 value = at(obj, field.path)
                 if value is None and (value := field.default) is None:
@@ -108,15 +108,15 @@ def _samples(
                 except RefusedValueError as error:
                     counts[str(error)] += 1
                     where = f"{labels.get('namespace', '')}/{labels.get('name', '')}".lstrip("/")
-                    refused.setdefault(field.name, f"{where} ({error})")
+                    refusals.setdefault(field.name, f"{where} ({error})")
                 else:
                     counts["kept"] += 1
                     good.add(field.name)
-    for field in wanted.fields:
-        if field.name in refused and field.name not in good:
+    for field in object_source.fields:
+        if field.name in refusals and field.name not in good:
             raise HttpError(
                 "bad_answer",
-                f"{field.path} is no number in any object that has it, such as {refused[field.name]}; it must be a "
+                f"{field.path} is no number in any object that has it, such as {refusals[field.name]}; it must be a "
                 "number, a quantity, or true or false",
             )
     return samples, received

@@ -50,13 +50,13 @@ def _container(
 ) -> _Amounts:
     """Return the requests of a container. During an in-place resize, the larger of desired and allocated counts,
     unless the node reported the resize as infeasible."""
-    wanted = _amounts((container.get("resources") or {}).get("requests"))
+    requested = _amounts((container.get("resources") or {}).get("requests"))
     status = statuses.get(container.get("name", ""), {})
     actual = _amounts((status.get("resources") or {}).get("requests"))
     allocated = _amounts(status.get("allocatedResources"))
     if not actual and not allocated:
-        return wanted
-    amounts: _Amounts = {} if infeasible else dict(wanted)
+        return requested
+    amounts: _Amounts = {} if infeasible else dict(requested)
     _raise(amounts, actual)
     _raise(amounts, allocated)
     return amounts
@@ -70,11 +70,11 @@ def _amounts(requests: Mapping[str, object] | None) -> _Amounts:
     return {resource: quantity(value) for resource, value in (requests or {}).items()}
 
 
-def _add(total: _Amounts, more: Mapping[str, Decimal]) -> None:
-    for resource, value in more.items():
+def _add(total: _Amounts, added: Mapping[str, Decimal]) -> None:
+    for resource, value in added.items():
         total[resource] = total.get(resource, Decimal(0)) + value
 
 
-def _raise(total: _Amounts, least: Mapping[str, Decimal]) -> None:
-    for resource, value in least.items():
+def _raise(total: _Amounts, lower_bounds: Mapping[str, Decimal]) -> None:
+    for resource, value in lower_bounds.items():
         total[resource] = max(total.get(resource, value), value)

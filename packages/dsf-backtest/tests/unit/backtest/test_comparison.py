@@ -148,7 +148,7 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
             for which, line in enumerate(lines):
                 hypothetical_scores = {ScoreKey(name, "s", "n"): line[name][moment] for name in names}
                 now = type(situation)(**{**vars(situation), "decided": decided[which]})
-                decided[which] = frozenset(schedule(now, asked=hypothetical_scores).chosen)
+                decided[which] = frozenset(schedule(now, hypothetical_scores=hypothetical_scores).chosen)
             differ += decided[0] != decided[1]
         assert web.differ == differ, f"fleet {number}"
 

@@ -175,11 +175,11 @@ def render(report: PlanReport) -> RenderableType:
         if entry.workload not in placed
     ]
     headers = ("WORKLOAD", "CLUSTER", "DEVICE", "SCORE", "WHY NOT THE NEXT BEST")
-    done = "in force" if report.applied else "not applied"
+    state = "in force" if report.applied else "not applied"
     gap = f", at most {report.gap:.2%} below the best" if report.gap else ""
     nothing = "" if report.plan.assignments else ", nothing placed"
     summary = (
-        f"{report.status}{gap}{nothing}, sum of scores {number(report.objective_value)}, plan {report.plan_id} {done}"
+        f"{report.status}{gap}{nothing}, sum of scores {number(report.objective_value)}, plan {report.plan_id} {state}"
     )
     parts: list[RenderableType] = [table(headers, rows, right=("SCORE",)), Text(""), Text(flat(summary))]
     changed = [change for change in report.changes if change.change != "unchanged"]
@@ -193,7 +193,7 @@ def render(report: PlanReport) -> RenderableType:
     ]
     if not changed and report.plan.assignments:
         parts.append(Text("nothing to change: this plan is in force"))
-    notes = [*report.warnings, *(missing.message for missing in report.missing_scores)]
+    notes = [*report.warnings, *(missing_score.message for missing_score in report.missing_scores)]
     parts += [Text(flat(f"warning: {note}"), style="yellow") for note in notes]
     return Group(*parts)
 

@@ -7,7 +7,7 @@ from dsf.optimizer.plan import Plan
 from dsf.optimizer.plans import MAX_ROWS, PlanComparison
 from dsf.optimizer.views import PlanReport, PlanView
 
-from .test_explain import planned
+from .test_explain import solved_plan
 
 SIZES = {"a": 1, "b": 1}
 
@@ -29,15 +29,15 @@ def compare(now: PlanView, plan: Plan) -> PlanComparison:
     return comparison.compare(now, plan, report, 0.0)
 
 
-def both() -> tuple[Plan, Plan]:
+def plans_before_and_after() -> tuple[Plan, Plan]:
     """Return a plan with both workloads on c1, and a later one for which c2 is better for b."""
-    first = planned({"c1": {"a;half": 50, "b;half": 60}, "c2": {"a;all": 1, "b;all": 10}}, SIZES)
-    second = planned({"c1": {"a;half": 50, "b;half": 60}, "c2": {"a;all": 1, "b;all": 90}}, SIZES)
+    first = solved_plan({"c1": {"a;half": 50, "b;half": 60}, "c2": {"a;all": 1, "b;all": 10}}, SIZES)
+    second = solved_plan({"c1": {"a;half": 50, "b;half": 60}, "c2": {"a;all": 1, "b;all": 90}}, SIZES)
     return first, second
 
 
 def test_comparison_lists_moves_first_with_their_reasons() -> None:
-    first, second = both()
+    first, second = plans_before_and_after()
     comparison = compare(first.placed, second)
     assert (comparison.score_now, comparison.score_proposed) == (110, 140)
     b, a = comparison.moves
@@ -54,12 +54,12 @@ def test_comparison_lists_moves_first_with_their_reasons() -> None:
 
 
 def test_comparison_handles_first_same_and_empty_plans() -> None:
-    first, _ = both()
+    first, _ = plans_before_and_after()
     assert {move.change for move in compare(PlanView(), first).moves} == {"is placed"}
     same = compare(first.placed, first)
     assert {move.change for move in same.moves} == {"stays"}
     assert not any(cluster.changes for cluster in same.clusters)
-    nothing = planned({"c1": {"a;half": 50}}, {"a": 5, "b": 1})
+    nothing = solved_plan({"c1": {"a;half": 50}}, {"a": 5, "b": 1})
     changes = {move.workload: move for move in compare(first.placed, nothing).moves}
     assert changes["b"].change == "is taken away"
     assert changes["b"].unplaced == 1
@@ -68,7 +68,7 @@ def test_comparison_handles_first_same_and_empty_plans() -> None:
 
 
 def test_stored_comparison_is_truncated() -> None:
-    first, _ = both()
+    first, _ = plans_before_and_after()
     comparison = compare(first.placed, first)
     assert (comparison.namespace, comparison.plan_id, comparison.applied, comparison.status) == (
         "n",

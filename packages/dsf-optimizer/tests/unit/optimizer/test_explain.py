@@ -15,7 +15,7 @@ from .bruteforce import random_problem
 DEVICES = {"all": 1, "half": 2}
 
 
-def planned(scores: dict[str, dict[str, int]], sizes: dict[str, int]) -> Plan:
+def solved_plan(scores: dict[str, dict[str, int]], sizes: dict[str, int]) -> Plan:
     clusters = tuple(
         Cluster(
             name,
@@ -28,7 +28,7 @@ def planned(scores: dict[str, dict[str, int]], sizes: dict[str, int]) -> Plan:
     return solve(PlanInput(workloads, clusters, (Preference("s"),)))
 
 
-def why(plan: Plan, name: str) -> ExplanationView:
+def explanation_of(plan: Plan, name: str) -> ExplanationView:
     return next(explanation for explanation in plan.explanation if explanation.workload == name)
 
 
@@ -37,34 +37,45 @@ def option(cluster: str, device: str, score: float) -> OptionView:
 
 
 def test_explanation_names_a_better_option_under_another_configuration() -> None:
-    plan = planned({"c1": {"a;all": 50, "a;half": 45, "b;all": 10, "b;half": 40}}, {"a": 1, "b": 1})
-    assert why(plan, "a") == ExplanationView(
+    plan = solved_plan({"c1": {"a;all": 50, "a;half": 45, "b;all": 10, "b;half": 40}}, {"a": 1, "b": 1})
+    assert explanation_of(plan, "a") == ExplanationView(
         workload="a",
         chosen=[option("c1", "half", 45.0)],
         next_best=option("c1", "all", 50.0),
         reason=Reason.CONFIGURATION,
         message="c1 is set up with half for b",
     )
-    assert (why(plan, "b").reason, why(plan, "b").message) == (Reason.LOWER_SCORE, "scores 30 less")
+    assert (explanation_of(plan, "b").reason, explanation_of(plan, "b").message) == (
+        Reason.LOWER_SCORE,
+        "scores 30 less",
+    )
 
 
 def test_explanation_names_workloads_that_take_the_capacity() -> None:
-    plan = planned({"c1": {"a;half": 50, "b;half": 60, "c;half": 60}, "c2": {"a;all": 10}}, {"a": 1, "b": 1, "c": 1})
-    assert why(plan, "a").next_best == option("c1", "half", 50.0)
-    assert why(plan, "a").reason is Reason.CAPACITY
-    assert why(plan, "a").message == "gpu of c1 (2) is taken by b, c; 1 needed"
+    plan = solved_plan(
+        {"c1": {"a;half": 50, "b;half": 60, "c;half": 60}, "c2": {"a;all": 10}}, {"a": 1, "b": 1, "c": 1}
+    )
+    assert explanation_of(plan, "a").next_best == option("c1", "half", 50.0)
+    assert explanation_of(plan, "a").reason is Reason.CAPACITY
+    assert explanation_of(plan, "a").message == "gpu of c1 (2) is taken by b, c; 1 needed"
 
 
 def test_too_large_for_what_scores_more() -> None:
-    plan = planned({"c1": {"a;all": 80, "a;half": 20}}, {"a": 2})
-    assert why(plan, "a").next_best == option("c1", "all", 80.0)
-    assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.TOO_LARGE, "supplies 1 of gpu; 2 needed")
+    plan = solved_plan({"c1": {"a;all": 80, "a;half": 20}}, {"a": 2})
+    assert explanation_of(plan, "a").next_best == option("c1", "all", 80.0)
+    assert (explanation_of(plan, "a").reason, explanation_of(plan, "a").message) == (
+        Reason.TOO_LARGE,
+        "supplies 1 of gpu; 2 needed",
+    )
 
 
 def test_explanation_prefers_a_possible_option_to_an_impossible_one() -> None:
-    plan = planned({"c1": {"a;all": 80, "a;half": 20}, "c2": {"a;half": 10}}, {"a": 2})
-    assert why(plan, "a").next_best == option("c2", "half", 10.0)
-    assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.LOWER_SCORE, "scores 10 less")
+    plan = solved_plan({"c1": {"a;all": 80, "a;half": 20}, "c2": {"a;half": 10}}, {"a": 2})
+    assert explanation_of(plan, "a").next_best == option("c2", "half", 10.0)
+    assert (explanation_of(plan, "a").reason, explanation_of(plan, "a").message) == (
+        Reason.LOWER_SCORE,
+        "scores 10 less",
+    )
 
 
 def test_explanations_of_drawn_problems_hold() -> None:
@@ -86,9 +97,9 @@ def test_explanations_of_drawn_problems_hold() -> None:
 
 
 def test_equal_options_are_a_tie() -> None:
-    plan = planned({"c1": {"a;all": 5}, "c2": {"a;all": 5}}, {"a": 1})
-    assert (why(plan, "a").reason, why(plan, "a").message) == (Reason.TIE, "is worth the same")
-    assert why(plan, "a").next_best == option("c2", "all", 5.0)
+    plan = solved_plan({"c1": {"a;all": 5}, "c2": {"a;all": 5}}, {"a": 1})
+    assert (explanation_of(plan, "a").reason, explanation_of(plan, "a").message) == (Reason.TIE, "is worth the same")
+    assert explanation_of(plan, "a").next_best == option("c2", "all", 5.0)
 
 
 def test_single_option_has_no_alternative() -> None:
@@ -122,7 +133,7 @@ def test_single_option_has_no_alternative() -> None:
     ],
 )
 def test_unplaced(scores: dict[str, dict[str, int]], reason: Reason, message: str) -> None:
-    plan = planned(scores, {"a": 1, "b": 1, "c": 1})
+    plan = solved_plan(scores, {"a": 1, "b": 1, "c": 1})
     assert [(unplaced.workload, unplaced.reason, unplaced.message) for unplaced in plan.unplaced] == [
         ("a", reason, message)
     ]

@@ -116,11 +116,11 @@ def test_missing_score_counts_0_and_beats_negative_scores() -> None:
 def test_hypothetical_score_overrides_the_stored_one() -> None:
     placement_situation = situation(policy(addon()) | {"numberOfClusters": 1}, scores={("a", "r"): score(5)})
     hypothetical_scores: dict[ScoreKey, int | None] = {ScoreKey("b", "r", "x"): 6}
-    assert schedule(placement_situation, asked=hypothetical_scores).chosen == ["b"]
-    assert schedule(placement_situation, asked={ScoreKey("b", "r", "y"): 6}).chosen == ["a"]
-    assert schedule(placement_situation, asked={ScoreKey("a", "r", "x"): None, ScoreKey("c", "r", "x"): 1}).chosen == [
-        "c"
-    ]
+    assert schedule(placement_situation, hypothetical_scores=hypothetical_scores).chosen == ["b"]
+    assert schedule(placement_situation, hypothetical_scores={ScoreKey("b", "r", "y"): 6}).chosen == ["a"]
+    assert schedule(
+        placement_situation, hypothetical_scores={ScoreKey("a", "r", "x"): None, ScoreKey("c", "r", "x"): 1}
+    ).chosen == ["c"]
 
 
 def test_cel_counts_as_met_without_an_answer_of_ocm() -> None:

@@ -57,7 +57,7 @@ def test_concurrency() -> None:
 
 
 def test_unfinished_request_gives_408() -> None:
-    async def ask() -> list[dict[str, Any]]:
+    async def send_incomplete_request() -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = []
         pieces = iter([b'{"data":'])
 
@@ -77,7 +77,7 @@ def test_unfinished_request_gives_408() -> None:
         await mean_scorer(limits=Limits(read_seconds=0.05))(scope, receive, send)
         return messages
 
-    messages = asyncio.run(ask())
+    messages = asyncio.run(send_incomplete_request())
     assert messages[0]["status"] == 408
     assert b"within 0.05 seconds" in messages[1]["body"]
 
@@ -129,11 +129,11 @@ def test_half_sent_requests_are_refused_in_favour_of_others() -> None:
     """The oldest bodies are refused if all together exceed two of the largest requests."""
     statuses: dict[str, int] = {}
 
-    async def play() -> None:
+    async def send_requests() -> None:
         app = mean_scorer(limits=Limits(bytes=100))
         arrived, go_on = asyncio.Semaphore(0), asyncio.Event()
 
-        async def ask(name: str, body: bytes, rest: bytes) -> None:
+        async def send_body(name: str, body: bytes, rest: bytes) -> None:
             parts = [(body, True), (rest, False)]
 
             async def receive() -> dict[str, Any]:
@@ -151,9 +151,9 @@ def test_half_sent_requests_are_refused_in_favour_of_others() -> None:
 
         async with asyncio.TaskGroup() as group:
             for name in ("first", "second", "third"):
-                group.create_task(ask(name, b'{"data":[]' + b" " * 80, b"}"))
+                group.create_task(send_body(name, b'{"data":[]' + b" " * 80, b"}"))
                 await arrived.acquire()
             go_on.set()
 
-    asyncio.run(play())
+    asyncio.run(send_requests())
     assert statuses == {"first": 503, "second": 200, "third": 200}

@@ -36,7 +36,7 @@ def refusal(document: Any, limits: Limits = LIMITS) -> RefusedError:
     return caught.value
 
 
-def plain(series: list[Series]) -> list[Any]:
+def comparable(series: list[Series]) -> list[Any]:
     return [(entry.labels, entry.times.tolist(), [str(value) for value in entry.values.tolist()]) for entry in series]
 
 
@@ -136,9 +136,9 @@ def test_both_paths_agree(data: list[dict[str, Any]]) -> None:
         )
         for entry in data
     ]
-    assert plain(parse({"data": data})) == expected
+    assert comparable(parse({"data": data})) == expected
     for blanks in (None, 1):
-        assert plain(parse(json.dumps({"data": data}, indent=blanks).encode())) == expected
+        assert comparable(parse(json.dumps({"data": data}, indent=blanks).encode())) == expected
 
 
 @given(

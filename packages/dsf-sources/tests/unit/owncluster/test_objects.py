@@ -98,7 +98,7 @@ class Agent:
         assert self.running is not None
         return self.running.values
 
-    def ask(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
+    def query(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
         """Return values by the labels' values, the metric's name first."""
         context = FetchContext(time.monotonic() + 60, 100_000, now, memory=self.memory, observe=self.questions.append)
         payload = ask(self.plugin, "Object", self.summary, context)
@@ -276,7 +276,7 @@ def test_each_object_and_field_gives_a_series() -> None:
         cluster_object("odd", status={"ready": "many"}),
     )
     agent = Agent(view, OBJECT | {"fields": fields})
-    assert agent.ask() == {
+    assert agent.query() == {
         ("ready", "shop", "cart"): [[1000, "0"]],
         ("cpu", "shop", "cart", "x", "true"): [[1000, "0.5"]],
         ("ready", "web"): [[1000, "3"]],
@@ -294,19 +294,19 @@ def test_object_with_too_long_labels_does_not_affect_others() -> None:
         cluster_object("web", spec={"text": "x" * 5000}, status={"ready": 2}),
     )
     agent = Agent(view, OBJECT | {"fields": [ready]})
-    assert agent.ask() == {("ready", "shop", "cart"): [[1000, "1"]]}
+    assert agent.query() == {("ready", "shop", "cart"): [[1000, "1"]]}
     assert agent.values == {"kept": 1, "labels": 1}
 
 
 def test_cycles_fill_the_range() -> None:
     view = View(cluster_object("cart", status={"ready": 1}))
     agent = Agent(view, source_range=60, source_step=30)
-    agent.ask(1000)
+    agent.query(1000)
     view.objects = (cluster_object("cart", status={"ready": 2}),)
-    assert agent.ask(1030) == {("ready", "shop", "cart"): [[1000, "1"], [1030, "2"]]}
+    assert agent.query(1030) == {("ready", "shop", "cart"): [[1000, "1"], [1030, "2"]]}
     view.objects = ()
-    agent.ask(1060)
-    assert agent.ask(1090) == {("ready", "shop", "cart"): [[1030, "2"]]}
+    agent.query(1060)
+    assert agent.query(1090) == {("ready", "shop", "cart"): [[1030, "2"]]}
 
 
 def test_field_without_any_number_fails_the_cycle() -> None:
@@ -314,7 +314,7 @@ def test_field_without_any_number_fails_the_cycle() -> None:
     with pytest.raises(
         HttpError, match=r"status\.ready is no number in any object .* shop/cart \(no_number\)"
     ) as caught:
-        agent.ask()
+        agent.query()
     assert caught.value.reason == "bad_answer"
     assert agent.values == {"no_number": 1}
 
@@ -330,7 +330,7 @@ def test_field_without_any_number_fails_the_cycle() -> None:
 def test_agent_validates_the_query_of_a_summary(source: dict[str, Any], words: str) -> None:
     view = View(cluster_object("cart"))
     with pytest.raises(HttpError) as caught:
-        Agent(view, source).ask()
+        Agent(view, source).query()
     assert caught.value.reason == "bad_query"
     assert words in str(caught.value)
     assert view.listed_sources == []
@@ -338,5 +338,5 @@ def test_agent_validates_the_query_of_a_summary(source: dict[str, Any], words: s
 
 def test_outside_of_kubernetes_it_is_refused() -> None:
     with pytest.raises(HttpError, match="DSF_AGENT_KUBE") as caught:
-        Agent(None).ask()
+        Agent(None).query()
     assert caught.value.reason == "unsupported_source"
