@@ -56,10 +56,10 @@ ARG AGENT_EXTRAS="--extra otel"
 # that nothing here imports. Celery's shell is for people, and what colours the source code of 500 languages has none to
 # colour.
 ENV OPTIONS="--locked --no-default-groups --extra backtest --extra sources ${AGENT_EXTRAS} \
-      --no-install-package fastapi --no-install-package flower --no-install-package h11 \
+      --no-install-package fastapi --no-install-package flower \
       --no-install-package humanize --no-install-package jinja2 --no-install-package markupsafe \
       --no-install-package pytz --no-install-package starlette \
-      --no-install-package tornado --no-install-package uvicorn \
+      --no-install-package tornado \
       --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
       --no-install-package click-repl --no-install-package prompt-toolkit --no-install-package wcwidth"

@@ -57,7 +57,7 @@ def serve(channel: Connection) -> None:
     received = Received(memory.budget, lambda: summaries)
     receiver = Receiver(received, "127.0.0.1", 0, max_bytes=8 * MEGABYTE)
     receiver.start()
-    channel.send(receiver.port)
+    channel.send(receiver.address[1])
     while channel.recv():
         channel.send((memory.budget.series, memory.budget.samples))
     receiver.stop()

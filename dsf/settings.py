@@ -33,6 +33,8 @@ Role = Literal["agent", "hub", "results", "beat", "flower", "cli"]
 Target = Literal["controller", "beat", "results", "web"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 
+#: Every address of both families; every IPv4 address on a machine without IPv6.
+EVERYWHERE: Final = "::"
 #: Port of the agent and of the hub's page.
 DEFAULT_PORT: Final = 8080
 #: The entry point group of settings classes of other distributions.
@@ -387,7 +389,7 @@ class Settings(BaseSettings):
 
     def listen_address(self, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
         """Host and port on which this process serves."""
-        host = ("::" if self.role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
+        host = (EVERYWHERE if self.role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
         return host, default_port if self.listen_port is None else self.listen_port
 
     @property

@@ -25,10 +25,11 @@ from dsf.auth.secrets import SecretSource
 from dsf.cycle import stages
 from dsf.cycle.composite import LastResults
 from dsf.errors import SettingsError
+from dsf.http.probes import make_probes
+from dsf.http.serving import HttpServer
 from dsf.keys import is_name
 from dsf.messages import CYCLE_TASK, MAX_FRAME_BYTES, STAGE_TASKS
-from dsf.process import gctuning
-from dsf.process.exposition import MetricsServer
+from dsf.process import gctuning, threads
 from dsf.process.hubclock import AGENT_INTERVAL, HubClock
 from dsf.process.launch import USAGE
 from dsf.redislink.link import Link
@@ -104,25 +105,22 @@ class Runtime:
         # At once, so that their stages ask for no Secret that is forgotten now.
         self.config.on_change(self.cycles.end_others)
         self._settings = settings
-        self._exposition: MetricsServer | None = None
+        checks = {"/healthz": lambda: "", "/readyz": threads.problem}
+        self._server = HttpServer(
+            make_probes(self.metrics.registry, checks), *settings.listen_address(), name="metrics"
+        )
 
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""
         stages.prepare(self._settings.agent_spool_dir)
-        host, port = self._settings.listen_address()
-        try:
-            self._exposition = MetricsServer(self.metrics.registry, host, port)
-        except OSError as error:
-            raise SettingsError(
-                f"DSF_LISTEN_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
-            ) from None
-        self._exposition.start()
+        self._server.start()
         if self.relay is not None:
             self.relay.start()
         self.config.start()
         self.clock.start()
         self.readiness.consuming(False)
-        log.info("metrics served", host=host, port=self._exposition.port)
+        host, port = self._server.address
+        log.info("metrics served", host=host, port=port)
 
     def refresh(self) -> None:
         """Read a changed configuration, end cycles of removed scorers, show readiness. Called regularly."""
@@ -138,8 +136,7 @@ class Runtime:
         if self.relay is not None:
             self.relay.stop()
         self.config.stop()
-        if self._exposition is not None:
-            self._exposition.stop()
+        self._server.stop()
 
 
 def make_relay(settings: Settings, port: int | None = None) -> HubRelay | None:

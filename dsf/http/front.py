@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -16,23 +15,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Headers that a server trusts, in lower case. A proxy that adds its line behind that of a client checks one of them,
-#: and the server may take the other.
-ONCE: Final = frozenset(
-    ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
-)
+from dsf.http.listening import repeated
+
 #: Seconds for all of a request's body: 4 MiB, the most that a service takes, over 2 Mbit/s.
 BODY_SECONDS: Final = 20.0
-
-
-def repeated(names: Iterable[str]) -> str:
-    """The first of `ONCE` that a request has twice; empty if there is none."""
-    header_names: set[str] = set()
-    for name in map(str.lower, names):
-        if name in ONCE and name in header_names:
-            return name
-        header_names.add(name)
-    return ""
 
 
 class Front:

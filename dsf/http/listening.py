@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from dsf.errors import SettingsError
+from dsf.settings import EVERYWHERE
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -27,8 +28,6 @@ Send = Callable[[Message], Awaitable[None]]
 Address = tuple[str, int]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-#: Every address of both families; every IPv4 address on a machine without IPv6.
-EVERYWHERE: Final = "::"
 #: Connections of a server. A browser opens six.
 MOST_CONNECTIONS: Final = 256
 #: Seconds for the header of a request, from the connection or its first byte on.
@@ -40,6 +39,12 @@ MOST_UNSENT: Final = 64 * 1024 * 1024
 #: Bytes of a response that the connection gets at a time: it copies them, and an application may have one object for
 #: all its clients.
 _PIECE: Final = 64 * 1024
+
+#: Headers that a server trusts, in lower case. A proxy that adds its line behind that of a client checks one of them,
+#: and the server may take the other.
+ONCE: Final = frozenset(
+    ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
+)
 
 
 class State(IntEnum):
@@ -248,6 +253,16 @@ class _Request:
             # Whatever the application sends from now on is lost.
             self._connection.abort()
         self._connection.unsent = 0
+
+
+def repeated(names: Iterable[str]) -> str:
+    """The first of `ONCE` that a request has twice; empty if there is none."""
+    header_names: set[str] = set()
+    for name in map(str.lower, names):
+        if name in ONCE and name in header_names:
+            return name
+        header_names.add(name)
+    return ""
 
 
 def family_of(host: str) -> tuple[socket.AddressFamily, str]:

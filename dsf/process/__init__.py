@@ -8,8 +8,6 @@ children        child processes that end with this one
 runtimemetrics  metrics of the process itself: CPU, memory, versions
 gctuning        less work for Python's garbage collector
 hubclock        the clock of the hub, which is that of its Redis
-connections     listen addresses, and servers with a limited number of connections and a deadline for each header
-exposition      /metrics and the probes of Kubernetes
 valuecache      values that are made once for all concurrent callers
 turns           turns at a server that answers few requests at a time
 clienttoken     the token that clients send, and a limit of wrong ones for each client

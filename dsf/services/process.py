@@ -24,7 +24,7 @@ from dsf.process import gctuning, threads, tracing
 from dsf.process.launch import FAILED, USAGE
 from dsf.process.runtimemetrics import add_runtime_metrics
 from dsf.process.service import Ending, Service
-from dsf.settings import Settings
+from dsf.settings import EVERYWHERE, Settings
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -146,7 +146,6 @@ class HubProcess:
                 self._ending.code = self._ending.code or int(worker.exitcode or FAILED)
 
     def _make_probes(self) -> Any:
-        from dsf.http.listening import EVERYWHERE
         from dsf.http.probes import make_probes
         from dsf.http.serving import HttpServer
 

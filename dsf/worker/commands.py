@@ -7,7 +7,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from dsf.process.connections import EVERYWHERE
+from dsf.settings import EVERYWHERE
 
 #: Command of `celery` -> the role that its process has without DSF_ROLE. A worker is that of the results.
 _ROLES: Final = {

@@ -33,10 +33,11 @@ NEEDED = {
     "rich",
     "structlog",
     "typer",
+    "uvicorn",
     "websocket-client",
 }
 #: Further packages of a plain installation, for the exporter, the page and Flower.
-FOR_THE_HUB = {"cryptography", "fastapi", "flower", "jinja2", "uvicorn"}
+FOR_THE_HUB = {"cryptography", "fastapi", "flower", "jinja2"}
 #: Modules that are not in its image: of the extras, and what the Dockerfile takes out. `cryptography` may be there, for
 #: tokens of clouds.
 EXTRAS = ("cryptography", "matplotlib", "mcp", "numpy", "pandas", "highspy")
@@ -116,7 +117,7 @@ def test_agent_modules_import_without_optional_packages() -> None:
 
 @pytest.mark.usefixtures("image_like")
 def test_hub_commands_in_the_agent_image_name_the_missing_package() -> None:
-    packages = {"hub": "fastapi", "flower": "flower", "optimizer": "uvicorn"}
+    packages = {"hub": "fastapi", "flower": "flower", "optimizer": "starlette"}
     code = (
         "from typer.testing import CliRunner\nfrom dsf.cli.main import app\n"
         f"for command in {[*packages]}:\n"

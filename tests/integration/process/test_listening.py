@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from dsf.errors import SettingsError
 from dsf.http.listening import Listener
+from dsf.http.probes import make_probes
+from dsf.http.serving import HttpServer
 from dsf.otlp.received import Received
 from dsf.otlp.receiver import Receiver
-from dsf.process.connections import EVERYWHERE
-from dsf.process.exposition import MetricsServer
-from dsf.settings import Settings
+from dsf.settings import EVERYWHERE, Settings
 from dsf.sources.window import WindowBudget
 from tests.support.redisserver import free_port, has_ipv6
 
@@ -27,10 +27,10 @@ needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6
 @contextlib.contextmanager
 def exposition(host: str) -> Iterator[int]:
     """The server of hub's and agent's metrics and probes."""
-    server = MetricsServer(CollectorRegistry(), host, free_port())
+    server = HttpServer(make_probes(CollectorRegistry(), {}), host, free_port(), name="metrics")
     server.start()
     try:
-        yield server.port
+        yield server.address[1]
     finally:
         server.stop()
 
@@ -41,7 +41,7 @@ def receiver(host: str) -> Iterator[int]:
     server = Receiver(Received(WindowBudget(1, 1), dict), host, free_port(), max_bytes=1000)
     server.start()
     try:
-        yield server.port
+        yield server.address[1]
     finally:
         server.stop()
 

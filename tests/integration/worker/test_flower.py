@@ -18,7 +18,7 @@ import redis
 import requests
 
 from dsf.messages import FETCH_TASK
-from dsf.process.connections import EVERYWHERE
+from dsf.settings import EVERYWHERE
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
 from dsf.worker.application import make_app

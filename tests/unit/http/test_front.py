@@ -9,7 +9,8 @@ from fastapi import FastAPI, Request
 from starlette.types import Message
 
 from dsf.http import front
-from dsf.http.front import ONCE, Front
+from dsf.http.front import Front
+from dsf.http.listening import ONCE
 
 app = FastAPI()
 

@@ -9,7 +9,7 @@ from prometheus_client import Metric
 
 import dsf.log
 from dsf import metrics as names
-from dsf.errors import HttpError
+from dsf.errors import HttpError, SettingsError
 from dsf.otlp.selector import selectors_of
 from dsf.settings import Settings
 from dsf.sources.base import OTLP_PATH
@@ -45,17 +45,13 @@ class Pushed:
             raise HttpError("unsupported_source", _NO_RECEIVER)
         host, port = settings.listen_address()[0], settings.otlp_port
         self.received = Received(memory.budget, memory.summaries)
+        self.receiver = Receiver(self.received, host, port, max_bytes=MAX_BYTES, token_file=settings.client_token_file)
         try:
-            self.receiver = Receiver(
-                self.received, host, port, max_bytes=MAX_BYTES, token_file=settings.client_token_file
-            )
-        except OSError as error:
-            raise HttpError(
-                "plugin_failed", f"DSF_OTLP_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
-            ) from None
+            self.receiver.start()
+        except SettingsError as error:
+            raise HttpError("plugin_failed", str(error)) from None
         memory.share(self.received.window, lambda: self.received.scorers)
-        self.receiver.start()
-        log.info("metrics are received", host=host, port=self.receiver.port)
+        log.info("metrics are received", host=host, port=self.receiver.address[1])
 
     def tidy(self) -> None:
         """Drop samples that are too old or no longer requested."""

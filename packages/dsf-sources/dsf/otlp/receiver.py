@@ -6,14 +6,15 @@ decompression, its time, the number of concurrent requests, and the connections.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import json
 import re
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,32 +28,27 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 import dsf.log
 from dsf.errors import AccessError, SettingsError
+from dsf.http.listening import Receive, Send, repeated
+from dsf.http.serving import HttpServer
 from dsf.otlp.received import Received
 from dsf.process.clienttoken import TokenFile
-from dsf.process.connections import BoundedServer, InThread, TimedHandler
 from dsf.sources.base import OTLP_PATH
 
 log = dsf.log.get(__name__)
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
-#: Open connections; a collector has a few.
-_CONNECTIONS: Final = 64
 #: Concurrent requests in memory, and seconds that others wait.
 _AT_ONCE: Final = 4
 _WAIT: Final = 5.0
 #: Retry-After in seconds for a refused sender.
 _RETRY_AFTER: Final = 1
-#: Seconds that a sender may be silent, and that a request body may take.
-_SILENCE: Final = 30.0
+#: Seconds that a request body may take.
 _BODY: Final = 10.0
-#: A chunk header: the size, and optional extensions; its maximum.
-_CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
-_LINE: Final = 100
-#: Bytes per read.
-_READ: Final = 64 * 1024
 #: zlib's wbits for gzip.
 _GZIP: Final = 16 + zlib.MAX_WBITS
+
+_Scope = MutableMapping[str, Any]
 
 
 class _RefusalError(Exception):
@@ -64,166 +60,120 @@ class _RefusalError(Exception):
         self.message = message
 
 
-class Receiver(InThread):
-    """Listens in separate threads. The port is bound in the constructor, which raises OSError when it is in use."""
+class _ClientLeftError(Exception):
+    """The sender closed the connection before its request was whole."""
+
+
+class Receiver(HttpServer):
+    """Listens in a thread of its own."""
 
     def __init__(
         self, received: Received, host: str, port: int, *, max_bytes: int, token_file: Path | None = None
     ) -> None:
         """`max_bytes` of a request, decompressed; `token_file` holds the Bearer token that senders need."""
-        turns = threading.BoundedSemaphore(_AT_ONCE)
-
-        class Handler(_ExportHandler):
-            endpoint = _Endpoint(received, max_bytes, token_file, turns)
-
-        super().__init__(_OtlpServer((host, port), Handler), "dsf-otlp")
-
-
-class _OtlpServer(BoundedServer, HTTPServer):
-    places = _CONNECTIONS
-
-
-class _ExportHandler(TimedHandler, BaseHTTPRequestHandler):
-    endpoint: _Endpoint
-    protocol_version = "HTTP/1.1"
-    server_version = "dsf"
-    sys_version = ""
-    timeout = silence = _SILENCE
-    # Headers and body in one segment.
-    wbufsize = -1
-    disable_nagle_algorithm = True
-
-    def handle_one_request(self) -> None:
-        """See the base class; also limits the time for the header."""
-        if self.await_request():
-            super().handle_one_request()
-        else:
-            self.close_connection = True
-
-    def handle_expect_100(self) -> bool:
-        """Answers at once: the sender waits for it, and what is written waits for the end of a request."""
-        goes_on = super().handle_expect_100()
-        self.wfile.flush()
-        return goes_on
-
-    def do_POST(self) -> None:
-        as_json = self.headers.get_content_type() == _JSON
-        try:
-            body = self.endpoint.answer(self.path, self.headers, self.client_address[0], self._body, self._admitted)
-        except _RefusalError as refusal:
-            self._refuse(refusal, as_json=as_json)
-            return
-        self._send(HTTPStatus.OK, json_format.MessageToJson(body).encode() if as_json else body.SerializeToString())
-
-    def do_GET(self) -> None:
-        self._refuse(_RefusalError(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are pushed here: POST {OTLP_PATH}"))
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def _admitted(self) -> None:
-        server: Any = self.server
-        server.is_known(self.connection)
-
-    def _body(self, limit: int) -> bytes:
-        """The bytes as sent. A slow sender must not block others for long."""
-        self.timed.allow(_BODY)
-        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
-            return self._chunks(limit)
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()):
-            raise _RefusalError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length")
-        if len(length) > 15 or int(length) > limit:
-            raise _too_large(limit)
-        return self._read(int(length))
-
-    def _read(self, size: int) -> bytes:
-        """`size` bytes, allocated as they arrive, not by announced length."""
-        data = bytearray()
-        while len(data) < size:
-            piece = self.rfile.read(min(size - len(data), _READ))
-            if not piece:
-                raise _RefusalError(HTTPStatus.BAD_REQUEST, "the body is shorter than was said")
-            data += piece
-        return bytes(data)
-
-    def _chunks(self, limit: int) -> bytes:
-        body = bytearray()
-        while True:
-            match = _CHUNK.fullmatch(self.rfile.readline(_LINE))
-            if match is None:
-                raise _RefusalError(HTTPStatus.BAD_REQUEST, "the chunks of the body cannot be read")
-            size = int(match[1], 16)
-            if len(body) + size > limit:
-                raise _too_large(limit)
-            chunk = self._read(size)
-            # Each chunk, including the last and empty one, ends with a line break; trailers are refused.
-            if self.rfile.readline(_LINE).strip():
-                raise _RefusalError(HTTPStatus.BAD_REQUEST, "the chunks of the body cannot be read")
-            if not size:
-                return bytes(body)
-            body += chunk
-
-    def _refuse(self, refusal: _RefusalError, *, as_json: bool = False) -> None:
-        # The body may not have been read.
-        self.close_connection = True
-        if as_json:
-            body = json.dumps({"code": _GRPC_INVALID, "message": refusal.message}).encode()
-        else:
-            body = _status(refusal.message)
-        retry = refusal.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
-        self._send(refusal.status, body, {"Retry-After": str(_RETRY_AFTER)} if retry else {})
-
-    def _send(self, status: HTTPStatus, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", _JSON if self.headers.get_content_type() == _JSON else _PROTOBUF)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        endpoint = _Endpoint(received, max_bytes, token_file)
+        super().__init__(endpoint, host, port, name="dsf-otlp", variable="DSF_OTLP_PORT")
 
 
 class _Endpoint:
-    """Handles one request."""
+    """The ASGI application."""
 
-    def __init__(
-        self, received: Received, max_bytes: int, token_file: Path | None, turns: threading.BoundedSemaphore
-    ) -> None:
+    def __init__(self, received: Received, max_bytes: int, token_file: Path | None) -> None:
         self._received = received
         self._max_bytes = max_bytes
         self._token_file = TokenFile(token_file) if token_file else None
-        self._turns = turns
+        self._turns = asyncio.Semaphore(_AT_ONCE)
         self._parsing = threading.Lock()
 
-    def answer(
-        self, path: str, headers: Any, client: str, read: Callable[[int], bytes], admitted: Callable[[], None]
+    async def __call__(self, scope: _Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        as_json = _content_type(headers) == _JSON
+        further_headers = {"Content-Type": _JSON if as_json else _PROTOBUF}
+        try:
+            answer = await self._answer(scope, headers, receive)
+        except _ClientLeftError:
+            return
+        except _RefusalError as refusal:
+            status = refusal.status
+            error = {"code": _GRPC_INVALID, "message": refusal.message}
+            body = json.dumps(error).encode() if as_json else _status(refusal.message)
+            # The body may not have been read.
+            further_headers["Connection"] = "close"
+            if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+                further_headers["Retry-After"] = str(_RETRY_AFTER)
+        else:
+            status = HTTPStatus.OK
+            body = json_format.MessageToJson(answer).encode() if as_json else answer.SerializeToString()
+        further_headers["Content-Length"] = str(len(body))
+        encoded_headers = [(name.encode(), value.encode()) for name, value in further_headers.items()]
+        await send({"type": "http.response.start", "status": int(status), "headers": encoded_headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(
+        self, scope: _Scope, headers: Mapping[str, str], receive: Receive
     ) -> ExportMetricsServiceResponse:
-        """Raises _RefusalError. `read` returns the body, up to a number of bytes; `admitted` is called for an
-        authorised sender."""
-        if path.partition("?")[0].rstrip("/") != OTLP_PATH:
+        """Take the points of a request. Raises _RefusalError, and _ClientLeftError."""
+        if scope["method"] != "POST":
+            raise _RefusalError(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are pushed here: POST {OTLP_PATH}")
+        if twice := repeated(name.decode("latin-1") for name, _ in scope["headers"]):
+            raise _RefusalError(HTTPStatus.BAD_REQUEST, f"the request has the header {twice} twice")
+        if str(scope["path"]).rstrip("/") != OTLP_PATH:
             raise _RefusalError(HTTPStatus.NOT_FOUND, f"only metrics are taken, at {OTLP_PATH}")
-        self._check_token(headers.get("Authorization", ""), client)
-        admitted()
-        kind = headers.get_content_type()
+        self._check_token(headers.get("authorization", ""), scope["client"][0])
+        kind = _content_type(headers)
         if kind not in (_PROTOBUF, _JSON):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type must be {_PROTOBUF} or {_JSON}")
-        encoding = headers.get("Content-Encoding", "identity").strip().lower()
+        encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip"):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding must be gzip or none")
-        if not self._turns.acquire(timeout=_WAIT):
-            raise _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
+        async with self._turn():
+            body = await self._body(headers, receive)
+            return await asyncio.to_thread(self._take, body, is_gzip=encoding == "gzip", as_json=kind == _JSON)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one of the requests in memory to end. Raises _RefusalError."""
         try:
-            body = read(self._max_bytes)
-            body = self._unzipped(body) if encoding == "gzip" else body
-            # The lock admits one at a time: parsed, it is several times as large, and Python is not faster with two.
-            with self._parsing:
-                rejected = self._received.take(_parsed(body, as_json=kind == _JSON))
+            async with asyncio.timeout(_WAIT):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once") from None
+        try:
+            yield
         finally:
             self._turns.release()
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        """The bytes as sent. A slow sender must not block others for long."""
+        length = headers.get("content-length", "")
+        if "transfer-encoding" not in headers and not length:
+            raise _RefusalError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length")
+        if length and int(length) > self._max_bytes:
+            raise _too_large(self._max_bytes)
+        body, is_whole = bytearray(), False
+        try:
+            async with asyncio.timeout(_BODY):
+                while not is_whole:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _ClientLeftError
+                    body += message.get("body", b"")
+                    if len(body) > self._max_bytes:
+                        raise _too_large(self._max_bytes)
+                    is_whole = not message.get("more_body", False)
+        except TimeoutError:
+            raise _RefusalError(HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {_BODY:g} s") from None
+        return bytes(body)
+
+    def _take(self, body: bytes, *, is_gzip: bool, as_json: bool) -> ExportMetricsServiceResponse:
+        """Store the points. Raises _RefusalError."""
+        plain = self._unzipped(body) if is_gzip else body
+        # The lock admits one at a time: parsed, it is several times as large, and Python is not faster with two.
+        with self._parsing:
+            rejected = self._received.take(_parsed(plain, as_json=as_json))
         answer = ExportMetricsServiceResponse()
         if rejected.points:
             answer.partial_success.CopyFrom(
@@ -285,6 +235,11 @@ def _parsed(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
     except (DecodeError, json_format.ParseError, ValueError, RecursionError) as error:
         kind = "JSON" if as_json else "protobuf"
         raise _RefusalError(HTTPStatus.BAD_REQUEST, f"not an OTLP request in {kind}: {str(error)[:200]}") from None
+
+
+def _content_type(headers: Mapping[str, str]) -> str:
+    """The media type without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _status(message: str) -> bytes:

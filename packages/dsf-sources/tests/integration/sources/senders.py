@@ -50,7 +50,7 @@ class Agent:
             pushed = self.memory.begun(PLUGIN.start)
         assert isinstance(pushed, Pushed)
         self.received, self.receiver = pushed.received, pushed.receiver
-        self.url = f"http://127.0.0.1:{self.receiver.port}/v1/metrics"
+        self.url = f"http://127.0.0.1:{self.receiver.address[1]}/v1/metrics"
 
     def series(self, **options: Any) -> list[dict[str, Any]]:
         """Return the series that its scorer would get now."""

@@ -89,7 +89,7 @@ def test_port_in_use_is_named_and_bound_as_soon_as_it_is_free(
         agent.tick("pushed")
         result = agent.result()
         assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "plugin_failed")
-        assert f"DSF_OTLP_PORT: cannot listen on 127.0.0.1:{port}: Address already in use" in result.message
+        assert f"DSF_OTLP_PORT: cannot listen on 127.0.0.1:{port} (Address already in use)" in result.message
         agent.tick("pulled")
         assert agent.result().outcome == "ok"
         other.close()

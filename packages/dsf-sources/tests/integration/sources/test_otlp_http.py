@@ -13,8 +13,8 @@ import psutil
 import pytest
 import requests
 
+from dsf.http import listening
 from dsf.otlp import receiver
-from dsf.process import connections
 from dsf.process.clienttoken import AT_ONCE
 from tests.support.wait import PATIENCE, wait_for
 
@@ -52,7 +52,7 @@ def test_expect_header_is_answered_at_once(make: Make) -> None:
     agent = make(pushed("m"))
     body = request(gauge("m", 1)).SerializeToString()
     head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
-    with socket.create_connection(("127.0.0.1", agent.receiver.port), 60) as sender:
+    with socket.create_connection(("127.0.0.1", agent.receiver.address[1]), 60) as sender:
         sender.sendall(f"{head}Content-Type: application/x-protobuf\r\n\r\n".encode())
         assert sender.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         sender.sendall(body)
@@ -71,7 +71,7 @@ def test_chunked_bodies_are_accepted(make: Make) -> None:
     assert chunked(body[:5], body[5:]) == 200
     assert len(agent.series()) == 1
     assert chunked(bytes(600), bytes(600)) == 413
-    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.address[1], timeout=300)
     connection.putrequest("POST", "/v1/metrics")
     connection.putheader("Content-Type", "application/x-protobuf")
     connection.putheader("Transfer-Encoding", "chunked")
@@ -118,7 +118,7 @@ def test_connections_are_kept_open(make: Make) -> None:
 
 def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
     """A sender that says how much it will send, and sends nothing."""
-    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.address[1], timeout=300)
     connection.putrequest("POST", "/v1/metrics")
     connection.putheader("Content-Type", "application/x-protobuf")
     connection.putheader("Content-Length", str(length))
@@ -149,19 +149,6 @@ def test_stalled_senders_block_others_for_a_limited_time(make: Make, monkeypatch
             connection.close()
 
 
-def test_connections_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver._OtlpServer, "places", 1)
-    agent = make()
-    first = stalled(agent)
-    server = agent.receiver._server
-    # A connection whose head has not been read gives way.
-    wait_for(lambda: server._taken == 1 and not server._strangers, 5, "the first head to be read")
-    with pytest.raises(requests.ConnectionError):
-        push(agent, request())
-    first.close()
-    wait_for(lambda: _is_taken(agent), 5, "the connection is free again")
-
-
 def _is_taken(agent: Agent) -> bool:
     try:
         return push(agent, request()).status_code == 200
@@ -171,7 +158,7 @@ def _is_taken(agent: Agent) -> bool:
 
 def test_silent_sender_does_not_block_other_senders(make: Make) -> None:
     agent = make()
-    silent = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
+    silent = http.client.HTTPConnection("127.0.0.1", agent.receiver.address[1], timeout=300)
     silent.connect()
     assert wait_for(lambda: push(agent, request()).status_code == 200, 5)
     silent.close()
@@ -193,9 +180,9 @@ def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make
 
 
 def test_unfinished_heads_are_dropped_for_later_connections(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver._OtlpServer, "places", 8)
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 8)
     agent = make()
-    half = [socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) for _ in range(20)]
+    half = [socket.create_connection(("127.0.0.1", agent.receiver.address[1]), PATIENCE) for _ in range(20)]
     try:
         for connection in half:
             connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
@@ -208,20 +195,35 @@ def test_unfinished_heads_are_dropped_for_later_connections(make: Make, monkeypa
 
 
 def test_slow_request_head_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.5)
     agent = make()
-    with socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) as slow:
+    with socket.create_connection(("127.0.0.1", agent.receiver.address[1]), PATIENCE) as slow:
         slow.sendall(b"POST /v1/metrics HTTP/1.1\r\nX-Slow: ")
         wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
 
 
-def test_slow_chunk_line_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_chunk_line_is_refused_in_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "_BODY", 0.5)
     agent = make()
     head = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
-    with socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) as slow:
+    with socket.create_connection(("127.0.0.1", agent.receiver.address[1]), PATIENCE) as slow:
         slow.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n5;")
+        assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
         wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Authorization: Bearer a\r\nauthorization: Bearer b\r\nContent-Length: 0\r\n",
+        b"Content-Length: 1\r\nContent-Length: 2\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+    ],
+)
+def test_duplicate_header_is_refused(make: Make, lines: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", make().receiver.address[1]), PATIENCE) as sender:
+        sender.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
+        assert sender.recv(100).split()[1] in (b"400", b"501")
 
 
 def _is_cut(connection: socket.socket, drop: bytes) -> bool:

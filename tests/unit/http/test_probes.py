@@ -1,0 +1,54 @@
+"""The server of /metrics and probes, also with many silent clients."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import requests
+from prometheus_client import CollectorRegistry, Gauge
+
+from dsf.http.listening import MOST_CONNECTIONS
+from dsf.http.probes import make_probes
+from dsf.http.serving import HttpServer
+
+
+def broken() -> str:
+    raise ValueError("a mistake")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    registry = CollectorRegistry()
+    Gauge("answer", "Of everything.", registry=registry).set(42)
+    checks = {"/healthz": lambda: "", "/readyz": lambda: "Redis is away", "/broken": broken}
+    server = HttpServer(make_probes(registry, checks), "127.0.0.1", 0, name="probes")
+    server.start()
+    yield f"http://127.0.0.1:{server.address[1]}"
+    server.stop()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/nothing"])
+def test_head_is_answered_as_get_without_a_body(url: str, path: str) -> None:
+    response, head_response = requests.get(url + path, timeout=300), requests.head(url + path, timeout=300)
+    assert (head_response.status_code, head_response.content) == (response.status_code, b"")
+    assert head_response.headers["content-type"] == response.headers["content-type"]
+
+
+def test_failed_check_gives_503_and_an_error_500(url: str) -> None:
+    response = requests.get(f"{url}/readyz", timeout=300)
+    assert (response.status_code, response.text) == (503, "Redis is away\n")
+    assert requests.get(f"{url}/broken", timeout=300).status_code == 500
+
+
+def test_silent_clients_block_no_other_client(url: str) -> None:
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    clients = [socket.create_connection(address, 30) for _ in range(MOST_CONNECTIONS + 40)]
+    try:
+        assert "answer 42.0" in requests.get(f"{url}/metrics", timeout=300).text
+        # The first ones gave their places to later ones.
+        assert clients[0].recv(1) == b""
+    finally:
+        for client in clients:
+            client.close()
