@@ -34,7 +34,7 @@ from starlette.types import Receive, Scope, Send
 
 import dsf.log
 from dsf.boundedjson import turn
-from dsf.errors import DsfError, JsonBoundsError
+from dsf.errors import DsfError, JsonBoundsError, OutputError
 from dsf.http.hosts import is_loopback
 from dsf.optimizer.access import by_tool, current_caller
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
@@ -125,7 +125,22 @@ def run_stdio(service: OptimizerService) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        anyio.run(serve, make_server(service), requests, None)
+        try:
+            anyio.run(serve, make_server(service), requests, None)
+        except* OSError as errors:
+            failed_writes = errors
+        else:
+            return
+    error = _first(failed_writes)
+    if isinstance(error, BrokenPipeError):
+        # The client is gone.
+        raise error
+    raise OutputError(f"cannot write to standard output: {error.strerror or error}")
+
+
+def _first(errors: BaseExceptionGroup[OSError]) -> OSError:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | None) -> None:

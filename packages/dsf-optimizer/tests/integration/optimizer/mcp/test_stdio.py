@@ -130,3 +130,28 @@ def test_server_without_a_hub_names_the_settings(tmp_path: Path) -> None:
     assert (response.exit_code, response.stdout) == (1, "")
     assert "Set DSF_KUBECONFIG" in response.stderr
     assert "hunter2" not in response.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [
+        (">/dev/full", "error: cannot write to standard output: No space left on device"),
+        (">&-", "error: cannot write to standard output: Bad file descriptor"),
+        ("| true", ""),
+    ],
+)
+def test_unwritable_output_ends_it_without_a_traceback(
+    common: dict[str, object], redirection: str, message: str
+) -> None:
+    lines = json.dumps(INITIALIZE) + "\n"
+    process = subprocess.run(
+        ["/bin/sh", "-c", f'"{sys.executable}" -m dsf.cli mcp {redirection}'],
+        input=lines,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(**common),
+        timeout=300,
+    )
+    assert "Traceback" not in process.stderr
+    assert process.stderr.strip().endswith(message)
