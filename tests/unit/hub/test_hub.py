@@ -61,18 +61,18 @@ def test_cluster_with_a_failed_run_is_reconciled_in_the_next_round(monkeypatch: 
 
 def test_failed_full_resync_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(Settings(backend="dir", hub_resync=0.01), Mock(spec=Backend))
-    looks: list[bool] = []
+    rounds: list[bool] = []
 
-    def resync_round(_: float, *, everything: bool) -> None:
-        looks.append(everything)
-        if len(looks) <= 2:
+    def resync_round(_: float, *, is_full: bool) -> None:
+        rounds.append(is_full)
+        if len(rounds) <= 2:
             raise BackendError("not now")
-        hub._is_stopping = len(looks) == 4
+        hub._is_stopping = len(rounds) == 4
 
     monkeypatch.setattr(hub, "_resync", resync_round)
     hub._resync_requested.set()
     hub._resync_forever()
-    assert looks == [True, True, True, False]
+    assert rounds == [True, True, True, False]
 
 
 def _scorer(version: int, generation: int, health: str) -> Manifest:
