@@ -61,7 +61,7 @@ def mail_slots(cluster: str) -> list[str]:
 
 
 def mail_flag(cluster: str) -> str:
-    """String with the number of the slot that a cluster's agent filled last: only flagged mailboxes are looked into."""
+    """String with the number of the slot that a cluster's agent filled last: only flagged mailboxes are read."""
     return f"{MAIL_PREFIX}{cluster}.flag"
 
 
@@ -71,7 +71,7 @@ def mail_flag(cluster: str) -> str:
 class ControlChannels(NamedTuple):
     """Channels of remote control. Unlike keys, channels are of the whole server, so they carry the database."""
 
-    #: Commands from people on the hub, and those that only ask; all workers listen.
+    #: Commands of operators on the hub, and read-only commands; all workers listen.
     commands: str
     questions: str
 

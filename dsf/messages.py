@@ -50,7 +50,7 @@ MAX_RESULT_BYTES = 2 * 1024 * 1024
 #: Bytes of the line before the payload, and of a whole frame.
 MAX_HEADER_BYTES = 512
 MAX_FRAME_BYTES = MAX_HEADER_BYTES + MAX_RESULT_BYTES
-#: Bytes at the start of a frame that tell it from every other one: its signature is in them.
+#: Bytes at the start of a frame that identify it: they contain its signature.
 FRAME_MARK = 80
 #: Labels of one result: more than there are in use, for agents of a later version.
 _MAX_LABELS = 16

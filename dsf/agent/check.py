@@ -25,7 +25,7 @@ from dsf.store.client import connect
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the check: `detail` says what works, or why it does not and what to do."""
+    """A step of the check: `detail` describes the success, or the failure and its remedy."""
 
     name: str
     is_ok: bool

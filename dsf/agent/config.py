@@ -143,7 +143,7 @@ class FileConfig(AgentConfig):
                     self._newest = _parse(data)
                 except ManifestError as error:
                     self._newest = error
-            # The one from before reading: a change in between is seen at the next look.
+            # The stamp from before reading, so that the next pass detects a change in between.
             self._stamp = stamp
             if isinstance(self._newest, ManifestError):
                 # The traceback would grow with each raise.

@@ -51,7 +51,7 @@ log = dsf.log.get(__name__)
 
 AnyTask = Task[Any, Any]
 
-#: Seconds between two looks for the summary of an unknown scorer.
+#: Seconds between two attempts to find the summary of an unknown scorer.
 _LOOK_EVERY: Final = 1.0
 #: Least seconds that must be left for another try.
 _SHORTEST_TRY: Final = 0.5
@@ -316,7 +316,7 @@ class CycleRunner:
         declared = float(max(summary.scoring_interval, 1))
         remaining_seconds = declared if deadline is None else deadline - self.hub_time()
         # A tick may shorten a cycle, but not block the scorer for ever.
-        # A cycle may exceed its interval only if its tick says so, but never three time-outs.
+        # A cycle may exceed its interval only up to the deadline of its tick, and never three time-outs.
         longest = max(declared, 3 * summary.timeout_seconds)
         interval = declared if deadline is None else max(declared, deadline - run_time(run_id))
         return AgentCycle(

@@ -102,7 +102,7 @@ class Runtime:
             results=results,
             on_success=self.readiness.succeeded,
         )
-        # At once, so that their stages ask for no Secret that is forgotten now.
+        # At once, so that their stages request no Secret that is forgotten now.
         self.config.on_change(self.cycles.end_others)
         self._settings = settings
         checks = {"/healthz": lambda: "", "/readyz": threads.problem}

@@ -189,7 +189,7 @@ class ScoringProbe:
                 del self._fresh_until[name]
             for name, summary in summaries.items():
                 self._fresh_until.setdefault(name, now + _patience(summary.scoring_interval))
-            # Without scorers there is nothing to do; a configuration that was never read says nothing.
+            # Idle without scorers, unless the configuration was never read.
             is_idle = not summaries and not (self._config.problem and not self._config.loaded_at)
             scores = is_idle or any(until > now for until in self._fresh_until.values())
             self._put(self._is_consuming and scores and not threads.problem())

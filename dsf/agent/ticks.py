@@ -65,7 +65,7 @@ def accept(task: Any, app: Any, consumer: Any) -> Handler:
             scorer, run_id, _ = reduce(message, task.name)
             if run_id:
                 message.headers |= tracing.headers(run_member(settings().cluster, scorer, run_id))
-        except Exception as error:  # noqa: BLE001 (whatever it says, it is no tick)
+        except Exception as error:  # noqa: BLE001 (any error means that it is no tick)
             refuse(error)
             return message.ack()
         return receive(message, None, ack, reject, callbacks)

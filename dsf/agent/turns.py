@@ -26,7 +26,7 @@ from dsf.reasons import SkipReason
 
 #: Most waiting ticks for each thread, of all namespaces together.
 WAITING_PER_THREAD: Final = 75
-#: Ticks that an agent takes from its queue for each thread. More than wait, so that it goes on to take them.
+#: Ticks that an agent prefetches for each thread: more than wait, so that it continues to receive them.
 TAKEN_PER_THREAD: Final = 100
 
 

@@ -298,7 +298,7 @@ class Methods(SpecModel):
 
     @property
     def named_servers(self) -> tuple[str, ...]:
-        """URLs of all servers that agents ask for tokens and that a person named here; not the clouds' own."""
+        """URLs of all token servers that the author set here, without the clouds' own."""
         urls = [
             self.oauth2.token_url if self.oauth2 is not None else None,
             self.aws.sts_url if self.aws is not None else None,

@@ -46,7 +46,7 @@ class NameClaim(NamedTuple):
     since: int
     #: When its owner was deleted; 0 while it exists.
     gone_at: int = 0
-    #: Digest of the address of the `/config` that says the name; empty if the spec says it.
+    #: Digest of the address of the `/config` that sets the name; empty if the spec sets it.
     config: str = ""
     #: The deleted scorer that this one is taken for under another name; empty if it is none.
     renamed_from: str = ""
@@ -143,7 +143,7 @@ def former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wi
     for name, queue in before.items():
         for position, claim in enumerate(queue):
             wish = wished.get(claim.owner)
-            # An object that is younger than its claim was re-created between two looks.
+            # An object that is younger than its claim was re-created between two passes.
             is_younger = wish is not None and wish.created is not None and claim.since < int(wish.created.timestamp())
             is_replaced = position > 0 and is_younger
             if claim.gone_at or wish is None or wish.name not in (name, None) or is_replaced:

@@ -47,7 +47,7 @@ def field_path(location: Location) -> str:
 
 def head(body: bytes) -> str:
     """The first bytes of an answer, quoted and on one line, for a message, without secrets of URLs."""
-    # Cut afterwards: of half a URL nobody knows what is a password.
+    # Truncate afterwards: in half a URL a password cannot be recognised.
     text = without_secrets_of_urls(body[: 32 * HEAD_BYTES].decode(errors="replace"))
     return repr(text[:HEAD_BYTES]) + ("..." if len(body) > HEAD_BYTES else "")
 

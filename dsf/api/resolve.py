@@ -41,7 +41,7 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ResolvedScorer:
-    """A scorer that can run, beside what its spec says."""
+    """A scorer that can run: values beside its spec."""
 
     #: The agents' configuration, with the current interval, validity, timeout and retries.
     summary: ScorerSummary

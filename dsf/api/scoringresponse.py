@@ -162,7 +162,7 @@ def gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) -> tu
 
 
 class Remark(NamedTuple):
-    """What is said of a valid answer that does not count, or not all of it: reason, and a sentence with the remedy.
+    """A remark on a valid response that does not count, or not all of it: reason, and a sentence with the remedy.
 
     The text is the same in the history, the statuses, the JSON API, the page and `dsf explain`.
     """

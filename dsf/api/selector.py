@@ -30,7 +30,7 @@ class Requirement(SpecModel):
 
 
 class ClusterSelector(SpecModel):
-    """ManagedClusters by their labels; all that is said must be true."""
+    """Selects ManagedClusters by their labels; all requirements must hold."""
 
     rules = (
         Rule(

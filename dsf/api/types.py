@@ -34,7 +34,7 @@ NAME_CONFLICT: Final = "ScoreNameConflict"
 TERMINATING: Final = "Terminating"
 #: The only DynamicScoringConfig in force, in the hub's own namespace.
 CONFIG_NAME: Final = "dynamic-scoring-config"
-#: Finalizer that upstream's manager puts on each object of this name: its deletion asks for the deletion of all
+#: Finalizer that upstream's manager puts on each object of this name: its deletion requests the deletion of all
 #: ManifestWorks with scorers.
 UPSTREAM_FINALIZER: Final = f"{GROUP}/dynamic-scoring-config-finalizer"
 #: Finalizers of a DynamicScoringConfig that only programs of the past would remove. The hub removes them.
@@ -134,7 +134,7 @@ class ConditionType(StrEnum):
     Scoring = "Scoring"
     #: Only once a scorer has disabled certificate verification for a server.
     TLSVerified = "TLSVerified"
-    #: All others in one, also of a DynamicScoringConfig: False asks for a person, Unknown is what passes by itself.
+    #: All others in one, also of a DynamicScoringConfig: False requires an action, Unknown is transitional.
     Ready = "Ready"
 
 

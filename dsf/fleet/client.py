@@ -215,7 +215,7 @@ class Client:
         except ValidationError:
             if 400 <= status < 500 and status not in (401, 403):
                 return self._another(path, f"HTTP {status}")
-            # A proxy says this, too, in front of the right server.
+            # A proxy in front of the right server may also answer this.
             detail = f"HTTP {status}"
         return _error(status, detail, path)
 

@@ -26,7 +26,7 @@ from dsf.store.writes import TURN_AT
 LATE_RESULT: Final = 10.0
 #: Seconds without a turn of the score writer: it has several in a second, and another hub takes over within 15 s.
 LATE_WRITER: Final = 60.0
-# Runs that are looked at: the oldest ones tell enough.
+# Number of oldest runs to check, which suffice for a diagnosis.
 _MOST: Final = 1000
 
 
@@ -95,7 +95,7 @@ def _agents(path: _Path) -> str:
         pair, _, run = member.rpartition("/")
         cluster, scorer = keys.split_pair(pair)
         row = path.rows.get(scorer, {}).get(cluster)
-        # A failing pair says more itself, and a newer success makes the missing result one lost cycle.
+        # A failing pair reports its own reason, and a newer success makes the missing result one lost cycle.
         if row is None or not is_run_id(run) or row.state(path.now) not in (Verdict.OK, Verdict.EMPTY):
             continue
         if (row.last_success or 0.0) < run_time(run):

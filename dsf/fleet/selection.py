@@ -30,7 +30,7 @@ class PairFilter:
     why: Callable[[str, str], bool] | None = None
 
     def chosen(self, groups: Groups, now: float) -> dict[Verdict, list[SnapshotRow]]:
-        """The matching rows of a scorer by state; its name is not looked at."""
+        """Return the matching rows of a scorer by state; ignores the filter's scorer names."""
         if self.clusters is not None:
             groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
         by_state = groups.states

@@ -1,4 +1,4 @@
-"""The rows of all pairs in memory, for one process; kept up to date by what changed since the last look.
+"""The rows of all pairs in memory, for one process; kept up to date by the changes since the last read.
 
 Reads are plain commands: they work while Redis takes no writes. The snapshot does not depend on a sweep: a state that
 follows from the time alone (an expired score, a pause that is over) is computed when it is asked for, and kept until
@@ -38,7 +38,7 @@ class SnapshotRow(PairState):
 
     #: Its entry and its overrides; None of most, which cannot be paused: their entries are not parsed.
     pausing: tuple[Entry, Mapping[str, ScheduleOverride]] | None = None
-    # Its reason, once it was asked for: each look at a fleet asks for all, and parsing them takes longer than the rest.
+    # Cached reason: each overview needs the reasons of all rows, and parsing them takes most of its time.
     _reason: PairFailure | None = field(default=None, init=False)
 
     @classmethod
@@ -149,7 +149,7 @@ class Snapshot:
             pipe.hlen(keys.ENTRIES)
             sequence, pairs, overrides, total = pipe.execute()
         if int(sequence or 0) < since or overrides != self._overrides:
-            # Redis was emptied, or is an older copy of itself; or somebody has paused a scorer or resumed it.
+            # Redis was emptied, or is an older copy of itself; or a user has paused or resumed a scorer.
             return False
         if pairs:
             self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))

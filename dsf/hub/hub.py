@@ -346,7 +346,7 @@ class Hub:
             retained_uids |= plan.clusters
             clusters |= self._registrar.notices.keep(plan.scorer_names(), retained_uids.keys())
             if is_full:
-                self._registrar.notices.forget_told()
+                self._registrar.notices.forget_written()
             for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
                 # Something may have changed during this pass: each is reconciled once more by itself.
                 self._clusters.queue.add(_cluster(cluster))

@@ -9,10 +9,10 @@ import gc
 
 
 def prepare() -> None:
-    """Let Python look for garbage after 20,000 new objects, and soon at older ones. Call it before any thread.
+    """Collect garbage after 20,000 new objects, and soon among older ones. Call it before any thread.
 
-    By default it looks after 700: what an answer or a batch of results consists of would be looked at again and again
-    while it is needed. And it looks at the older ones a tenth as often as at those before: of an agent whose cycles
+    Python's default is 700 new objects: those of a response or a batch of results would be scanned again and again
+    while they are needed. Older generations are scanned a tenth as often as the one before: in an agent whose cycles
     fail, 100 MB of errors with their frames would wait for that.
     """
     gc.set_threshold(20_000, 1, 1)

@@ -18,7 +18,7 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: Seconds by which the clock of a machine may differ from the hub's before somebody has to act.
+#: Seconds by which the clock of a machine may differ from the hub's before an operator has to act.
 TOLERANCE: Final = 30.0
 #: Seconds between two measurements in a process of the hub: clocks are moved rarely, and one answer is small.
 HUB_INTERVAL: Final = 5.0
@@ -31,7 +31,7 @@ _SLOWEST: Final = 2.0
 
 
 class Server(Protocol):
-    """The part of a client of Redis that tells its time."""
+    """The part of a Redis client that reads its time."""
 
     def time(self) -> tuple[int, int]:
         """Seconds and microseconds since 1970."""
@@ -40,7 +40,7 @@ class Server(Protocol):
 class HubClock:
     """The hub's time as this process measures it; until the first measurement the time of its own machine.
 
-    Between two measurements it advances with the monotonic clock, so that nobody who sets this machine's clock moves
+    Between two measurements it advances with the monotonic clock, so that setting this machine's clock does not move
     it. Thread-safe.
     """
 
@@ -140,7 +140,7 @@ _process_clock: HubClock | None = None
 
 
 def use(clock: HubClock | None) -> None:
-    """Make this the clock of the process, by which `now` tells the time; None for the machine's own."""
+    """Make this the clock of the process, which `now` reads; None for the machine's own."""
     global _process_clock  # noqa: PLW0603 - one per process, as the machine's own
     _process_clock = clock
 

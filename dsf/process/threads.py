@@ -1,4 +1,4 @@
-"""Threads of a process. After an unexpected exception a thread's work starts again, and readiness looks at all threads.
+"""Threads of a process. After an unexpected exception a thread's work starts again, and readiness checks all threads.
 
 This module alone starts threads; `tests/unit/process/test_threads.py` holds that.
 """

@@ -35,7 +35,7 @@ _started: list[str] = []
 
 
 def is_wanted() -> bool:
-    """Whether the environment says where to send traces."""
+    """Return True if the environment sets a destination of traces."""
     return any(os.environ.get(name) for name in _WHERE) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
 
 

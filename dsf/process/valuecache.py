@@ -31,8 +31,8 @@ class _Entry(Generic[_Value]):
 class ValueCache(Generic[_Key, _Value]):
     """Values by key, the `max_entries` most recently used ones, each for some seconds. Thread-safe.
 
-    Each is made once for all who ask meanwhile: they get the same value, or the same error. At most so many threads as
-    there are `turns` make one or wait for one: each is one of the 40 that answer requests.
+    Each is computed once for all concurrent callers, who get the same value or the same error. At most `turns` threads
+    compute a value or wait for one, as each of them occupies one of the 40 threads that answer requests.
     """
 
     def __init__(self, seconds: float = 0.0, max_entries: int = 100, turns: int = sys.maxsize) -> None:

@@ -144,7 +144,7 @@ class ClusterUsers:
                 for user in users[start : start + _BATCH]:
                     pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
                     before = _hashes(lines.get(user.name, ""))
-                    # Without a line, too: somebody may have made a user of this name since.
+                    # Also without a line: a user of this name may have been created since.
                     if not before or not before <= set(user.hashes):
                         pipe.execute_command("CLIENT KILL", "USER", user.name)
                 pipe.execute()

@@ -190,7 +190,7 @@ _READER: Final = [
     selector("xrevrange", r=[keys.CHANGES]),
 ]
 
-#: Commands of scripts that tell readers that a pair has changed, without a word on how it is.
+#: Commands of scripts that notify readers of a changed pair, without its new state.
 _TELL_READERS: Final = [
     selector("incrby set", rw=[keys.SEQUENCE]),
     selector("zadd", w=[keys.CHANGED]),
@@ -368,7 +368,7 @@ _OPERATOR: Final = [
     *SCRIPTS,
     *_READER,
     *_OVERRIDE,
-    # `dsf credentials`: it asks the hub controller and sees no secret.
+    # `dsf credentials`: it sends requests to the hub controller and reads no secret.
     selector("hgetall", r=[keys.KEYS_USED]),
     selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     *RECORD,
@@ -399,7 +399,7 @@ _FLOWER: Final = [
     selector("hkeys", r=[keys.CLUSTERS]),
     # A worker's page
     *_QUESTIONS,
-    # Kombu asks for the length of its subscription as if it were a queue, and removes it; it is never there.
+    # Kombu queries the length of its subscription as if it were a queue, and deletes it; the key never exists.
     selector("llen del", rw=["celeryev.*"]),
     selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),
 ]

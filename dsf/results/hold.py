@@ -80,7 +80,7 @@ def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluste
         return measured
     results = measured.results
     if scorer.aggregate is None:
-        # Metrics of an aggregated score show its parts, which nobody holds back.
+        # Metrics of an aggregated score show its parts, which are never held back.
         owners = owners_of_items(measured.results, scorer, cluster)
         held_values = {name: values[name] for name in waiting}
         results = _as_published(measured.results, published.results, held_values, owners)

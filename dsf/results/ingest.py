@@ -281,7 +281,7 @@ def _registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Regist
     }
     with client.pipeline(transaction=False) as pipe:
         for key, requested_names in names.items():
-            # The command takes no empty list; "" is nobody's name.
+            # The command takes no empty list; "" is no valid name.
             pipe.hmget(key, requested_names or [""])
         pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
         *texts, factor = pipe.execute()

@@ -33,11 +33,11 @@ from dsf.store.heartbeats import Mark
 #: polling then takes 4 % of the time, part of it waiting for Redis.
 PAUSE: Final = 0.2
 _IDLE_FACTOR: Final = 25
-# Seconds between two looks into every mailbox: the flag of a result may not have been set.
+# Seconds between two reads of every mailbox: the flag of a result may not have been set.
 _EVERYWHERE_EVERY: Final = 10.0
 #: Bytes of the shortest result: it has a signature.
 SHORTEST: Final = 120
-# Results and bytes read at once: together they are one task, and Redis serves nobody else while it reads them.
+# Results and bytes read at once: together they are one task, and Redis serves no other client while it reads them.
 _MOST, _MOST_BYTES = 300, 8 * 1024 * 1024
 # Bytes read at once of one cluster, beyond the first of its results.
 _SHARE = 1024 * 1024
@@ -80,7 +80,7 @@ class Mailboxes:
     def read(self, *, everywhere: bool = False) -> MailboxContents:
         """Results that wait, some of each cluster; they stay in their slots.
 
-        `everywhere` also looks into mailboxes whose flag is missing: an agent's connection may break before it is set.
+        `everywhere` also reads mailboxes whose flag is missing: an agent's connection may break before it is set.
         """
         sizes = _MOST, _MOST_BYTES, SHORTEST, self._longest
         reply: Any = self._read(
@@ -104,7 +104,7 @@ class Mailboxes:
         Slots with an empty text keep their results.
         """
         if slots:
-            # The first bytes tell a result from every other one: they hold its signature.
+            # The first bytes identify a result: they contain its signature.
             self._empty(
                 keys=[keys.MAIL_CLAIMS, keys.MAIL_READING, keys.MAIL_SUSPECTS, *slots],
                 args=[self._token, *(text[:FRAME_MARK] for text in texts), *set(map(cluster_of, slots))],
@@ -129,7 +129,7 @@ class Batch:
     def ingest_mailboxes(self) -> str:
         """Ingest all; returns how many there were of each outcome.
 
-        Never fails because of what a result says. Raises redis.RedisError if Redis refuses some of them for now.
+        Never fails because of the content of a result. Raises redis.RedisError if Redis refuses some of them for now.
         """
         outcomes: Counter[str] = Counter()
         trouble: redis.ResponseError | None = None
@@ -239,7 +239,7 @@ class Intake:
 
 
 def is_hopeless(error: redis.ResponseError) -> bool:
-    """Whether Redis will refuse this result for ever; any other error says something of Redis, and the result waits."""
+    """Return True if Redis will always reject this result; any other error is temporary, and the result waits."""
     if type(error) is not redis.ResponseError:
         return False
     code = str(error).partition(" ")[0]

@@ -193,7 +193,7 @@ class Sweeper:
         return 0.2 if again else _SWEEP_EVERY
 
     def sweep(self, now: float) -> bool:
-        """Find lost runs once; returns whether to look again soon."""
+        """Find lost runs once; returns True if another pass should follow soon."""
         lost, again = self._runs.sweep(now=now, lost_after=self._settings.lost_after)
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:5])

@@ -30,7 +30,7 @@ _Item = TypeVar("_Item")
 def connect(settings: Settings, *, name: str = "dsf", retries: int = 3, decode_responses: bool = True) -> redis.Redis:
     """Return a thread-safe client that reconnects by itself, with the current password.
 
-    `decode_responses` says whether answers become str.
+    With `decode_responses`, responses become str.
 
     Connecting happens at the first command. Raises SettingsError if the URL or a named file is unusable.
     """
@@ -114,7 +114,7 @@ _FLAGS: Final = "#!lua flags=allow-oom\n"
 @functools.cache
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
-    # Scripts that write rows, or tell readers that a pair has changed.
+    # Scripts that write rows, or notify readers of a changed pair.
     if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
         return _FLAGS + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")

@@ -93,15 +93,15 @@ def cut(message: str, limit: int = 2000) -> str:
 class Notices:
     """Methods raise redis.RedisError if Redis is unreachable. Thread-safe.
 
-    To tell the same again costs nothing, until `forget_told`.
+    Writing an unchanged notice again costs nothing, until `forget_written`.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
-        # Key and name -> last text told. The text is noted before it is written: no two threads tell of the same at
-        # once.
-        self._told: dict[tuple[str, str], str] = {}
+        # Key and name -> last written text. It is recorded before the write, so that two threads do not write the
+        # same notice at once.
+        self._last_texts: dict[tuple[str, str], str] = {}
 
     def write_scorer(self, notice: ScorerNotice) -> None:
         """Write a DynamicScorer's notice."""
@@ -131,10 +131,10 @@ class Notices:
         self._remove(keys.CLUSTER_NOTICES, {name})
         self._redis.hdel(keys.CLUSTER_NOTICES, name)
 
-    def forget_told(self) -> None:
-        """Write each notice when it is told next, also unchanged: Redis may have lost it, or have another one."""
+    def forget_written(self) -> None:
+        """Make the next write of each notice unconditional: Redis may have lost it, or have a different one."""
         with self._lock:
-            self._told.clear()
+            self._last_texts.clear()
 
     def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
         """Forget all scorers but these, and all clusters but these (None: forget none). Returns those of these clusters
@@ -170,9 +170,9 @@ class Notices:
     def _write(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
         place, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
         with self._lock:
-            if self._told.get(place) == text:
+            if self._last_texts.get(place) == text:
                 return
-            self._told[place] = text
+            self._last_texts[place] = text
         try:
             at_once(self._redis, ("HSET", *place, text))
         except BaseException:
@@ -182,4 +182,4 @@ class Notices:
     def _remove(self, key: str, names: Collection[str]) -> None:
         with self._lock:
             for name in names:
-                self._told.pop((key, name), None)
+                self._last_texts.pop((key, name), None)

@@ -1,4 +1,4 @@
-"""`python -m dsf.worker WORD ...`: Celery's command line, which as process 1 of a container ends when told."""
+"""`python -m dsf.worker WORD ...`: Celery's command line, which ends on SIGTERM as process 1 of a container."""
 
 import sys
 

@@ -31,7 +31,7 @@ log = dsf.log.get(__name__)
 #: Seconds between heartbeats, which cross the WAN. Flower sees a worker that started earlier after at most this, or
 #: with its next task.
 HEARTBEAT_INTERVAL: Final = 30.0
-#: Seconds for which events are gathered. More would be felt by who looks at Flower.
+#: Seconds for which events are gathered: a longer delay would be noticeable in Flower.
 _GATHERED: Final = 1.0
 # Events; whoever adds this many sends them all itself: far more than come in that time.
 _MOST: Final = 1000
@@ -166,7 +166,7 @@ class EventProducer(_Producer):  # type: ignore[misc]
             for message in _messages(dumps(event) for event in events):
                 super().publish(message, *args, **options)
         except Exception as error:  # noqa: BLE001 (events must not block or end anything)
-            # Without a connection Celery says so.
+            # Celery logs a missing connection.
             if not isinstance(error, redis.ConnectionError | redis.TimeoutError) and not self._has_warned:
                 log.warning("events for Flower are refused and dropped", error=str(error))
                 self._has_warned = True

@@ -198,6 +198,6 @@ def install(app: Celery) -> None:
         return render(self, *args, **values)
 
     handler.set_default_headers, handler.render = set_headers, render_page
-    # The metrics have the names of clusters and tasks; Flower itself asks no password for them.
+    # The metrics have the names of clusters and tasks; Flower itself requires no password for them.
     metrics: Any = flower.views.monitor.Metrics
     metrics.get = tornado.web.authenticated(metrics.get)

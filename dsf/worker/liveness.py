@@ -1,4 +1,4 @@
-"""Whether a Celery worker's main loop runs: a probe that asks the worker through Redis would fail with Redis.
+"""Checks that a Celery worker's main loop runs. A probe through Redis would fail with Redis.
 
 The loop notes the time and touches the liveness file, which become stale only when it is stuck; waiting for an
 unavailable Redis does not count as stuck.
@@ -40,7 +40,7 @@ def liveness_file() -> Path | None:
 def keep_alive() -> None:
     """Note that the main loop runs; also called while it waits for Redis.
 
-    The file, if configured, is empty while the process is ready, else it says which threads fail.
+    The file, if configured, is empty while the process is ready, else it names the failing threads.
     """
     _ran_at.append(time.monotonic())
     file = liveness_file()

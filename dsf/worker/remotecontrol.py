@@ -53,7 +53,7 @@ CHANGES: Final = ("rate_limit", "revoke")
 #: A reply of a worker: all tasks of its threads, and the names of all of its tasks.
 _REPLY: Final = Bounds(1024 * 1024, 20_000)
 COMMANDS: Final = (*QUESTIONS, *CHANGES)
-#: Seconds after which the listener looks whether it should end.
+#: Seconds between two checks of the listener whether it should end.
 _LOOK: Final = 1.0
 
 
@@ -75,9 +75,9 @@ class RemoteControl(Control):
         matcher: Any = None,
         **extra: Any,
     ) -> list[dict[str, Any]] | None:
-        """Send a command to all workers or some; returns their replies if asked for. Raises redis.RedisError."""
+        """Send a command to all workers or some; returns their replies if requested. Raises redis.RedisError."""
         del connection, channel
-        # Everybody who listens to events asks for these; our workers always send events.
+        # Every event listener sends these commands; our workers always send events.
         if command in ("enable_events", "heartbeat"):
             return None
         ticket = uuid.uuid4().hex
@@ -94,7 +94,7 @@ class RemoteControl(Control):
             "pattern": pattern,
             "matcher": matcher,
             "ticket": ticket,
-            # The handler of a command asks for both; the worker knows where its replies go.
+            # The handler of a command requires both; the worker has its own reply channel.
             "reply_to": {"exchange": "", "routing_key": ticket} if reply else None,
         }
         # Replies are bytes: any agent may publish what is no text.
@@ -122,7 +122,7 @@ class RemoteControl(Control):
 
 
 class FlowerControl(RemoteControl):
-    """Asks one worker for its page. At its start Flower would ask all, which a large fleet need not answer."""
+    """Queries one worker for its page. At its start Flower would query all workers of a large fleet."""
 
     def broadcast(self, command: str, *arguments: Any, **options: Any) -> list[dict[str, Any]] | None:
         """Send a command to some workers, or one without replies to all. Raises redis.RedisError."""
@@ -141,7 +141,7 @@ class RemoteControlNode(pidbox.Node):
         del exchange, routing_key
         # Some answers hold objects, such as the one that reads the password.
         jsonable = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
-        # A new connection: an idle one may be dead, and the person who asks waits for a second.
+        # A new connection: an idle one may be dead, and the user waits for a second.
         with connect(settings(), name="dsf-control") as client:
             client.publish(_channels().reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable}))
 

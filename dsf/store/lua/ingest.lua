@@ -213,7 +213,7 @@ local function ingest(result, i)
 
     local row_now = has_row and cjson.encode(facts)
 
-    -- The first write fails if what is stored there is no list; all others were looked at --------------------------------
+    -- The first write fails if the stored value is no list; all others were checked --------------------------------
 
     if not late and call('LPUSH', history, result.row) > history_length then
         call('LTRIM', history, 0, history_length - 1)

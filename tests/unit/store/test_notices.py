@@ -40,7 +40,7 @@ def test_notice_is_rewritten_only_after_a_change_or_a_reset() -> None:
     notice_store.write_cluster(CHANGED)
     assert notice_store.clusters() == {"c": CHANGED}
     client.delete(keys.CLUSTER_NOTICES)
-    notice_store.forget_told()
+    notice_store.forget_written()
     notice_store.write_cluster(CHANGED)
     assert notice_store.clusters() == {"c": CHANGED}
 
