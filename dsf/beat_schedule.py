@@ -62,7 +62,7 @@ class BeatLock:
         return min(1.0, self._interval)
 
     def ensure(self) -> bool:
-        """Whether this beat is active now; takes or extends the lock if needed.
+        """True if this beat is active now; takes or extends the lock if needed.
 
         Raises redis.RedisError; the next call then tries again.
         """

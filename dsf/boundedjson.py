@@ -93,7 +93,7 @@ def _structure(body: bytes) -> bytes:
 
 
 def _is_deeper(body: bytes, depth: int) -> bool:
-    """Whether brackets remain after `depth` times removing the innermost pairs. Unclosed ones count as a level each."""
+    """True if brackets remain after `depth` times removing the innermost pairs. Unclosed ones count as a level each."""
     brackets = body.translate(_BRACKETS, _NO_BRACKETS)
     for _ in range(depth):
         inner = brackets.replace(b"[]", b"")

@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 
 
 def is_supported(version: int) -> bool:
-    """Whether this schema version is supported: hub and agents may be one minor version apart."""
+    """True if this schema version is supported: hub and agents may be one minor version apart."""
     return abs(version - SCHEMA_VERSION) <= 1
 
 
@@ -238,7 +238,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 def is_name(text: str) -> bool:
-    """Whether this can be the name of a cluster or scorer (DNS-1123 subdomain)."""
+    """True if this can be the name of a cluster or scorer (DNS-1123 subdomain)."""
     return len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 

@@ -68,7 +68,7 @@ def new_run_id(at: float | None = None) -> str:
 
 
 def is_run_id(text: object) -> bool:
-    """Whether this is a valid run id. Data from Redis is not trusted, and a run id names a file."""
+    """True if this is a valid run id. Data from Redis is not trusted, and a run id names a file."""
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 

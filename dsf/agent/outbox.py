@@ -63,7 +63,7 @@ class Mail(NamedTuple):
     is_score: bool
 
     def is_newer(self, old: Mail) -> bool:
-        """Whether it is a later result of the same scorer."""
+        """True if it is a later result of the same scorer."""
         return old.scorer == self.scorer and old.run < self.run
 
 

@@ -264,7 +264,7 @@ class Methods(SpecModel):
 
     @property
     def is_any(self) -> bool:
-        """Whether there is a method."""
+        """True if there is a method."""
         return any(getattr(self, name) for name in Methods.model_fields)
 
     @property

@@ -14,7 +14,7 @@ from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, CLUSTER_SET_LABEL
 
 
 def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a ManagedClusterSet has a cluster with these labels."""
+    """True if a ManagedClusterSet has a cluster with these labels."""
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
         # A missing selector selects nothing, an empty one everything.
@@ -68,7 +68,7 @@ class ManagedCluster(KubernetesObject):
 
     @property
     def is_served(self) -> bool:
-        """Whether scorers run there: the hub accepted it and it is not being deleted."""
+        """True if scorers run there: the hub accepted it and it is not being deleted."""
         return self.spec.hub_accepts_client and self.metadata.deletion_timestamp is None
 
     def facts(self, cluster_sets: Iterable[Mapping[str, Any]] = ()) -> ClusterFacts:

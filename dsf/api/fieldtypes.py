@@ -35,7 +35,7 @@ def parse_rate(text: str) -> float:
 
 
 def is_header_value(value: str) -> bool:
-    """Whether this is a valid header value: printable ASCII with blanks only inside, so that no line break adds a
+    """True if this is a valid header value: printable ASCII with blanks only inside, so that no line break adds a
     header."""
     return re.fullmatch(_PLAIN, value) is not None
 

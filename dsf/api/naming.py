@@ -32,7 +32,7 @@ def sanitize_resource_name(name: str) -> str:
 
 
 def is_dns_subdomain(name: str) -> bool:
-    """Whether Kubernetes accepts `name` as the name of an object (RFC 1123 subdomain)."""
+    """True if Kubernetes accepts `name` as the name of an object (RFC 1123 subdomain)."""
     return len(name) <= MAX_NAME_LENGTH and _SUBDOMAIN.fullmatch(name) is not None
 
 

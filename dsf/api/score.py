@@ -244,5 +244,5 @@ def gap(interval: int, validity: int, declared: int) -> str:
 
 
 def has_expired(until: float, now: float) -> bool:
-    """Whether a score with this expiry has expired at `now`."""
+    """True if a score with this expiry has expired at `now`."""
     return until <= now

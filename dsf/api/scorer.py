@@ -417,7 +417,7 @@ class DynamicScorer(KubernetesObject):
 
     @property
     def is_refused(self) -> bool:
-        """Whether the hub ignores it for its namespace, or because one of its names is another one's.
+        """True if the hub ignores it for its namespace, or because one of its names is another one's.
 
         Several namespaces may have a scorer of one name; the hub uses one of them.
         """

@@ -69,7 +69,7 @@ class Override(Methods):
     tls: Tls | None = Field(default=None, description="Verification of the server there.")
 
     def counts_on(self, cluster: ClusterFacts) -> bool:
-        """Whether it applies to the cluster: by name, set or labels."""
+        """True if it applies to the cluster: by name, set or labels."""
         if cluster.name in self.clusters or not cluster.sets.isdisjoint(self.cluster_sets):
             return True
         return self.cluster_selector is not None and self.cluster_selector.matches(cluster.labels)
@@ -102,7 +102,7 @@ class DeliveredSecret(SpecModel):
 
     @property
     def is_per_cluster(self) -> bool:
-        """Whether its names depend on the cluster."""
+        """True if its names depend on the cluster."""
         return _CLUSTER in self.name or _CLUSTER in (self.target_name or "")
 
     def names_on(self, cluster: str) -> tuple[str, str]:

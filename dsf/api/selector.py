@@ -46,7 +46,7 @@ class ClusterSelector(SpecModel):
     match_expressions: tuple[Requirement, ...] = Field(default=(), description="More about labels.", max_length=32)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether it selects a cluster with these labels."""
+        """True if it selects a cluster with these labels."""
         return matches(self._manifest, labels)
 
     @functools.cached_property
@@ -55,7 +55,7 @@ class ClusterSelector(SpecModel):
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether labels match `matchLabels` and `matchExpressions` of any object; an empty selector matches all.
+    """True if labels match `matchLabels` and `matchExpressions` of any object; an empty selector matches all.
 
     As in Kubernetes, NotIn is also true without the label.
     """

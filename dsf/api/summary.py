@@ -151,7 +151,7 @@ class ScorerSummary(BaseModel):
 
     @property
     def uses_account(self) -> bool:
-        """Whether it needs tokens of the agent's own account."""
+        """True if it needs tokens of the agent's own account."""
         return any(access.methods.account_use not in ("", POD_IDENTITY) for access in self.accesses)
 
     @property

@@ -176,7 +176,7 @@ _RULE: Final = {
 
 
 def is_plugin_type(name: str) -> bool:
-    """Whether it is a valid name of a plug-in's type: a DNS subdomain such as `csv.example.com`.
+    """True if it is a valid name of a plug-in's type: a DNS subdomain such as `csv.example.com`.
 
     Built-in types never have a dot, so neither a misspelt nor a new one can be mistaken for a plug-in's.
     """

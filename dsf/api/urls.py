@@ -48,7 +48,7 @@ def url_problem(url: str, form: str) -> str:
 
 
 def is_valid_url(url: str) -> bool:
-    """Whether `url` is http or https with a host, and unambiguous."""
+    """True if `url` is http or https with a host, and unambiguous."""
     try:
         origin(url)
     except ValueError:
@@ -123,7 +123,7 @@ class TokenHosts:
         return bool(self._entries)
 
     def allow(self, url: str) -> bool:
-        """Whether a token may be sent to `url`; never to an invalid URL."""
+        """True if a token may be sent to `url`; never to an invalid URL."""
         try:
             scheme, host, port = origin(url)
         except ValueError:

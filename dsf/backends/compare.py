@@ -8,7 +8,7 @@ from dsf.backends.protocol import Manifest
 
 
 def covers(actual: Any, expected: Any) -> bool:
-    """Whether `actual` contains `expected`; it may have more fields: other managers', and the API server's defaults.
+    """True if `actual` contains `expected`; it may have more fields: other managers', and the API server's defaults.
 
     Lists must have equal lengths.
     """
@@ -26,7 +26,7 @@ def covers(actual: Any, expected: Any) -> bool:
 
 
 def carries(work: Manifest, expected: Manifest) -> bool:
-    """Whether a ManifestWork is as wanted, with no more data than that: an additional key was removed on the hub, or is
+    """True if a ManifestWork is as wanted, with no more data than that: an additional key was removed on the hub, or is
     an obsolete password."""
     return covers(work, expected) and _data(work) == _data(expected)
 

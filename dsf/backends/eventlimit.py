@@ -34,7 +34,7 @@ class EventLimit:
         self._lock = threading.Lock()
 
     def allows(self, about: str, type_: EventType, reason: str, message: str) -> bool:
-        """Whether an event about this object, named by any unique text, may be published now."""
+        """True if an event about this object, named by any unique text, may be published now."""
         now = time.monotonic()
         event = (type_, reason, message)
         with self._lock:

@@ -348,13 +348,13 @@ class KubeBackend:
 
 
 def _is_written_here(stored: Manifest) -> bool:
-    """Whether the hub applied an object that has lost its label since."""
+    """True if the hub applied an object that has lost its label since."""
     entries = stored["metadata"].get("managedFields") or ()
     return any(entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" for entry in entries)
 
 
 def is_upstreams_work(stored: Manifest) -> bool:
-    """Whether this is the ManifestWork of upstream's manager: its name, no labels, and the agent's ConfigMap in it."""
+    """True if this is the ManifestWork of upstream's manager: its name, no labels, and the agent's ConfigMap in it."""
     metadata = stored["metadata"]
     if metadata["name"] != MANIFESTWORK_NAME or MANAGED_BY_LABEL in (metadata.get("labels") or {}):
         return False

@@ -83,7 +83,7 @@ def _with_status(obj: Object, *names: str) -> Object:
 
 
 def _is_any_other(old: Object, new: Object) -> bool:
-    """Whether the kept parts differ."""
+    """True if the kept parts differ."""
     return _without_version(old) != _without_version(new)
 
 

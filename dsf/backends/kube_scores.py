@@ -202,7 +202,7 @@ def _ours(stored_object: Object) -> Object:
 
 
 def _is_older(obj: Object, other: Object) -> bool:
-    """Whether `obj` is an earlier state of the same object, or an earlier object."""
+    """True if `obj` is an earlier state of the same object, or an earlier object."""
     version, two = version_of(obj), version_of(other)
     return version.isdecimal() and two.isdecimal() and int(version) < int(two)
 
@@ -214,7 +214,7 @@ def write_status(session: Session, resource: Resource, namespace: str, name: str
 
 
 def _has(actual: Manifest, expected: Manifest) -> bool:
-    """Whether a score has its labels and owner."""
+    """True if a score has its labels and owner."""
     labels = actual.get("labels") or {}
     owners = {owner.get("uid") for owner in actual.get("ownerReferences") or ()}
     return all(labels.get(name) == value for name, value in expected.get("labels", {}).items()) and all(

@@ -181,11 +181,11 @@ class Election(Protocol):
 
     @property
     def leading(self) -> bool:
-        """Whether this one is the leader."""
+        """True if this one is the leader."""
 
     @property
     def campaigning(self) -> bool:
-        """Whether this one is the leader or a candidate, after `start`."""
+        """True if this one is the leader or a candidate, after `start`."""
 
     def start(self) -> None:
         """Start the candidacy."""

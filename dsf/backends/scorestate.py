@@ -92,7 +92,7 @@ _UPSTREAM_MANAGER = "dynamic-scoring-addon"
 
 
 def looks_like_upstreams(manifest: Manifest) -> bool:
-    """Whether an object looks as the original project's agent leaves it: an unlabelled one, of items alone.
+    """True if an object looks as the original project's agent leaves it: an unlabelled one, of items alone.
 
     Other controllers' scores may look the same. Therefore the caller also compares its name with those of planned
     scores, and the time of its creation with that of the scorer.

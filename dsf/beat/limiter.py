@@ -54,7 +54,7 @@ class RateLimiter:
         return at
 
     def waits(self, scorer: str, pair: str) -> bool:
-        """Whether the pair already holds a ticket, so was postponed before."""
+        """True if the pair already holds a ticket, so was postponed before."""
         counter = self._counters.get(scorer)
         return counter is not None and pair in counter.tickets
 

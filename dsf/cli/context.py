@@ -48,12 +48,12 @@ class CliContext:
     host_aliases: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def covers(self, folder: Path) -> bool:
-        """Whether `folder` (absolute) is the start folder of this context, or in its folder of manifests."""
+        """True if `folder` (absolute) is the start folder of this context, or in its folder of manifests."""
         inside = self.manifests is not None and folder.is_relative_to(self.manifests)
         return inside or str(folder) == self.started_in
 
     def is_called(self, name_or_folder: str) -> bool:
-        """Whether `--context` selects this one: by its name, or by a folder that it covers."""
+        """True if `--context` selects this one: by its name, or by a folder that it covers."""
         return name_or_folder == self.name or self.covers(Path(name_or_folder).resolve())
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ def _read(file: Path) -> CliContext | None:
 
 
 def _is_held(file: Path) -> bool:
-    """Whether its process still runs."""
+    """True if its process still runs."""
     try:
         with file.open() as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -171,7 +171,7 @@ def as_json(view: BaseModel, indent: int | None = None) -> str:
 
 
 def _has_all(text: str) -> bool:
-    """Whether the alphabet of standard output has all characters of the text."""
+    """True if the alphabet of standard output has all characters of the text."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", errors="strict")
     except UnicodeEncodeError:

@@ -248,5 +248,5 @@ def running_demo(settings: Settings) -> context.CliContext | None:
 
 
 def by_environment() -> bool:
-    """Whether the environment sets the Redis of a command."""
+    """True if the environment sets the Redis of a command."""
     return context.wanted() is None and "DSF_REDIS_URL" in os.environ

@@ -95,11 +95,11 @@ class Change(UserAction):
 
     @property
     def is_long(self) -> bool:
-        """Whether it was done on more clusters than it names."""
+        """True if it was done on more clusters than it names."""
         return self.cluster_count > len(self.clusters) > 0
 
     def concerns(self, cluster: str) -> bool:
-        """Whether it may have been done on this cluster."""
+        """True if it may have been done on this cluster."""
         if self.namespace:
             return False
         return not self.clusters or cluster in self.clusters or self.is_long

@@ -51,7 +51,7 @@ class Groups:
         self.states = {state: state_rows for state, state_rows in states.items() if state_rows}
 
     def is_current(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
-        """Whether they are right for these rows at `now`."""
+        """True if they are right for these rows at `now`."""
         return self.rows is rows and self._since <= now < self._until
 
     @cached_property

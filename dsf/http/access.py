@@ -32,7 +32,7 @@ _aliases: dict[str, tuple[str, int]] = {}
 
 
 def is_unauthorized(error: HttpError) -> bool:
-    """Whether the server answered 401."""
+    """True if the server answered 401."""
     return error.status == HTTPStatus.UNAUTHORIZED
 
 
@@ -187,7 +187,7 @@ def _is_direct(parts: SplitResult) -> bool:
 
 
 def _excepts(entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int) -> bool:
-    """Whether this entry of NO_PROXY, a network or a name and perhaps a port, stands for the server."""
+    """True if this entry of NO_PROXY, a network or a name and perhaps a port, stands for the server."""
     name, colon, tail = entry.lower().rpartition(":")
     # An IPv6 address is followed by a port only if it is in brackets.
     if not (colon and tail.isdigit() and (":" not in name or name.endswith("]"))):

@@ -64,7 +64,7 @@ def allow_link_local(allowed: bool) -> None:
 
 
 def is_refused(address: str) -> bool:
-    """Whether an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
+    """True if an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
     return any(
         candidate.is_link_local or any(candidate in network for network in _METADATA)
         for candidate in _meant(ipaddress.ip_address(address))
@@ -160,7 +160,7 @@ def _resolve(host: str, port: int, seconds: float) -> _Resolved:
 
 
 def _is_numeric(host: str) -> bool:
-    """Whether it needs no DNS lookup: an address, also as one number or in octal."""
+    """True if it needs no DNS lookup: an address, also as one number or in octal."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return True

@@ -55,7 +55,7 @@ class Exchange:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a failure may be that of a connection which was kept too long."""
+        """True if a failure may be that of a connection which was kept too long."""
         return self.is_kept and not self.is_answered
 
     def use(self, connection: socket.socket) -> None:

@@ -21,7 +21,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine."""
+    """True if a name or address is this machine."""
     if host.lower() in ("localhost", "localhost."):
         return True
     try:
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def may_scrape(name: str) -> bool:
-    """Whether this name of a host cannot belong to a foreign web page: an address, a name without a dot, a Service's.
+    """True if this name of a host cannot belong to a foreign web page: an address, a name without a dot, a Service's.
 
     Scrapers ask by the address of the pod or by the name of its Service.
     """

@@ -137,7 +137,7 @@ class _Connection(HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the next request may use it; the pool closes it otherwise."""
+        """True if the next request may use it; the pool closes it otherwise."""
         is_idle = time.monotonic() - self._used > IDLE_SECONDS
         return not current().is_new and not is_idle and super().is_connected
 

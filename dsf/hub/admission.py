@@ -41,7 +41,7 @@ NO_RULES: Final = NameRules()
 
 
 def is_owner(owner: str, namespace: str) -> bool:
-    """Whether what Redis has under a scorer's name belongs to the one in this namespace; empty if not stored."""
+    """True if what Redis has under a scorer's name belongs to the one in this namespace; empty if not stored."""
     return owner in ("", namespace)
 
 

@@ -105,7 +105,7 @@ class DepartedClusters:
         return self.departures.left(cluster)
 
     def _may_have_agent(self, cluster: str) -> bool:
-        """Whether only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
+        """True if only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
         managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         return managed_cluster is not None and not managed_cluster["metadata"].get("deletionTimestamp")
 
@@ -206,7 +206,7 @@ class ClusterReconciler:
         return sum(scorer in (row.delivered or ()) for row in self._rows().values())
 
     def have_looked_at(self, clusters: Iterable[str]) -> bool:
-        """Whether the counts cover all of these clusters; not yet right after a start."""
+        """True if the counts cover all of these clusters; not yet right after a start."""
         rows = self._rows()
         return all(cluster in rows and rows[cluster].is_checked for cluster in clusters)
 

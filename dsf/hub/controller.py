@@ -184,7 +184,7 @@ class Controller:
         self._seen: tuple[int, float] = (-1, 0.0)
 
     def is_progressing(self) -> bool:
-        """Whether waiting work progresses. Must be called periodically."""
+        """True if waiting work progresses. Must be called periodically."""
         with self._lock:
             finished = sum(self.results.values())
             now = time.monotonic()

@@ -147,7 +147,7 @@ class AgentCredentials:
         return {*changes.created, *changes.changed, *changes.removed}
 
     def have_changed(self) -> bool:
-        """Whether the files shared by all agents changed since the last call."""
+        """True if the files shared by all agents changed since the last call."""
         before = self._seen
         try:
             self._seen = self._shared()
@@ -216,7 +216,7 @@ class AgentCredentials:
         return key_ids or (KeyIds(max(registered)) if registered else None)
 
     def _is_another(self, cluster: str, uid: str) -> bool:
-        """Whether the registered cluster is an earlier one of this name."""
+        """True if the registered cluster is an earlier one of this name."""
         registered = self._registrar.cluster(cluster).uid
         return bool(registered and uid and registered != uid)
 

@@ -114,5 +114,5 @@ def _condition_reason(judged: Verdict, reason: str) -> str:
 
 
 def _is_usable(state: PairState, now: float) -> bool:
-    """Whether it has a valid score of any age."""
+    """True if it has a valid score of any age."""
     return state.last_success is not None and not has_expired(state.valid_until, now)

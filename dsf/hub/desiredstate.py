@@ -126,11 +126,11 @@ class DesiredState:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a plan yet."""
+        """True if there is a plan yet."""
         return self._early is None
 
     def waits(self, key: ObjectKey) -> bool:
-        """Whether this object is reconciled later, with the first plan, since there is none yet."""
+        """True if this object is reconciled later, with the first plan, since there is none yet."""
         with self._lock:
             if self._early is not None:
                 self._early.add(key)
@@ -193,7 +193,7 @@ class DesiredState:
             return True
 
     def is_home(self, namespace: str) -> bool:
-        """Whether this is the hub's own namespace."""
+        """True if this is the hub's own namespace."""
         return namespace == self._settings.namespace
 
     def server_refusal(self, namespace: str, urls: Iterable[str]) -> str:
@@ -201,7 +201,7 @@ class DesiredState:
         return "" if self.is_home(namespace) else server_refusal(self._scorer_hosts, urls)
 
     def counts(self, namespace: str) -> bool:
-        """Whether DynamicScorers of this namespace count."""
+        """True if DynamicScorers of this namespace count."""
         return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
 
     def scorer(self, key: ObjectKey) -> DynamicScorer | None:

@@ -272,7 +272,7 @@ class HealthMonitor:
             return self._known.get(key)
 
     def _has_thread(self, key: ObjectKey, checked: Set[ObjectKey]) -> bool:
-        """Whether this scorer's namespace has a thread left of its equal share."""
+        """True if this scorer's namespace has a thread left of its equal share."""
         share = max(1, CONCURRENCY // max(1, len(self._namespaces)))
         return sum(other.namespace == key.namespace for other in checked) < share
 

@@ -148,7 +148,7 @@ class Hub:
 
     @property
     def redis_is_away(self) -> bool:
-        """Whether Redis cannot be reached."""
+        """True if Redis cannot be reached."""
         return self._outage.is_on
 
     def without_room(self) -> Counter[str]:
@@ -235,7 +235,7 @@ class Hub:
             self.writer.object_changed(key.namespace, key.name)
 
     def _is_changed(self, key: ObjectKey) -> bool:
-        """Whether more than the status, which the hub itself writes, changed. Edits of a status are found by a full
+        """True if more than the status, which the hub itself writes, changed. Edits of a status are found by a full
         resync."""
         manifest = self._backend.get(*key)
         if manifest is None:

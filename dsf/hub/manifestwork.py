@@ -71,7 +71,7 @@ def size_of(manifest: Any) -> int:
 
 
 def fit(loads: Iterable[Load], limit: int) -> bool:
-    """Whether all of these fit, whatever they share."""
+    """True if all of these fit, whatever they share."""
     return sum(load.whole for load in loads) + _FRAME <= limit
 
 
@@ -243,7 +243,7 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
 
 
 def is_applied(work: Manifest) -> bool:
-    """Whether OCM's work agent has applied this generation on the managed cluster."""
+    """True if OCM's work agent has applied this generation on the managed cluster."""
     generation = work["metadata"].get("generation", 0)
     return any(
         condition.get("type") == "Applied"

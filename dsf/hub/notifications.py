@@ -51,7 +51,7 @@ class NotificationListener:
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Whether the loop is alive; no round takes long, whatever Redis does."""
+        """True if the loop is alive; no round takes long, whatever Redis does."""
         # The time-outs of Redis and of Sentinel are far below.
         return self._thread.is_alive() and time.monotonic() - self._alive_at < 120.0
 

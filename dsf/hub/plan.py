@@ -50,7 +50,7 @@ class MaskIndex:
     masks: frozenset[tuple[str, str]] = frozenset()
 
     def hides(self, cluster: str, score_name: str) -> bool:
-        """Whether a mask matches this pair; score names are raw, and `*` is any."""
+        """True if a mask matches this pair; score names are raw, and `*` is any."""
         return bool(self.masks and self.why(cluster, score_name))
 
     def why(self, cluster: str, score_name: str) -> str:
@@ -101,7 +101,7 @@ class FleetPlan:
         return sorted(runnable, key=lambda plan: plan.name)
 
     def selects(self, plan: ScorerPlan, cluster: str) -> bool:
-        """Whether a scorer runs on one of `clusters`, if there is a configuration."""
+        """True if a scorer runs on one of `clusters`, if there is a configuration."""
         resolved = plan.runnable
         return (
             resolved is not None

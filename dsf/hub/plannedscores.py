@@ -19,7 +19,7 @@ class PlanOwners:
     plan: FleetPlan
 
     def wants(self, cluster: str, label: str) -> bool:
-        """Whether the scorer with this label value has a score on this cluster, if its cycles succeed.
+        """True if the scorer with this label value has a score on this cluster, if its cycles succeed.
 
         A scorer that cannot run or be read at the moment keeps its scores until they expire.
         """

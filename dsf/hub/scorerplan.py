@@ -120,7 +120,7 @@ class ScorerPlan:
 
     @property
     def has_no_name(self) -> bool:
-        """Whether it was refused its name: nothing under that name is its own."""
+        """True if it was refused its name: nothing under that name is its own."""
         return self.obstacle is not None and self.obstacle.reason in (NAME_CONFLICT, NAME_NOT_ALLOWED)
 
     @cached_property
@@ -218,5 +218,5 @@ class PlanCache:
 
 
 def _is_over(plan: ScorerPlan, now: datetime) -> bool:
-    """Whether its pause has ended."""
+    """True if its pause has ended."""
     return plan.suspended_until is not None and plan.suspended_until <= now.timestamp()

@@ -113,7 +113,7 @@ def _size(secret: Manifest) -> int:
 
 
 def is_per_cluster(resolved: ResolvedScorer) -> bool:
-    """Whether these Secrets depend on the cluster."""
+    """True if these Secrets depend on the cluster."""
     return any(secret.is_per_cluster for _, secret in _named(resolved))
 
 

@@ -157,7 +157,7 @@ def _works(session: Session) -> list[dict[str, Any]]:
 
 
 def _until(condition: Callable[[], bool], patience: float) -> bool:
-    """Whether it became true. Failed requests are retried meanwhile; the last one's error is raised."""
+    """True if it became true. Failed requests are retried meanwhile; the last one's error is raised."""
     deadline = time.monotonic() + patience
     while True:
         problem: BackendError | None = None

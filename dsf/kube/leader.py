@@ -89,12 +89,12 @@ class LeaderElector:
 
     @property
     def leading(self) -> bool:
-        """Whether this process holds the lease."""
+        """True if this process holds the lease."""
         return self._is_leading
 
     @property
     def campaigning(self) -> bool:
-        """Whether threads run."""
+        """True if threads run."""
         return self._thread.is_alive() and self._watchdog.is_alive()
 
     def start(self) -> None:
@@ -218,7 +218,7 @@ class LeaderElector:
             return False
 
     def _has_lapsed(self, lease: dict[str, Any]) -> bool:
-        """Whether the holder has not renewed for a whole lease, as seen from here."""
+        """True if the holder has not renewed for a whole lease, as seen from here."""
         version = lease["metadata"]["resourceVersion"]
         if version != self._seen[0]:
             self._lease = lease

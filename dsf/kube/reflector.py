@@ -134,7 +134,7 @@ class Reflector:
             self._stop.wait(pause)
 
     def _is_settled(self) -> bool:
-        """Whether the watch that just ended was successful; this resets the failure count."""
+        """True if the watch that just ended was successful; this resets the failure count."""
         # A watch that lasted so long, or delivered anything, was a success.
         if self._delivered or time.monotonic() - self._accepted >= 5.0:
             self._failures = 0

@@ -43,7 +43,7 @@ class Reviews:
         return user
 
     def allows(self, user: Mapping[str, Any], verb: str, resource: Resource, namespace: str) -> bool:
-        """Whether a user, as `holder` returns it, may do this in a namespace; with an empty name in all of them."""
+        """True if a user, as `holder` returns it, may do this in a namespace; with an empty name in all of them."""
         spec = {
             "user": user["username"],
             **{key: user[key] for key in ("uid", "groups", "extra") if user.get(key)},

@@ -51,5 +51,5 @@ class Outage:
 
     @property
     def is_on(self) -> bool:
-        """Whether the outage lasts."""
+        """True if the outage lasts."""
         return self._since is not None

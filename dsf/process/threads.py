@@ -51,16 +51,16 @@ class SupervisedThread:
             self._thread.join(timeout)
 
     def is_alive(self) -> bool:
-        """Whether it has started and not returned."""
+        """True if it has started and not returned."""
         return self._thread.is_alive()
 
     def is_current(self) -> bool:
-        """Whether the caller runs in it."""
+        """True if the caller runs in it."""
         return self._thread is threading.current_thread()
 
     @property
     def is_failing(self) -> bool:
-        """Whether its work fails again and again."""
+        """True if its work fails again and again."""
         # A failure that passes is only logged.
         return self._failures >= 3 and time.monotonic() < self._recovered_at
 

@@ -30,7 +30,7 @@ class Address:
 
     @property
     def is_sentinel(self) -> bool:
-        """Whether `hosts` are Sentinels."""
+        """True if `hosts` are Sentinels."""
         return self.scheme == "sentinel"
 
     def __str__(self) -> str:

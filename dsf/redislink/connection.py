@@ -47,7 +47,7 @@ def why(error: OSError, where: str, host: str, ca_file: str | None, server_name:
 
 
 def is_socket(host: str) -> bool:
-    """Whether it is the path of a Unix socket."""
+    """True if it is the path of a Unix socket."""
     return host.startswith("/")
 
 

@@ -107,7 +107,7 @@ def digest_of(score_name: str, items: Iterable[Item]) -> str:
 
 
 def is_plausible(result: Result, now: float) -> bool:
-    """Whether the times of this result can be those of a right clock at `now` (unix seconds by the hub's clock)."""
+    """True if the times of this result can be those of a right clock at `now` (unix seconds by the hub's clock)."""
     return _clock_skew(result, now) is None
 
 

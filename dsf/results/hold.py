@@ -88,7 +88,7 @@ def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluste
 
 
 def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: float) -> bool:
-    """Whether readers see this score: one that is out of date, or whose place whenFailing took, holds nothing back."""
+    """True if readers see this score: one that is out of date, or whose place whenFailing took, holds nothing back."""
     rule = scorer.when_failing
     return (
         score.score_name == scorer.score_name

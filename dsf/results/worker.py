@@ -70,7 +70,7 @@ class ResultsService:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more results waited than were read the last time: other work should wait."""
+        """True if more results waited than were read the last time: other work should wait."""
         return self._intake.is_behind
 
     def start(self) -> None:

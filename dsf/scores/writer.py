@@ -78,7 +78,7 @@ class Owners(Protocol):
     """Which objects are wanted, by the hub's desired state."""
 
     def wants(self, cluster: str, label: str) -> bool:
-        """Whether the scorer with this label value has a score on this cluster, if its cycles succeed."""
+        """True if the scorer with this label value has a score on this cluster, if its cycles succeed."""
 
     @property
     def version(self) -> object:
@@ -521,7 +521,7 @@ class ScoreWriter:
         return remaining_names
 
     def _differs(self, owners: Owners, pair: Pair, facts: Facts) -> bool:
-        """Whether the backend has to be called."""
+        """True if the backend has to be called."""
         target = self._target(owners, pair, facts)
         if self._superfluous(owners, pair, target):
             return True
@@ -530,7 +530,7 @@ class ScoreWriter:
         return self._is_needed(target, self._backend.score(pair[0], target.name))
 
     def _is_needed(self, target: DesiredScore, state: ScoreState | None) -> bool:
-        """Whether an object has to be written."""
+        """True if an object has to be written."""
         if state is None:
             return True
         with self._lock:

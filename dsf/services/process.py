@@ -156,7 +156,7 @@ class HubProcess:
         return HttpServer(app, host, self._settings.probe_port, name="probes", variable="DSF_PROBE_PORT")
 
     def _is_behind(self) -> bool:
-        """Whether more results wait than this process takes in at once; results workers of other processes yield
+        """True if more results wait than this process takes in at once; results workers of other processes yield
         nothing to its writer."""
         return self._results is not None and self._results.is_behind
 

@@ -67,7 +67,7 @@ class Entry(BaseModel):
 
     @property
     def is_started(self) -> bool:
-        """Whether the hub lets it run: overrides apart, ticks are sent."""
+        """True if the hub lets it run: overrides apart, ticks are sent."""
         return self.runnable and not self.suspended
 
     def dump(self) -> str:
@@ -239,7 +239,7 @@ def next_tick_time(pair: str, interval: int, after: float) -> float:
 
 
 def is_slot(pair: str, interval: int, at: float) -> bool:
-    """Whether `at` is a slot of this pair."""
+    """True if `at` is a slot of this pair."""
     return abs(current_tick_time(pair, interval, at) - at) <= TOLERANCE
 
 

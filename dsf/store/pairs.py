@@ -238,7 +238,7 @@ class PairState:
 
     @property
     def is_failing(self) -> bool:
-        """Whether its newest cycles have no score; also if the stored reason has been removed."""
+        """True if its newest cycles have no score; also if the stored reason has been removed."""
         return self.failing > 0 or self.expired >= EXPIRED_THRESHOLD
 
     @property

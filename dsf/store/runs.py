@@ -145,7 +145,7 @@ class Runs:
         return lost, len(overdue) == _BATCH
 
     def _has_mail(self, clusters: Collection[str]) -> dict[str, bool]:
-        """Whether results wait in the mailboxes of these clusters."""
+        """True if results wait in the mailboxes of these clusters."""
         with self._redis.pipeline(transaction=False) as pipe:
             for cluster in clusters:
                 pipe.exists(*keys.mail_slots(cluster))

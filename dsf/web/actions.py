@@ -48,7 +48,7 @@ def all_acts() -> dict[str, Act]:
     return {act.name: act for act in (*_ACTS, *(act for plugin in plugins().values() for act in plugin.acts))}
 
 
-class Acting:
+class ActionRunner:
     """Performs actions. Methods raise redis.RedisError, and UnknownScorerError or UnknownClusterError."""
 
     def __init__(self, sources: Sources) -> None:

@@ -35,7 +35,7 @@ from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS
 from dsf.process import hubclock, threads
 from dsf.web.access import LOOK, UserAccess
-from dsf.web.actions import Acting
+from dsf.web.actions import ActionRunner
 from dsf.web.forms import MAX_TOKEN, add_acts, add_login
 from dsf.web.guard import Guard, parse_networks, root_path
 from dsf.web.pages import Sources, all_views
@@ -48,7 +48,7 @@ log = dsf.log.get(__name__)
 PREFIX: Final = "/api/v1"
 
 
-def make_app(sources: Sources, access: UserAccess, acting: Acting) -> FastAPI:
+def make_app(sources: Sources, access: UserAccess, acting: ActionRunner) -> FastAPI:
     """Build the service. Pages are plain functions, which FastAPI runs in its thread pool.
 
     Raises SettingsError.
@@ -171,7 +171,7 @@ def _token(request: Request) -> str:
 
 
 def is_api(request: Request) -> bool:
-    """Whether this is a request of a program, which gets problem documents instead of pages."""
+    """True if this is a request of a program, which gets problem documents instead of pages."""
     path: str = request.scope["path"]
     return path.startswith(f"{PREFIX}/") or path in (PREFIX, METRICS)
 

@@ -16,7 +16,7 @@ from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
 from dsf.web.access import ACT, PageUser
-from dsf.web.actions import Acting, all_acts, place_of
+from dsf.web.actions import ActionRunner, all_acts, place_of
 from dsf.web.pages import Act, ActionTarget, FormError
 from dsf.web.rendering import link
 from dsf.web.site import LoginNeededError, Site
@@ -109,7 +109,7 @@ def _session_user(request: Request, site: Site) -> PageUser | None:
         return None
 
 
-def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
+def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
     """Add the pages of actions."""
 
     def page(

@@ -72,7 +72,7 @@ def root_path(text: str) -> str:
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:
-    """Whether an address belongs to one of the networks; an IPv4 address may be IPv6-mapped."""
+    """True if an address belongs to one of the networks; an IPv4 address may be IPv6-mapped."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -156,7 +156,7 @@ def own_segments() -> frozenset[str]:
 
 
 def is_prefix(text: str) -> bool:
-    """Whether this is a valid path prefix: `/a/b`, never another server or a path of the page."""
+    """True if this is a valid path prefix: `/a/b`, never another server or a path of the page."""
     first = text[1:].partition("/")[0]
     is_free = bool(first) and first not in own_segments()
     return text.startswith("/") and is_free and all(c.isalnum() or c in "/-._~" for c in text)

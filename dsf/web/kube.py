@@ -51,7 +51,7 @@ class KubeAccess:
         return self._holders.get(hashlib.sha256(token.encode()).hexdigest(), ask)
 
     def allows(self, caller: PageUser, right: Right) -> bool:
-        """Whether a user has a right; see `dsf.web.access.Rights`."""
+        """True if a user has a right; see `dsf.web.access.Rights`."""
         verb, resource = right
         namespace = self._namespace if resource == DYNAMIC_SCORERS else ""
         user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid}

@@ -44,7 +44,7 @@ class SearchQuery:
         return [pattern for name, pattern in self.terms if name == field]
 
     def allows(self, field: str, value: str) -> bool:
-        """Whether this value matches all patterns of the field."""
+        """True if this value matches all patterns of the field."""
         return fits_all(value, self.of(field), exact=field in _EXACT)
 
 
@@ -66,7 +66,7 @@ def parse(text: str) -> SearchQuery:
 
 
 def fits(value: str, pattern: str, *, exact: bool = False) -> bool:
-    """Whether a value matches a pattern, which is in lower case unless `exact`. Brackets and question marks are
+    """True if a value matches a pattern, which is in lower case unless `exact`. Brackets and question marks are
     literal.
     """
     # The match is neither a regular expression, of which `*a*a*a*~` could take forever, nor fnmatch, which keeps 32,768
@@ -88,7 +88,7 @@ def fits(value: str, pattern: str, *, exact: bool = False) -> bool:
 
 
 def fits_all(value: str, patterns: Iterable[str], *, exact: bool = False) -> bool:
-    """Whether a value matches all patterns."""
+    """True if a value matches all patterns."""
     return all(fits(value, pattern, exact=exact) for pattern in patterns)
 
 

@@ -18,7 +18,7 @@ from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.store.clocks import ClockReports
 from dsf.web.access import PageUser, UserAccess, behind_proxy, listed, without_users
-from dsf.web.actions import Acting
+from dsf.web.actions import ActionRunner
 from dsf.web.app import make_app, unready
 from dsf.web.objects import ScorerReader, in_folder, nothing
 from dsf.web.pagedata import Reading
@@ -44,7 +44,7 @@ class WebService:
         self._clock = HubClock(self._redis, on_measured=ClockReports(self._redis, settings).report)
         session = _session(settings)
         sources = Sources(Reading(self._redis), _scorer_reader(settings, session), session, settings)
-        self._acting = Acting(sources)
+        self._acting = ActionRunner(sources)
         app = make_app(sources, _access(settings, session), self._acting)
         self._server = HttpServer(Front(app), *settings.listen_address(), name="web", shutdown_seconds=2)
 

@@ -144,13 +144,13 @@ def check_form(request: Request, form_token: str) -> None:
 
 
 def is_form(request: Request, form_token: str) -> bool:
-    """Whether a form has the secret of the request's cookie."""
+    """True if a form has the secret of the request's cookie."""
     cookie = cookie_of(request)
     return bool(cookie) and hmac.compare_digest(form_secret(cookie).encode(), form_token.encode())
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether an origin is that of this Host header. Its scheme is not compared: a proxy may terminate TLS."""
+    """True if an origin is that of this Host header. Its scheme is not compared: a proxy may terminate TLS."""
     try:
         theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
         usual = {"http": 80, "https": 443}.get(theirs.scheme)

@@ -96,7 +96,7 @@ class Workers:
         self._read_at = float("-inf")
 
     def has(self, name: object) -> bool:
-        """Whether a worker of this name can be ours; by the last known clusters while Redis is unavailable."""
+        """True if a worker of this name can be ours; by the last known clusters while Redis is unavailable."""
         if not isinstance(name, str):
             return False
         with self._lock:
@@ -176,7 +176,7 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number in the allowed range. The smallest one in an event is an offset in hours."""
+    """True if it is a number in the allowed range. The smallest one in an event is an offset in hours."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < LATEST
 
 

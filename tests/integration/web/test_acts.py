@@ -1,4 +1,4 @@
-"""Acting on the page: previews, forms, who may, and what is written down."""
+"""ActionRunner on the page: previews, forms, who may, and what is written down."""
 
 from __future__ import annotations
 
