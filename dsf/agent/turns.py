@@ -26,8 +26,6 @@ from dsf.reasons import SkipReason
 
 #: Most waiting ticks for each thread, of all namespaces together.
 WAITING_PER_THREAD: Final = 75
-#: Ticks that an agent prefetches for each thread: more than wait, so that it continues to receive them.
-TAKEN_PER_THREAD: Final = 100
 
 
 @dataclass(eq=False)

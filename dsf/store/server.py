@@ -26,7 +26,6 @@ OWNER_LIFE: Final = 120_000
 CLOCK: Final = "clock"
 EVICTION: Final = "eviction"
 PERSISTENCE: Final = "persistence"
-MEMORY: Final = "memory"
 
 
 class Owner(BaseModel):

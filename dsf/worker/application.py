@@ -149,7 +149,8 @@ def configuration(config: Settings) -> dict[str, Any]:
             # Threads, as the stages wait for HTTP and share memory.
             "worker_pool": "dsf.agent.turns:SharedThreads",
             "worker_concurrency": config.agent_concurrency,
-            # Ticks of scorers that may not begin yet are no obstacle to those behind them.
+            # More than may wait (`dsf.agent.turns`): ticks of scorers that may not begin yet are no obstacle to those
+            # behind them.
             "worker_prefetch_multiplier": 100,
             "worker_consumer": "dsf.worker.liveness:PatientConsumer",
             "task_annotations": {"dsf.cycle": {"rate_limit": config.agent_rate_limit}},
