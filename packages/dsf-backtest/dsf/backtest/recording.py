@@ -170,15 +170,17 @@ class Recording:
 
     def only(self, clusters: Collection[str]) -> None:
         """Forget all other clusters; none stands for all."""
-        self.questions = {name: one for name, one in self.questions.items() if not clusters or name in clusters}
+        self.questions = {
+            name: question for name, question in self.questions.items() if not clusters or name in clusters
+        }
 
     def begin(self, question: Question) -> None:
         """Moments of this question follow. Raises BacktestError if the file answers another one for the cluster."""
-        known = self.questions.get(question.cluster)
-        if known is None:
+        earlier_question = self.questions.get(question.cluster)
+        if earlier_question is None:
             self._append(QuestionLine(question=question))
             self.questions[question.cluster] = question
-        elif fields := known.differs(question):
+        elif fields := earlier_question.differs(question):
             raise BacktestError(
                 f"{self.name}: has moments of another question ({', '.join(fields)} differ); write into another file"
             )
@@ -236,8 +238,8 @@ class Recording:
             raise BacktestError(f"{self.name}:{number}: is no line of a backtest (`dsf backtest -o jsonl`)") from None
         if isinstance(read, QuestionLine):
             question = read.question
-            known = self.questions.setdefault(question.cluster, question)
-            if fields := known.differs(question):
+            first_question = self.questions.setdefault(question.cluster, question)
+            if fields := first_question.differs(question):
                 raise BacktestError(
                     f"{self.name}:{number}: another question of cluster {question.cluster!r} than before "
                     f"({', '.join(fields)} differ)"

@@ -40,11 +40,11 @@ def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = 
 
     A ManagedCluster in the file has the labels for templates and selectors. Raises ManifestError, and as `from_hub`.
     """
-    found = read_objects(file)
-    names = [each.metadata.name for each in found if isinstance(each, DynamicScorer)]
+    objects = read_objects(file)
+    names = [each.metadata.name for each in objects if isinstance(each, DynamicScorer)]
     if name is None and len(names) != 1:
         raise ManifestError(f"{file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}")
-    return _of(found, name or names[0], cluster, scorer_url, str(file))
+    return _of(objects, name or names[0], cluster, scorer_url, str(file))
 
 
 def read_objects(file: Path) -> list[ApiObject]:
@@ -69,41 +69,41 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
         (SCORING_AUTHENTICATIONS, ScoringAuthentication),
         (MANAGED_CLUSTERS, ManagedCluster),
     )
-    found: list[ApiObject] = []
+    understood_objects: list[ApiObject] = []
     problem = ""
     for resource, model in kinds:
         for manifest in objects(session, resource):
             try:
-                found.append(understood(manifest, model))
+                understood_objects.append(understood(manifest, model))
             except ValidationError as error:
                 if model is DynamicScorer and manifest["metadata"]["name"] == name:
                     mistake = explain(error, model, manifest)[0]
                     problem = f"DynamicScorer {name!r} of the hub cannot be read: {mistake}"
-    in_force = (each for each in found if isinstance(each, DynamicScorer) and not each.is_refused)
+    in_force = (each for each in understood_objects if isinstance(each, DynamicScorer) and not each.is_refused)
     if problem and all(each.metadata.name != name for each in in_force):
         raise ManifestError(problem)
     # Rights to read them are needed only if they decide something.
     has_sets = any(
         override.cluster_sets
-        for each in found
+        for each in understood_objects
         if isinstance(each, ScoringAuthentication)
         for override in each.spec.overrides
     )
     cluster_sets = [*objects(session, MANAGED_CLUSTER_SETS)] if has_sets else []
-    return _of(found, name, cluster, scorer_url, "the hub", cluster_sets)
+    return _of(understood_objects, name, cluster, scorer_url, "the hub", cluster_sets)
 
 
 def _of(
-    found: Sequence[ApiObject],
+    objects: Sequence[ApiObject],
     name: str,
     cluster: str,
     scorer_url: str,
     where: str,
     cluster_sets: Sequence[Mapping[str, Any]] = (),
 ) -> ScorerSummary:
-    known = [each for each in found if isinstance(each, DynamicScorer)]
+    dynamic_scorers = [each for each in objects if isinstance(each, DynamicScorer)]
     # The one in force replaces others of its name.
-    scorers = {each.metadata.name: each for each in sorted(known, key=lambda each: not each.is_refused)}
+    scorers = {each.metadata.name: each for each in sorted(dynamic_scorers, key=lambda each: not each.is_refused)}
     if name not in scorers:
         raise UnknownScorerError(
             f"{where} has no DynamicScorer {name!r}; it has: {', '.join(sorted(scorers)) or 'none'}"
@@ -114,10 +114,10 @@ def _of(
         scorer = _synced(scorer, scorer_url)
     authentications = {
         f"{each.metadata.namespace}/{each.metadata.name}": each
-        for each in found
+        for each in objects
         if isinstance(each, ScoringAuthentication)
     }
-    clusters = {each.metadata.name: each for each in found if isinstance(each, ManagedCluster)}
+    clusters = {each.metadata.name: each for each in objects if isinstance(each, ManagedCluster)}
     facts = clusters[cluster].facts(cluster_sets) if cluster in clusters else None
     everywhere = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
     variant = everywhere.variants.get(cluster, everywhere.resolved.summary)
@@ -163,12 +163,12 @@ def redirected(summary: ScorerSummary, scorer_url: str = "", source_url: str = "
             raise BacktestError(f"scorer {summary.name!r} has an expression and no scoring API: leave out --scorer-url")
         summary = summary.model_copy(update={"scoring_endpoint": moved(summary.scoring_endpoint, scorer_url)})
     if source_url:
-        others = tuple(
+        other_sources = tuple(
             source.model_copy(update={"endpoint": moved(source.endpoint, source_url)})
             if source.type == SourceType.Prometheus
             else source
             for source in summary.sources or ()
         )
         endpoint = moved(summary.source_endpoint, source_url) if summary.source_endpoint else ""
-        summary = summary.model_copy(update={"source_endpoint": endpoint, "sources": others or None})
+        summary = summary.model_copy(update={"source_endpoint": endpoint, "sources": other_sources or None})
     return summary

@@ -45,14 +45,16 @@ class ManifestClient:
 
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
         """The named objects that exist."""
-        wanted = set(names)
+        wanted_names = set(names)
         # More are listed: a ManifestWorkReplicaSet carries whole workloads.
-        if len(wanted) <= 8:
-            manifests = {name: self.get(resource, namespace, name) for name in wanted}
+        if len(wanted_names) <= 8:
+            manifests = {name: self.get(resource, namespace, name) for name in wanted_names}
             return {name: manifest for name, manifest in manifests.items() if manifest is not None}
         objects = self.objects(resource, namespace)
         return {
-            manifest["metadata"]["name"]: manifest for manifest in objects if manifest["metadata"]["name"] in wanted
+            manifest["metadata"]["name"]: manifest
+            for manifest in objects
+            if manifest["metadata"]["name"] in wanted_names
         }
 
     def apply(self, resource: Resource, manifest: Manifest, *, force: bool = True, dry_run: bool = False) -> Manifest:

@@ -69,17 +69,17 @@ class PlanWriter:
 
     def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
         """The required changes, in order."""
-        left = {_key(manifest): manifest for manifest in existing}
+        unmatched = {_key(manifest): manifest for manifest in existing}
         changes = []
         for after in desired:
-            before = left.pop(_key(after), None)
+            before = unmatched.pop(_key(after), None)
             change: Literal["created", "updated", "unchanged"] = "created"
             if before is not None:
                 change = "unchanged" if owned(before) == _content(after) else "updated"
             changes.append(ObjectChange(resource_of(after), before, after, change))
         # Bindings before the Placements that they refer to.
         for resource in reversed(KINDS):
-            for (kind, _), before in sorted(left.items(), key=lambda item: item[0]):
+            for (kind, _), before in sorted(unmatched.items(), key=lambda item: item[0]):
                 if kind == resource.kind:
                     changes.append(ObjectChange(resource, before, None, "deleted"))
         return changes
@@ -87,38 +87,38 @@ class PlanWriter:
     def obstacles(self, changes: Iterable[ObjectChange]) -> list[str]:
         """Obstacles: objects of the same name that a plan did not create. Raises BackendError."""
         created = [change for change in changes if change.change == "created"]
-        others = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
-        taken = {_key(manifest) for manifest in others}
+        other_objects = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
+        occupied_keys = {_key(manifest) for manifest in other_objects}
         return [
             f"{change} exists and was not created by a plan; delete it, or hand it over with: kubectl label -n "
             f"{change.place[0]} {change.resource.plural} {change.place[1]} {GENERATED_LABEL}=true"
             for change in created
-            if (change.resource.kind, change.place[1]) in taken
+            if (change.resource.kind, change.place[1]) in occupied_keys
         ]
 
     def write(self, changes: Sequence[ObjectChange]) -> None:
         """Apply all changes or none. Raises ApplyError."""
         todo = [change for change in changes if change.change != "unchanged"]
         self._try(todo)
-        done: list[ObjectChange] = []
+        applied_changes: list[ObjectChange] = []
         try:
             for change in todo:
                 # Before the write: a write without an answer may have succeeded.
-                done.append(change)
+                applied_changes.append(change)
                 self._do(change)
                 log.info("object of a plan written", object=str(change), change=change.change)
         except BackendError as error:
-            left = self._undo(done)
-            if left:
+            remaining = self._undo(applied_changes)
+            if remaining:
                 raise ApplyError(
-                    f"the plan was not applied: {change}: {error}. The rollback is incomplete: {'; '.join(left)}. "
+                    f"the plan was not applied: {change}: {error}. The rollback is incomplete: {'; '.join(remaining)}. "
                     "Apply a plan again, or reset the namespace",
-                    tuple(left),
+                    tuple(remaining),
                 ) from error
             raise ApplyError(f"the plan was not applied, everything is as it was before: {change}: {error}") from error
         except BaseException:
             # Interrupted by Ctrl-C.
-            self._undo(done)
+            self._undo(applied_changes)
             raise
 
     def _try(self, todo: Sequence[ObjectChange]) -> None:
@@ -148,11 +148,15 @@ class PlanWriter:
             uid = change.before["metadata"].get("uid")
             self._backend.delete(change.resource, *change.place, uid=uid, dry_run=dry_run)
 
-    def _undo(self, done: Sequence[ObjectChange]) -> list[str]:
+    def _undo(self, applied_changes: Sequence[ObjectChange]) -> list[str]:
         """Roll back in reverse order. Returns the failures with their reasons."""
-        left = [f"{change}: {error}" for change in reversed(done) if (error := self._undo_one(change)) is not None]
-        log.warning("plan undone", objects=len(done), left=len(left))
-        return left
+        remaining = [
+            f"{change}: {error}"
+            for change in reversed(applied_changes)
+            if (error := self._undo_one(change)) is not None
+        ]
+        log.warning("plan undone", objects=len(applied_changes), left=len(remaining))
+        return remaining
 
     def _undo_one(self, change: ObjectChange) -> BackendError | None:
         for wait in (*_UNDO_WAITS, None):
@@ -175,9 +179,9 @@ class PlanWriter:
     def _delete_created(self, change: ObjectChange) -> None:
         """Delete what `change` has created; its write may have had no answer."""
         namespace, name = change.place
-        for stored in self._backend.objects(change.resource, namespace, name=name):
-            if owned(stored):
-                self._backend.delete(change.resource, namespace, name, uid=stored["metadata"]["uid"])
+        for manifest in self._backend.objects(change.resource, namespace, name=name):
+            if owned(manifest):
+                self._backend.delete(change.resource, namespace, name, uid=manifest["metadata"]["uid"])
 
 
 def owned(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,12 +226,12 @@ def _fields_of(before: Any, fields: Any) -> Any:
     return {name: _fields_of(before[name], inner) for name, inner in fields.items() if name in before}
 
 
-def _joined(left: Any, right: Any) -> Any:
+def _joined(first: Any, second: Any) -> Any:
     """The fields of both, which are parts of the same object."""
-    if not isinstance(left, Mapping) or not isinstance(right, Mapping):
-        return left
-    both = {name: _joined(left[name], right[name]) for name in left.keys() & right.keys()}
-    return {**left, **right, **both}
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return first
+    both = {name: _joined(first[name], second[name]) for name in first.keys() & second.keys()}
+    return {**first, **second, **both}
 
 
 def _identity(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -217,8 +217,11 @@ def _render_cases(report: TestReport) -> RenderableType:
         for case in report.cases
     ]
     failures = [Text(flat(failure)) for case in report.cases for failure in case.failures]
-    failed = sum(bool(case.failures) for case in report.cases)
-    end = Text(f"{len(report.cases) - failed} passed, {failed} failed", style="bold red" if failed else "green")
+    failed_cases = sum(bool(case.failures) for case in report.cases)
+    end = Text(
+        f"{len(report.cases) - failed_cases} passed, {failed_cases} failed",
+        style="bold red" if failed_cases else "green",
+    )
     return Group(table(["FILE", "CASE", "", "TIME"], rows, right=("TIME",)), Text(""), *failures, end)
 
 

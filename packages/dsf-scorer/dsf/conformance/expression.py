@@ -104,12 +104,12 @@ def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
     response = cycle.response
     if response is None:
         raise RuntimeError("the cycle was not scored")
-    seen = f"{payload.series} series, {len(response.results)} results"
+    counts_text = f"{payload.series} series, {len(response.results)} results"
     if response.refused:
-        raise warn(f"{seen}, {response.refused.total()} refused: {response.note}", "handle it in the expression")
+        raise warn(f"{counts_text}, {response.refused.total()} refused: {response.note}", "handle it in the expression")
     if not response.results:
-        raise warn(f"{seen}: {response.note}", "check the names of metrics and labels")
-    return seen
+        raise warn(f"{counts_text}: {response.note}", "check the names of metrics and labels")
+    return counts_text
 
 
 def _moved(url: str, server: str) -> str:

@@ -14,9 +14,9 @@ def write(path: Path, cases: list[CaseResult]) -> None:
     """Write one suite per file. Raises OSError."""
     suites = Xml.Element("testsuites", _totals(cases))
     for file, group in groupby(cases, key=lambda case: case.file):
-        own = list(group)
-        suite = Xml.SubElement(suites, "testsuite", {"name": _shown(file)} | _totals(own))
-        for case in own:
+        file_cases = list(group)
+        suite = Xml.SubElement(suites, "testsuite", {"name": _shown(file)} | _totals(file_cases))
+        for case in file_cases:
             attributes = {"classname": _shown(file), "name": _shown(case.name), "time": f"{case.seconds:.3f}"}
             test = Xml.SubElement(suite, "testcase", attributes | {"file": _shown(file), "line": str(case.line)})
             if case.failures:

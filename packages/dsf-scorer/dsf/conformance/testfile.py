@@ -92,14 +92,14 @@ class TestCase(_Part):
     @field_validator("input_series")
     @classmethod
     def _is_bounded(cls, value: list[InputSeries]) -> list[InputSeries]:
-        if sum(len(one.values) for one in value) > _MOST_SAMPLES:
+        if sum(len(series.values) for series in value) > _MOST_SAMPLES:
             raise ValueError(f"has more than {_MOST_SAMPLES} samples")
-        known: set[object] = set()
-        for index, one in enumerate(value):
-            labels = one.source, frozenset(one.series.items())
-            if labels in known:
+        label_sets: set[object] = set()
+        for index, series in enumerate(value):
+            labels = series.source, frozenset(series.series.items())
+            if labels in label_sets:
                 raise ValueError(f"[{index}] has the labels of another series")
-            known.add(labels)
+            label_sets.add(labels)
         return value
 
     @field_validator("exp_items")
@@ -182,13 +182,17 @@ class TestFile:
     def _manifest(self, name: str) -> dict[str, DynamicScorer]:
         file = self.path.parent / name
         try:
-            found = parse_documents(file.read_text(encoding="utf-8"), str(file))
+            documents = parse_documents(file.read_text(encoding="utf-8"), str(file))
         except (OSError, UnicodeDecodeError) as error:
             text = f"{file}: {getattr(error, 'strerror', None) or 'is not text'}"
             raise self._mistakes([Mistake(("manifest",), text)]) from None
-        problems = [str(one) for one in found if not isinstance(one, ParsedDocument) and one.severity == "error"]
-        objects = [one.object for one in found if isinstance(one, ParsedDocument)]
-        scorers = {one.metadata.name: one for one in objects if isinstance(one, DynamicScorer)}
+        problems = [
+            str(document)
+            for document in documents
+            if not isinstance(document, ParsedDocument) and document.severity == "error"
+        ]
+        objects = [document.object for document in documents if isinstance(document, ParsedDocument)]
+        scorers = {scorer.metadata.name: scorer for scorer in objects if isinstance(scorer, DynamicScorer)}
         if problems or not scorers:
             raise ManifestError("\n".join(problems) or f"{self.where('manifest')}: {file} has no DynamicScorer")
         return scorers
@@ -197,7 +201,7 @@ class TestFile:
         return ManifestError("\n".join(self._texts(mistakes)))
 
     def _texts(self, mistakes: list[Mistake]) -> Iterator[str]:
-        for mistake in sorted(mistakes, key=lambda one: self.line(*one.location)):
+        for mistake in sorted(mistakes, key=lambda entry: self.line(*entry.location)):
             yield f"{self.where(*mistake.location)}: {mistake}"
 
 

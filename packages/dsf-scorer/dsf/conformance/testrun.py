@@ -71,9 +71,9 @@ def run(file: TestFile, token: str | None, timeout: float) -> list[CaseResult]:
 
 def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float) -> CaseResult:
     case, started = file.cases[index], time.monotonic()
-    asked = Case(url=url + file.registered[index].config, target=ScoringApiTarget(timeout), token=token)
+    service_case = Case(url=url + file.registered[index].config, target=ScoringApiTarget(timeout), token=token)
     try:
-        failures = _failures(file, index, _items(file, index, asked))
+        failures = _failures(file, index, _items(file, index, service_case))
     except CheckEnded as verdict:
         failures = [f"{file.where('tests', index)}: {case.name}: {verdict.message}"]
         failures[0] += f"; {verdict.mend}" if verdict.mend else ""
@@ -86,19 +86,19 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
     )
 
 
-def _items(file: TestFile, index: int, asked: Case) -> dict[str, int]:
+def _items(file: TestFile, index: int, service_case: Case) -> dict[str, int]:
     """The items that the hub would publish. Raises CheckEnded."""
     case, registered = file.cases[index], file.registered[index]
     if registered.scorer is not None:
         return _items_of_expression(case, registered.scorer)
-    if asked.config is None:
+    if service_case.config is None:
         raise fail(
-            f"{shown_url(asked.url)}: {asked.config_reply.error or 'is no /config'}",
+            f"{shown_url(service_case.url)}: {service_case.config_reply.error or 'is no /config'}",
             "`dsf scorer check` says what is wrong",
         )
-    results = asked.scores(_request(case, asked), "the case's series").results
+    results = service_case.scores(_request(case, service_case), "the case's series").results
     rule = ScoreRule(
-        score_name=asked.config.scoring.params.name,
+        score_name=service_case.config.scoring.params.name,
         dimension_formats=registered.formats,
         aggregate=registered.aggregate,
     )
@@ -147,9 +147,9 @@ def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: 
     return results or "the case has no series for it"
 
 
-def _request(case: TestCase, asked: Case) -> bytes:
+def _request(case: TestCase, service_case: Case) -> bytes:
     """The scoring request, as an agent sends it. Raises CheckEnded for a source that /config does not have."""
-    config = asked.config
+    config = service_case.config
     names = [source.name for source in (config.sources if config is not None else None) or ()]
     step = config.first_source.params.step if config is not None else 0
     interval = case.interval or step or _STEP
@@ -157,8 +157,8 @@ def _request(case: TestCase, asked: Case) -> bytes:
     for series in case.input_series:
         name = series.source or next(iter(by_source))
         if name not in by_source:
-            known = f"one of {', '.join(names)}" if names else "given, as there is only one source"
-            raise fail(f"the source {name!r} of a series is not {known}", "")
+            allowed_sources = f"one of {', '.join(names)}" if names else "given, as there is only one source"
+            raise fail(f"the source {name!r} of a series is not {allowed_sources}", "")
         by_source[name].append(matrix(series.series, series.values, case.start_timestamp, interval))
     request: dict[str, Any] = {"data": next(iter(by_source.values()))}
     if names:
@@ -171,16 +171,16 @@ def _failures(file: TestFile, index: int, items: dict[str, int]) -> list[str]:
     for number, expected in enumerate(case.exp_items):
         where = f"{file.where('tests', index, 'exp_items', number)}: {case.name}: exp_items[{number}] {expected.name!r}"
         about = f" within {expected.tolerance:g}" if expected.tolerance else ""
-        wanted = f"expected {expected.value:g}{about}"
+        expectation = f"expected {expected.value:g}{about}"
         if expected.name not in items:
-            others = ", ".join(map(repr, list(items)[:5])) or "no items"
-            failures.append(f"{where}: {wanted}, got no such item but {others}")
+            other_items = ", ".join(map(repr, list(items)[:5])) or "no items"
+            failures.append(f"{where}: {expectation}, got no such item but {other_items}")
         elif abs(items[expected.name] - expected.value) > expected.tolerance:
-            failures.append(f"{where}: {wanted}, got {items[expected.name]}")
-    known = {expected.name for expected in case.exp_items}
+            failures.append(f"{where}: {expectation}, got {items[expected.name]}")
+    expected_names = {expected.name for expected in case.exp_items}
     failures += [
         f"{file.where('tests', index, 'exp_items')}: {case.name}: exp_items: expected no item {name!r}, got {value}"
         for name, value in items.items()
-        if name not in known
+        if name not in expected_names
     ]
     return failures
