@@ -1,4 +1,4 @@
-"""ActionRunner on the page: previews, forms, who may, and what is written down."""
+"""Actions on the page: previews, forms, who may, and what is written down."""
 
 from __future__ import annotations
 
