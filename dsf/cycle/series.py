@@ -59,13 +59,13 @@ def _several(text: bytes, reading: Reading) -> Iterable[Series]:
     ends = [part.find(_VALUES) for part in parts]
     if min(ends) >= 0 and all(part.endswith(b'"]]') for part in parts):
         try:
-            # One call of the parser for the labels of all.
+            # The labels of all series need one call of the parser.
             head = b"},{".join([part[:end] for part, end in zip(parts, ends, strict=True)])
             labels = [_labels(element) for element in json.loads(b"[{%s}]" % head)]
             starts = [end + len(_VALUES) for end in ends]
             return zip(labels, *_samples(parts, starts, reading), strict=True)
         except (ValueError, AttributeError):
-            # One of them looks like a series, and is none.
+            # An element looks like a series, and is none.
             pass
     return map(_of, _loads(b"[%s%s}]" % (_FIRST, text)))
 

@@ -1,7 +1,7 @@
 """Turns the text of an expression into nested Python functions, with all checks that need no values.
 
-The text is read once, by precedence climbing; each operator becomes a function of its operands' functions. Nothing of
-the text is ever run as Python. A macro spends steps for each item, so that nested macros cannot run for long.
+The text is read once, by precedence climbing; each operator becomes a function of its operands' functions. The text
+itself is never run as Python. A macro spends steps for each item, so that nested macros cannot run for long.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _DOUBLES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "/": divide,
 }
 _INTS: Final[Mapping[str, Callable[[int, int], int]]] = {
-    "+": lambda left, right: whole(left + right),
-    "-": lambda left, right: whole(left - right),
-    "*": lambda left, right: whole(left * right),
+    "+": lambda lhs, rhs: whole(lhs + rhs),
+    "-": lambda lhs, rhs: whole(lhs - rhs),
+    "*": lambda lhs, rhs: whole(lhs * rhs),
     "/": divide_whole,
     "%": remainder,
 }
@@ -221,40 +221,40 @@ class _Parser:
         )
 
     def _binary(self, lowest: int) -> _Term:
-        left = self._unary()
+        lhs = self._unary()
         while (precedence := _PRECEDENCE.get((token := self._peek()).text, 0)) >= lowest and token.kind != "string":
             self._take()
-            right = self._binary(precedence + 1)
-            left = self._operator(token, left, right)
-        return left
+            rhs = self._binary(precedence + 1)
+            lhs = self._operator(token, lhs, rhs)
+        return lhs
 
-    def _operator(self, token: _Token, left: _Term, right: _Term) -> _Term:
+    def _operator(self, token: _Token, lhs: _Term, rhs: _Term) -> _Term:
         sign = token.text
-        if ANY in (left.type, right.type):
+        if ANY in (lhs.type, rhs.type):
             # An item of an empty list, which no evaluation has.
-            kind = right.type if left.type == ANY else left.type
-            left, right = left._replace(type=kind), right._replace(type=kind)
+            kind = rhs.type if lhs.type == ANY else lhs.type
+            lhs, rhs = lhs._replace(type=kind), rhs._replace(type=kind)
         if sign in ("&&", "||"):
-            kind, run = self._logical(token, left, right)
+            kind, run = self._logical(token, lhs, rhs)
         elif sign in ("==", "!="):
-            kind, run = self._equality(token, left, right)
+            kind, run = self._equality(token, lhs, rhs)
         elif sign in _ORDER:
-            kind, run = self._order(token, left, right)
+            kind, run = self._order(token, lhs, rhs)
         elif sign == "in":
-            kind, run = self._membership(token, left, right)
+            kind, run = self._membership(token, lhs, rhs)
         else:
-            kind, run = self._arithmetic(token, left, right)
-        return self._term(token, kind, run, left, right)
+            kind, run = self._arithmetic(token, lhs, rhs)
+        return self._term(token, kind, run, lhs, rhs)
 
-    def _mismatch(self, token: _Token, left: _Term, right: _Term) -> ExpressionError:
-        return self._error(token, f"{left.type} {token.text} {right.type} is not possible")
+    def _mismatch(self, token: _Token, lhs: _Term, rhs: _Term) -> ExpressionError:
+        return self._error(token, f"{lhs.type} {token.text} {rhs.type} is not possible")
 
-    def _logical(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
-        if (left.type, right.type) != (BOOL, BOOL):
-            raise self._mismatch(token, left, right)
+    def _logical(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+        if (lhs.type, rhs.type) != (BOOL, BOOL):
+            raise self._mismatch(token, lhs, rhs)
         decides = token.text == "||"
 
-        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+        def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             try:
                 is_true = bool(first(scope))
             except EvaluationError:
@@ -266,13 +266,13 @@ class _Parser:
 
         return BOOL, run
 
-    def _equality(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
-        if unified(left.type, right.type) is None:
-            raise self._mismatch(token, left, right)
-        spends = left.type.item is not None or left.type.name == "string"
+    def _equality(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+        if unified(lhs.type, rhs.type) is None:
+            raise self._mismatch(token, lhs, rhs)
+        spends = lhs.type.item is not None or lhs.type.name == "string"
         is_equal = token.text == "=="
 
-        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+        def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             value = first(scope)
             if spends:
                 scope.spend_content(value)
@@ -280,54 +280,54 @@ class _Parser:
 
         return BOOL, run
 
-    def _order(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
-        are_numbers = left.type.is_number and right.type.is_number
-        if not are_numbers and not (left.type == right.type and left.type in (STRING, BOOL)):
-            raise self._mismatch(token, left, right)
+    def _order(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+        are_numbers = lhs.type.is_number and rhs.type.is_number
+        if not are_numbers and not (lhs.type == rhs.type and lhs.type in (STRING, BOOL)):
+            raise self._mismatch(token, lhs, rhs)
         compare = _ORDER[token.text]
-        if left.type != STRING:
-            return BOOL, lambda scope, first=left.run, second=right.run: compare(first(scope), second(scope))
+        if lhs.type != STRING:
+            return BOOL, lambda scope, first=lhs.run, second=rhs.run: compare(first(scope), second(scope))
 
-        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+        def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             text = first(scope)
             scope.spend_content(text)
             return compare(text, second(scope))
 
         return BOOL, run
 
-    def _membership(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
-        item = STRING if right.type.name == "map" else right.type.item
-        if item is None or right.type.is_nullable or unified(left.type, item) is None:
-            raise self._mismatch(token, left, right)
+    def _membership(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+        item = STRING if rhs.type.name == "map" else rhs.type.item
+        if item is None or rhs.type.is_nullable or unified(lhs.type, item) is None:
+            raise self._mismatch(token, lhs, rhs)
 
-        def run(scope: Scope, first: Run = left.run, second: Run = right.run) -> bool:
+        def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             value, container = first(scope), second(scope)
             if isinstance(container, Mapping):
                 return value in container
             scope.spend_content(container)
-            # Not Python's `in`, for which not-a-number equals itself.
+            # For Python's `in`, not-a-number equals itself.
             return any(value == member for member in container)
 
         return BOOL, run
 
-    def _arithmetic(self, token: _Token, left: _Term, right: _Term) -> tuple[Type, Run]:
-        sign, types = token.text, {left.type, right.type}
+    def _arithmetic(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+        sign, types = token.text, {lhs.type, rhs.type}
         operate: Callable[[Any, Any], Any] | None = None
-        kind = left.type
+        kind = lhs.type
         if types == {INT}:
             operate = _INTS[sign]
-        elif left.type.is_number and right.type.is_number:
+        elif lhs.type.is_number and rhs.type.is_number:
             # Beyond CEL, where 100 * 0.5 is a mistake: an int beside a double is one.
             operate, kind = _DOUBLES.get(sign), DOUBLE
         elif sign == "+" and types == {STRING}:
-            return kind, _joined_texts(left.run, right.run)
-        elif sign == "+" and left.type.name == right.type.name == "list" and unified(left.type, right.type):
-            return unified(left.type, right.type) or kind, _concatenation(left.run, right.run)
+            return kind, _joined_texts(lhs.run, rhs.run)
+        elif sign == "+" and lhs.type.name == rhs.type.name == "list" and unified(lhs.type, rhs.type):
+            return unified(lhs.type, rhs.type) or kind, _concatenation(lhs.run, rhs.run)
         if operate is None:
             hint = "; convert a text by double()" if STRING in types and len(types) > 1 else ""
             hint = "; it takes ints: int()" if sign == "%" and not hint else hint
-            raise self._error(token, f"{left.type} {sign} {right.type} is not possible{hint}")
-        return kind, lambda scope, first=left.run, second=right.run: operate(first(scope), second(scope))
+            raise self._error(token, f"{lhs.type} {sign} {rhs.type} is not possible{hint}")
+        return kind, lambda scope, first=lhs.run, second=rhs.run: operate(first(scope), second(scope))
 
     def _unary(self) -> _Term:
         token = self._peek()
@@ -530,8 +530,8 @@ class _Parser:
             raise self._error(token, f"there is no function {text}; the functions are {', '.join(sorted(names))}")
         self._check_arguments(token, function, terms)
         self.reads |= function.reads
-        if missing := function.reads - self._variables.keys():
-            raise self._error(token, f"{token.text}() needs a series, which has {', '.join(sorted(missing))}")
+        if absent_variables := function.reads - self._variables.keys():
+            raise self._error(token, f"{token.text}() needs a series, which has {', '.join(sorted(absent_variables))}")
         call, runs = function.call, [term.run for term in terms]
         # Without a loop for the usual numbers of arguments, which costs as much as the function.
         if len(runs) == 1:
@@ -602,18 +602,18 @@ def _map_item(container: Run, index: Run) -> Run:
     return run
 
 
-def _concatenation(left: Run, right: Run) -> Run:
+def _concatenation(lhs: Run, rhs: Run) -> Run:
     def run(scope: Scope) -> list[Any]:
-        first, second = left(scope), right(scope)
+        first, second = lhs(scope), rhs(scope)
         scope.spend(len(first) + len(second))
         return [*first, *second]
 
     return run
 
 
-def _joined_texts(left: Run, right: Run) -> Run:
+def _joined_texts(lhs: Run, rhs: Run) -> Run:
     def run(scope: Scope) -> str:
-        first, second = left(scope), right(scope)
+        first, second = lhs(scope), rhs(scope)
         scope.spend((len(first) + len(second)) // CHARACTERS_OF_STEP)
         return f"{first}{second}"
 
@@ -674,12 +674,12 @@ def _exists_one(items: _Items, test: Run) -> Run:
 
 def _filter(items: _Items, test: Run) -> Run:
     def run(scope: Scope) -> list[Any]:
-        kept = []
+        matching = []
         for item in items.each(scope):
             scope[items.name] = item
             if test(scope):
-                kept.append(item)
-        return kept
+                matching.append(item)
+        return matching
 
     return run
 

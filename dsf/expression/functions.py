@@ -40,29 +40,29 @@ def whole(value: int) -> int:
     return value
 
 
-def divide(left: float, right: float) -> float:
+def divide(lhs: float, rhs: float) -> float:
     """Divide doubles: by zero there are infinities, and not-a-number."""
-    if right:
-        return left / right
-    if math.isnan(left) or not left:
+    if rhs:
+        return lhs / rhs
+    if math.isnan(lhs) or not lhs:
         return math.nan
-    return math.copysign(math.inf, left) * math.copysign(1.0, right)
+    return math.copysign(math.inf, lhs) * math.copysign(1.0, rhs)
 
 
-def divide_whole(left: int, right: int) -> int:
+def divide_whole(lhs: int, rhs: int) -> int:
     """Divide ints, rounding towards zero."""
-    if not right:
+    if not rhs:
         raise EvaluationError("division by zero")
-    quotient = abs(left) // abs(right)
-    return whole(quotient if (left < 0) == (right < 0) else -quotient)
+    quotient = abs(lhs) // abs(rhs)
+    return whole(quotient if (lhs < 0) == (rhs < 0) else -quotient)
 
 
-def remainder(left: int, right: int) -> int:
+def remainder(lhs: int, rhs: int) -> int:
     """Return the remainder of a division that rounds towards zero."""
-    if not right:
+    if not rhs:
         raise EvaluationError("modulus by zero")
-    rest = abs(left) % abs(right)
-    return rest if left >= 0 else -rest
+    rest = abs(lhs) % abs(rhs)
+    return rest if lhs >= 0 else -rest
 
 
 def text_of(value: Any) -> str:

@@ -36,20 +36,20 @@ NUMBERS: Final = Type("list", DOUBLE)
 LABELS: Final = Type("map", STRING)
 
 
-def unified(left: Type, right: Type) -> Type | None:
+def unified(lhs: Type, rhs: Type) -> Type | None:
     """Return the type of a value that is of one of these types; None if there is none. An int may become a double."""
-    if right in (NULL, ANY) or left in (NULL, ANY):
-        other = left if right in (NULL, ANY) else right
-        is_null = NULL in (left, right) and other != NULL
+    if rhs in (NULL, ANY) or lhs in (NULL, ANY):
+        other = lhs if rhs in (NULL, ANY) else rhs
+        is_null = NULL in (lhs, rhs) and other != NULL
         return replace(other, is_nullable=True) if is_null else other
-    is_nullable = left.is_nullable or right.is_nullable
-    if left.name != right.name:
-        are_numbers = {left.name, right.name} == {"int", "double"}
+    is_nullable = lhs.is_nullable or rhs.is_nullable
+    if lhs.name != rhs.name:
+        are_numbers = {lhs.name, rhs.name} == {"int", "double"}
         return Type("double", is_nullable=is_nullable) if are_numbers else None
-    if left.item is None or right.item is None:
-        return Type(left.name, is_nullable=is_nullable)
-    item = unified(left.item, right.item)
-    return None if item is None else Type(left.name, item, is_nullable)
+    if lhs.item is None or rhs.item is None:
+        return Type(lhs.name, is_nullable=is_nullable)
+    item = unified(lhs.item, rhs.item)
+    return None if item is None else Type(lhs.name, item, is_nullable)
 
 
 def accepts(parameter: Type, argument: Type) -> bool:

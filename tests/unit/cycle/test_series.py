@@ -73,7 +73,7 @@ def test_empty_request_has_no_series() -> None:
         b'{"metric":{"node":"a"},"values":' + b"[" * 100_000,
     ],
 )
-def test_what_is_no_series_fails_the_cycle(element: bytes) -> None:
+def test_invalid_series_fails_the_cycle(element: bytes) -> None:
     with pytest.raises(CycleError) as error:
         read(b'{"data":[%s]}' % element)
     assert (error.value.stage, error.value.reason) == ("score", "bad_answer")
