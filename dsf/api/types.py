@@ -49,6 +49,8 @@ SUMMARIES_KEY: Final = "summaries"
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
 #: The ServiceAccount of agents.
+AGENT_NAME: Final = "dynamic-scoring-agent"
+AGENT_NAMESPACE: Final = "dynamic-scoring"
 AGENT_ACCOUNT: Final = "dynamic-scoring-agent-sa"
 #: ServiceAccount without rights, whose tokens agents send to servers.
 TOKEN_ACCOUNT: Final = "dynamic-scoring-agent-tokens"  # noqa: S105 (a name)
