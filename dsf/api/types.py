@@ -49,8 +49,6 @@ SUMMARIES_KEY: Final = "summaries"
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
 #: The ServiceAccount of agents.
-AGENT_NAME: Final = "dynamic-scoring-agent"
-AGENT_NAMESPACE: Final = "dynamic-scoring"
 AGENT_ACCOUNT: Final = "dynamic-scoring-agent-sa"
 #: ServiceAccount without rights, whose tokens agents send to servers.
 TOKEN_ACCOUNT: Final = "dynamic-scoring-agent-tokens"  # noqa: S105 (a name)
@@ -69,7 +67,9 @@ DELIVER_LABEL: Final = f"{GROUP}/deliver"
 KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
 ADDON_NAME: Final = "dynamic-scoring-framework"
+AGENT_NAME: Final = "dynamic-scoring-agent"
 HUB_NAMESPACE: Final = "open-cluster-management"
+AGENT_NAMESPACE: Final = "dynamic-scoring"
 
 #: Largest number of seconds in a field: that of a Go int32.
 MAX_SECONDS: Final = 2**31 - 1
