@@ -140,7 +140,7 @@ class HubRelay:
                 "`kubectl get managedclusteraddon dynamic-scoring-framework -n CLUSTER -o yaml` on the hub"
             )
         try:
-            return access.load(self._kubeconfig)
+            return access.load_current_context(self._kubeconfig)
         except SettingsError as error:
             reason = cleaned(str(error), _TEXT)
             raise RelayError(

@@ -26,7 +26,7 @@ from dsf.errors import (
     ObjectConflictError,
     ObjectNotFoundError,
 )
-from dsf.kube.lists import objects
+from dsf.kube.lists import list_objects
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import Session
@@ -146,7 +146,7 @@ class KubeBackend:
         wait = self._contests.wait((key, subresource), content)
         if not wait:
             return
-        stored = objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
+        stored = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
         entries = [entry for manifest in stored for entry in manifest["metadata"].get("managedFields") or ()]
         managers = {
             cleaned(str(entry.get("manager")), 100): str(entry.get("time"))
@@ -175,7 +175,7 @@ class KubeBackend:
         Raises ForeignObjectError for one of somebody else.
         """
         # A list, as the watch of this name needs the same right.
-        works = objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
+        works = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
         if (stored := next(iter(works), None)) is None:
             return None
         if is_ours(stored) or _is_written_here(stored) or is_upstreams_work(stored):

@@ -25,7 +25,7 @@ from dsf.backends.scorestate import (
     upstreams_status,
 )
 from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
-from dsf.kube.lists import objects
+from dsf.kube.lists import list_objects
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import ApiServerError, Session
 from dsf.kube.store import Key, Object, version_of
@@ -101,7 +101,9 @@ class KubeScores:
         """See the protocol. Costs a list of the scores without our label, and two requests for each that is taken
         over."""
         adopted = 0
-        for stored_object in objects(self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"):
+        for stored_object in list_objects(
+            self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"
+        ):
             metadata = stored_object["metadata"]
             key = metadata["namespace"], metadata["name"]
             if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored_object):

@@ -81,13 +81,13 @@ def _read_hub(kubeconfig: Path, context: str | None, installation: Installation)
     """Raises SettingsError and BackendError."""
     from contextlib import closing
 
-    from dsf.kube.lists import objects
+    from dsf.kube.lists import list_objects
     from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS
     from dsf.kube.session import Session
 
     with closing(Session.load(kubeconfig, context)) as session:
         for resource in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, ADDON_PLACEMENT_SCORES):
-            for item in objects(session, resource):
+            for item in list_objects(session, resource):
                 # Items of a list lack both.
                 document = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
                 installation.add(document, session.host)

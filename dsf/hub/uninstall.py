@@ -112,12 +112,12 @@ def _has_ended(session: Session, namespace: str) -> bool:
             session.merge(DEPLOYMENTS.path(namespace, name), {"spec": {"replicas": 0}})
         except ObjectNotFoundError:
             log.debug("there is no such deployment", name=name, namespace=namespace)
-    return not lists.objects(session, PODS, namespace, labels=_PODS)
+    return not lists.list_objects(session, PODS, namespace, labels=_PODS)
 
 
 def _remove_obsolete_finalizers(session: Session) -> bool:
     """Remove finalizers that nothing else removes, so that users can delete the configurations later."""
-    for config in lists.objects(session, DYNAMIC_SCORING_CONFIGS):
+    for config in lists.list_objects(session, DYNAMIC_SCORING_CONFIGS):
         metadata = config["metadata"]
         before = metadata.get("finalizers") or []
         remaining = [finalizer for finalizer in before if finalizer not in OBSOLETE_FINALIZERS]
@@ -144,7 +144,7 @@ def _remove_work(session: Session, metadata: dict[str, Any], deleted: set[str]) 
 
 
 def _scores(session: Session) -> list[dict[str, Any]]:
-    return lists.objects(session, ADDON_PLACEMENT_SCORES, labels=_OURS)
+    return lists.list_objects(session, ADDON_PLACEMENT_SCORES, labels=_OURS)
 
 
 def _works(session: Session) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ def _works(session: Session) -> list[dict[str, Any]]:
     return [
         {"metadata": work["metadata"]}
         for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
-        for work in lists.objects(session, MANIFEST_WORKS, labels=_OURS, name=name)
+        for work in lists.list_objects(session, MANIFEST_WORKS, labels=_OURS, name=name)
     ]
 
 

@@ -1,7 +1,8 @@
-"""How the API server is reached and what is shown to it: from a pod's ServiceAccount, or from a kubeconfig.
+"""Address of the API server and credentials for it, from a pod's ServiceAccount or from a kubeconfig.
 
-The official client does most of it. Ours is what must last as long as a process: certificates are in memory, for the
-client writes those of a kubeconfig to temporary files, which others clean away; changed files are read again.
+The official client parses both. This module keeps the certificates in memory, because the official client writes the
+certificates of a kubeconfig to temporary files, which other programs clean up while the process runs. Changed files are
+read again.
 """
 
 from __future__ import annotations
@@ -21,31 +22,34 @@ from dsf.errors import SettingsError
 from dsf.text import shown_url
 
 
-def of_pod(configuration: client.Configuration) -> None:
-    """The ServiceAccount of this pod. Raises ConfigException."""
+def load_pod_config(configuration: client.Configuration) -> None:
+    """Configure the client with the ServiceAccount of this pod. Raises ConfigException."""
     config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    # As client-go does. Proxies are for servers outside: the address of the API server differs by cluster, so that no
-    # list of exceptions for all of them can have it.
+    # Bypass proxies, as client-go does: the address of the API server differs by cluster, so one NO_PROXY list cannot
+    # cover a fleet.
     configuration.proxy = None
 
 
-def of_kubeconfig(configuration: client.Configuration, kubeconfig: Path, context: str | None) -> None:
-    """A context of a kubeconfig, by default its current one; of several files, separated as in KUBECONFIG, as client-go
-    merges them: the first value of each name counts. Raises ConfigException and SettingsError."""
-    files = _existing(kubeconfig)
-    documents = {file: document for file in files if (document := _read(file))}
+def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, context: str | None) -> None:
+    """Configure the client with a context of a kubeconfig, by default the current context.
+
+    Several files, separated as in KUBECONFIG, are merged as by client-go: the first file that defines a name wins.
+    Raises ConfigException and SettingsError.
+    """
+    files = _find_files(kubeconfig)
+    documents = {file: document for file in files if (document := _read_document(file))}
     where = ", ".join(map(str, files))
     if not documents:
         raise config.ConfigException(f"the kubeconfig {where} is empty")
     try:
-        # The official client merges all but the current context, of which it takes the last one.
+        # The official client merges the files, but takes the current context of the last file instead of the first.
         context = context or next(
             filter(None, (document.get("current-context") for document in documents.values())), None
         )
         config.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=os.pathsep.join(map(str, documents)), context=context, client_configuration=configuration
         )
-        token_file = _token_file(documents, context)
+        token_file = _find_token_file(documents, context)
     except OSError as error:
         raise SettingsError(
             f"the kubeconfig {where}: cannot read {error.filename or where}: {error.strerror}"
@@ -56,18 +60,21 @@ def of_kubeconfig(configuration: client.Configuration, kubeconfig: Path, context
         _reload_token_on_change(configuration, token_file)
 
 
-def load(file: Path) -> tuple[client.Configuration, Certificates]:
-    """Configuration and certificates of a kubeconfig's current context, read now. Raises SettingsError."""
+def load_current_context(file: Path) -> tuple[client.Configuration, Certificates]:
+    """Read the configuration and certificates of a kubeconfig's current context. Raises SettingsError."""
     configuration = client.Configuration()
     try:
-        of_kubeconfig(configuration, file, None)
+        load_kubeconfig(configuration, file, None)
     except config.ConfigException as error:
         raise SettingsError(f"{file}: {str(error).rstrip('.')}") from None
     return configuration, Certificates(configuration)
 
 
-def _existing(kubeconfig: Path) -> list[Path]:
-    """The files of a list, each once. Missing ones are left out, as by client-go. Raises ConfigException if all are."""
+def _find_files(kubeconfig: Path) -> list[Path]:
+    """Return the existing files of a list, without duplicates. Raises ConfigException if none exists.
+
+    Missing files are skipped, as by client-go.
+    """
     names = dict.fromkeys(text for text in str(kubeconfig).split(os.pathsep) if text)
     files = [Path(name).expanduser() for name in names]
     existing = [file for file in files if file.exists()]
@@ -76,8 +83,8 @@ def _existing(kubeconfig: Path) -> list[Path]:
     return existing
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    """The document in the file; None if it is empty. Raises SettingsError, which never quotes it."""
+def _read_document(file: Path) -> dict[str, Any] | None:
+    """Return the document in the file; None if the file is empty. Raises SettingsError, without quoting the file."""
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
@@ -94,10 +101,10 @@ def _read(file: Path) -> dict[str, Any] | None:
     return document
 
 
-def _token_file(documents: Mapping[Path, Mapping[str, Any]], context: str | None) -> Path | None:
-    """The file with the token, where the context's user names one."""
-    contexts = _entries(documents, "contexts", "context")
-    users = _entries(documents, "users", "user")
+def _find_token_file(documents: Mapping[Path, Mapping[str, Any]], context: str | None) -> Path | None:
+    """Return the path of the token file of the context's user; None without a token file."""
+    contexts = _merge_entries(documents, "contexts", "context")
+    users = _merge_entries(documents, "users", "user")
     if context is None:
         return None
     file, user = users.get(contexts[context][1].get("user"), (Path(), {}))
@@ -105,10 +112,10 @@ def _token_file(documents: Mapping[Path, Mapping[str, Any]], context: str | None
     return file.absolute().parent / token_file if token_file else None
 
 
-def _entries(
+def _merge_entries(
     documents: Mapping[Path, Mapping[str, Any]], field: str, name: str
 ) -> dict[str | None, tuple[Path, Mapping[str, Any]]]:
-    """Each entry of a list of all documents by its name, with the first file that has it."""
+    """Merge a list of all documents: entry by name, with the first file that contains the entry."""
     entries: dict[str | None, tuple[Path, Mapping[str, Any]]] = {}
     for file, document in documents.items():
         for entry in document.get(field) or ():
@@ -117,31 +124,33 @@ def _entries(
 
 
 def _reload_token_on_change(configuration: client.Configuration, file: Path) -> None:
-    """Read the token for each request, as client-go does each minute: without spaces around it, and the last one while
-    there is none."""
+    """Read the token file before each request; client-go reads it every minute.
 
-    def read(target: client.Configuration) -> None:
+    The last token stays in use while the file is missing or empty.
+    """
+
+    def update_token(target: client.Configuration) -> None:
         with contextlib.suppress(OSError, ValueError):
             if token := file.read_text().strip():
                 target.api_key["BearerToken"] = f"Bearer {token}"
 
-    read(configuration)
-    configuration.refresh_api_key_hook = read  # type: ignore[assignment]
+    update_token(configuration)
+    configuration.refresh_api_key_hook = update_token  # type: ignore[assignment]
 
 
 class Certificates:
-    """The authority of the API server, and what this process shows to it."""
+    """The CA of the API server, and the client certificate of this process."""
 
     def __init__(self, configuration: client.Configuration) -> None:
-        """Raises SettingsError when they cannot be used."""
-        self._authority = configuration.ssl_ca_cert
-        self._own = configuration.cert_file, configuration.key_file
+        """Load the certificates. Raises SettingsError if a certificate is invalid."""
+        self._ca_file = configuration.ssl_ca_cert
+        self._client_certificate_files = configuration.cert_file, configuration.key_file
         self._stamps: list[tuple[int, int, int]] = []
         self.context = create_urllib3_context()
         if not configuration.verify_ssl:
             self.context.check_hostname = False
             self.context.verify_mode = ssl.CERT_NONE
-        elif self._authority is None:
+        elif self._ca_file is None:
             self.context.load_default_certs()
         try:
             self._load()
@@ -152,14 +161,14 @@ class Certificates:
             ) from None
 
     def refresh(self) -> None:
-        """Read changed files again; what was read stays while a file is missing or unfinished."""
+        """Read changed files again; loaded certificates stay in use while a file is missing or incomplete."""
         with contextlib.suppress(OSError, ValueError):
             self._load()
 
-    def use_in(self, api: client.ApiClient) -> None:
-        """Have this client's connections use them."""
+    def configure_client(self, api: client.ApiClient) -> None:
+        """Make the connections of an API client use these certificates."""
         options: dict[str, Any] = api.rest_client.pool_manager.connection_pool_kw
-        # Settings with which urllib3 would load certificates itself.
+        # With these options urllib3 would load the certificates itself.
         for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file"):
             options.pop(name, None)
         options["ssl_context"] = self.context
@@ -167,16 +176,16 @@ class Certificates:
     def _load(self) -> None:
         stamps = [
             (status.st_ino, status.st_mtime_ns, status.st_size)
-            for file in (self._authority, *self._own)
+            for file in (self._ca_file, *self._client_certificate_files)
             if file is not None
             for status in [Path(file).stat()]
         ]
         if stamps == self._stamps:
             return
-        certificate, key = self._own
-        if self._authority is not None:
-            self.context.load_verify_locations(self._authority)
+        certificate, key = self._client_certificate_files
+        if self._ca_file is not None:
+            self.context.load_verify_locations(self._ca_file)
         if certificate is not None:
-            # Without it, OpenSSL would prompt for the key's password on the terminal.
+            # Without a password function, OpenSSL would prompt for the password on the terminal.
             self.context.load_cert_chain(certificate, key, password=lambda: b"")
         self._stamps = stamps

@@ -1,4 +1,4 @@
-"""Requests for callers without a work queue: repeated while the API server is busy; all objects of a kind, in pages."""
+"""Requests for callers without a work queue: retries while the API server is overloaded, and lists in pages."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from dsf.kube.resources import Resource
 from dsf.kube.session import ApiServerError, ExpiredError, Session
 
 #: Attempts for a list whose continue token expires between pages.
-_ATTEMPTS: Final = 3
-#: Seconds for which a request is repeated while the API server is overloaded, and seconds between two attempts without
-#: a Retry-After.
-_BUSY: Final = 10.0
-_PAUSE: Final = 1.0
+_LIST_ATTEMPTS: Final = 3
+#: Seconds for which a request is retried while the API server is overloaded.
+_RETRY_SECONDS: Final = 10.0
+#: Seconds between two attempts if the response has no Retry-After.
+_DEFAULT_PAUSE_SECONDS: Final = 1.0
 
 
-def objects(
+def list_objects(
     session: Session, resource: Resource, namespace: str = "", *, labels: str = "", name: str = ""
 ) -> list[dict[str, Any]]:
-    """All objects of one or all namespaces, by label selector and by name.
+    """Return all objects of one or all namespaces, selected by labels and by name. Raises BackendError.
 
-    A kind that the API server does not have has no objects. Raises BackendError.
+    Returns an empty list if the API server does not serve the kind.
     """
     query = {"limit": "500"} | ({"labelSelector": labels} if labels else {})
     if name:
         query["fieldSelector"] = f"metadata.name={name}"
     try:
-        for _ in range(_ATTEMPTS - 1):
+        for _ in range(_LIST_ATTEMPTS - 1):
             with contextlib.suppress(ExpiredError):
-                return _pages(session, resource.path(namespace), query)
-        return _pages(session, resource.path(namespace), query)
+                return _list_pages(session, resource.path(namespace), query)
+        return _list_pages(session, resource.path(namespace), query)
     except ObjectNotFoundError:
         return []
 
 
-def _pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
+def _list_pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     continue_token = ""
     while True:
@@ -52,13 +52,13 @@ def _pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str,
 
 
 def request_with_retry(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """See `Session.request`. A request answered with 429 was not processed, so it can be sent again."""
-    deadline = time.monotonic() + _BUSY
+    """Make a request as `Session.request` does, and retry it after status 429: the server has not processed it."""
+    deadline = time.monotonic() + _RETRY_SECONDS
     while True:
         try:
             return session.request(method, path, **options)
         except ApiServerError as error:
-            pause = error.retry_after or _PAUSE
+            pause = error.retry_after or _DEFAULT_PAUSE_SECONDS
             if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)

@@ -1,9 +1,9 @@
 """A local copy of one kind, kept up to date by a list and a watch.
 
-The rules are those of every Kubernetes client: never watch without the list's resourceVersion; list in pages; take
-bookmarks; on 410 list again and report missing objects as deleted; treat silence as a broken connection, which
-costs one request a minute where nothing ever happens; back off with jitter on everything else. Handlers only enqueue
-a key.
+The reflector follows the rules of every Kubernetes client. It lists in pages, watches from the resourceVersion of the
+list, and requests bookmarks. After a 410 it lists again and reports missing objects as deleted. It treats silence as a
+broken connection, which costs one request per minute for a kind that never changes. It backs off with jitter after any
+other error. Handlers only enqueue a key.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: (key, old object or None, new object or None). Called by the reflector's thread. Exceptions are logged.
+#: Function of key, old object or None, and new object or None, called by the reflector's thread. Exceptions are logged.
 Handler = Callable[[Key, Object | None, Object | None], None]
 
-#: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
+#: Range of the seconds after which the server ends a watch. Random, so that the watches of a hub do not reconnect
+#: together.
 _WATCH_SECONDS: Final = (240, 480)
 
 
 def without_managed_fields(obj: Object) -> Object:
-    """The object without `managedFields`, which may be larger than the rest and are not used."""
+    """Remove `managedFields` from the object: they are not used, and may be larger than the other fields."""
     obj["metadata"].pop("managedFields", None)
     return obj
 
 
 class Reflector:
-    """Keeps `store` equal to the server. Start it once; `synced` is set after the first complete list.
+    """Reflection of a kind's objects on the server in `store`. Start it once.
 
-    `selectors` are those of the API server, `labelSelector` and `fieldSelector`. `transform` may make an object smaller
-    before it is kept; it must leave name, namespace, uid and resourceVersion.
+    `synced` is set after the first complete list. `selectors` may contain `labelSelector` and `fieldSelector`.
+    `transform` may reduce an object before it is stored, but must keep name, namespace, uid and resourceVersion.
     """
 
     def __init__(
@@ -53,33 +54,34 @@ class Reflector:
         *,
         namespace: str = "",
         selectors: Mapping[str, str] | None = None,
-        page: int = 500,
-        silence: float = 75.0,
+        page_size: int = 500,
+        silence_seconds: float = 75.0,
         transform: Callable[[Object], Object] = without_managed_fields,
     ) -> None:
         self.resource = resource
         self.store = Store()
         self.synced = threading.Event()
-        #: Why the copy is out of date, for display; else None.
+        #: The reason for an outdated copy, for display; None while the copy is up to date.
         self.error: str | None = None
         self._session = session
         self._handler = handler
         self._path = resource.path(namespace)
         self._query = dict(selectors or {})
-        self._page = page
-        # Longest silence of a watch in seconds. The server sends a bookmark about once a minute, except for a kind that
-        # has not changed since it started; such a watch is reopened again and again, at the same version. Only a server
-        # that does not accept the next one either is away.
-        self._silence = silence
+        self._page_size = page_size
+        # Maximum silence of a watch. The server sends a bookmark about once a minute, except for a kind that has not
+        # changed since the server started. A watch of such a kind is reopened at the same version after each silence.
+        # The server counts as unreachable only if it does not accept the next watch.
+        self._silence_seconds = silence_seconds
         self._transform = transform
-        #: The newest resourceVersion seen; None: list before the next watch.
+        #: The newest resourceVersion; None to list before the next watch.
         self._version: str | None = None
-        #: The same as a number, never reset to None: an older list comes from a restored backup.
+        #: The highest resourceVersion as a number, also after an error: a list with a lower version comes from a
+        #: restored backup.
         self._highest = 0
-        #: Failed attempts in a row, and whether the last one got no answer.
+        #: Number of consecutive failures, and whether the last attempt got no response.
         self._failures = 0
         self._is_away = False
-        #: When (monotonic) the server accepted the watch, and whether it delivered anything.
+        #: Monotonic time at which the server accepted the watch, and whether the watch delivered an event.
         self._accepted, self._delivered = math.inf, False
         self._watch: Watch | None = None
         # Guards _watch.
@@ -92,17 +94,17 @@ class Reflector:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watch. The handler is not called after this returns, unless the server stalls a list."""
+        """End the watch. The handler is not called afterwards, unless the server stalls a list."""
         self._stop.set()
         with self._lock:
             watch = self._watch
         if watch is not None:
             watch.close()
-        # The thread may be in a request that the server does not answer.
+        # The thread may be waiting for a response that never arrives.
         self._thread.join(5.0)
 
     def observe(self, obj: Object) -> None:
-        """Store the answer to an own write at once, so that the next reconcile acts on it."""
+        """Store the response to a write immediately, so that the next reconcile uses it."""
         self.store.observe(self._transform(obj))
 
     def _run(self) -> None:
@@ -115,72 +117,71 @@ class Reflector:
             except ExpiredError as error:
                 log.info("listing again", resource=str(self.resource), why=str(error))
                 self._version = None
-                pause = self._pause()
+                pause = self._compute_pause()
             except BackendError as error:
                 if not isinstance(error, UnreachableError) and getattr(error, "status", 0) != 429:
-                    # The server's error may mean that this version is invalid; a broken connection does not.
+                    # An error response, unlike a broken connection, may mean that this version is invalid.
                     self._version = None
-                pause = self._pause_after(error)
-                self._note(error)
+                pause = self._compute_pause_after(error)
+                self._record_error(error)
             except Exception:
                 # An unexpected object must not end the reflector.
                 log.exception("cannot read objects", resource=str(self.resource))
                 self.error = "an object cannot be read, see the log"
                 self._version = None
-                pause = self._pause()
+                pause = self._compute_pause()
             else:
-                # The server ended the watch. A watch that always ends at once must not be reopened in a tight loop.
-                pause = 0.0 if self._is_settled() else self._pause()
+                # The server ended the watch. Pause after a watch that ended immediately, to avoid a tight loop.
+                pause = 0.0 if self._reset_after_success() else self._compute_pause()
             self._stop.wait(pause)
 
-    def _is_settled(self) -> bool:
-        """True if the watch that just ended was successful; this resets the failure count."""
-        # A watch that lasted so long, or delivered anything, was a success.
+    def _reset_after_success(self) -> bool:
+        """Reset the failure count and return True if the last watch delivered an event or lasted five seconds."""
         if self._delivered or time.monotonic() - self._accepted >= 5.0:
             self._failures = 0
             return True
         return False
 
-    def _pause_after(self, error: BackendError) -> float:
-        """Seconds to wait after an error. The first answer after an outage, even an error, resets the backoff."""
+    def _compute_pause_after(self, error: BackendError) -> float:
+        """Return the seconds to wait after an error. The first response after an outage resets the backoff."""
         was_away, self._is_away = self._is_away, isinstance(error, UnreachableError)
         if was_away and not self._is_away:
             self._failures = min(self._failures, 1)
-        pause = self._pause(getattr(error, "retry_after", None))
-        # An attempt costs little, and changes go unseen for that long afterwards.
+        pause = self._compute_pause(getattr(error, "retry_after", None))
+        # Poll an unreachable server often: an attempt is cheap, and changes are missed until the next attempt.
         return min(pause, 4.0 * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
-    def _pause(self, retry_after: float | None = None) -> float:
-        """Seconds until the next attempt, at least the server's Retry-After, up to a limit."""
-        self._is_settled()
+    def _compute_pause(self, retry_after: float | None = None) -> float:
+        """Count a failure and return the seconds until the next attempt: the backoff, or a longer Retry-After."""
+        self._reset_after_success()
         self._failures += 1
         if self._failures == 1:
             pause = random.uniform(0, 0.2)  # noqa: S311
         else:
             pause = min(0.8 * 2 ** min(self._failures - 2, 10), 30.0)
             pause *= random.uniform(0.5, 1.5)  # noqa: S311
-        # A proxy in front of the server may send hours.
+        # Limit the Retry-After: a proxy in front of the server may send hours.
         retry_after = min(retry_after or 0.0, 60.0)
         return max(pause, retry_after * random.uniform(1.0, 1.2))  # noqa: S311
 
-    def _note(self, error: BackendError) -> None:
+    def _record_error(self, error: BackendError) -> None:
         if self._stop.is_set():
             return
         if self.synced.is_set() and self._failures == 1 and isinstance(error, UnreachableError):
-            # A broken connection is routine; it is logged only when the next attempt fails too.
+            # Broken connections are routine: log an error only if the next attempt fails, too.
             return
         text = str(error)
         if text != self.error:
-            log.warning("cannot watch", resource=str(self.resource), error=text, hint=_hint(error))
+            log.warning("cannot watch", resource=str(self.resource), error=text, hint=_make_hint(error))
         self.error = text
 
     def _list(self) -> str:
         objects_by_key: dict[Key, Object] = {}
-        query = dict(self._query, limit=str(self._page))
+        query = dict(self._query, limit=str(self._page_size))
         while True:
             page = self._session.request("GET", self._path, query=query)
             for item in page["items"]:
-                # Items of a list come without these two.
+                # The API server omits both fields in the items of a list.
                 item.setdefault("apiVersion", self.resource.api_version)
                 item.setdefault("kind", self.resource.kind)
                 objects_by_key[key_of(item)] = self._transform(item)
@@ -208,16 +209,16 @@ class Reflector:
         try:
             self._handler(key, old, new)
         except Exception:
-            # An object must not keep all others from being watched.
+            # An error in one object must not stop the watch of all other objects.
             log.exception("a change cannot be handled", resource=str(self.resource), object="/".join(key))
 
     def _set_version(self, version: str) -> None:
-        """Record a version that the server sent."""
+        """Record the version in a response."""
         if version.isdecimal():
             self._highest = max(self._highest, int(version))
 
     def _watch_from(self, version: str) -> None:
-        """Watch from `version` on until the server ends the watch or an error occurs."""
+        """Watch from `version` until the server ends the watch or an error occurs."""
         query = dict(
             self._query,
             watch="1",
@@ -225,7 +226,7 @@ class Reflector:
             resourceVersion=version,
             timeoutSeconds=str(random.randint(*_WATCH_SECONDS)),  # noqa: S311
         )
-        watch = self._session.watch(self._path, query, read_timeout=self._silence)
+        watch = self._session.watch(self._path, query, read_timeout=self._silence_seconds)
         with self._lock:
             self._watch = watch
         if self._stop.is_set():
@@ -235,7 +236,7 @@ class Reflector:
             log.info("watching again", resource=str(self.resource))
             self.error = None
         try:
-            # Closed here, not by garbage collection: a stored error keeps its connection open.
+            # Close the iterator explicitly: a stored exception would keep the connection from garbage collection.
             with contextlib.closing(iter(watch)) as events:
                 for event in events:
                     self._apply_event(event["type"], event["object"])
@@ -262,11 +263,11 @@ class Reflector:
         elif kind == "DELETED":
             key = key_of(obj)
             self._notify(key, self.store.remove(key) or obj, None)
-        # Only now: an event that could not be read needs a new list.
+        # Set the version last, because an event that cannot be read requires a new list.
         self._version = version
 
 
-def _hint(error: BackendError) -> str:
+def _make_hint(error: BackendError) -> str:
     if isinstance(error, ForbiddenError):
         return "grant this to the account with an RBAC rule"
     if isinstance(error, ObjectNotFoundError):

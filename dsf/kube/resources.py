@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind as the API server serves it."""
+    """A kind of objects that the API server serves."""
 
     group: str
     version: str
@@ -18,11 +18,11 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """`group/version`, or `v1` for the core group."""
+        """The `apiVersion` of the kind: `group/version`, or `v1` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The REST path of the collection or of one object. Without a namespace: all namespaces."""
+        """Return the REST path of a collection or an object; without a namespace, of all namespaces."""
         prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [prefix]
         if self.namespaced and namespace:
@@ -38,11 +38,11 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-_OURS = ("dynamic-scoring.open-cluster-management.io", "v1alpha1")
+_GROUP_AND_VERSION = ("dynamic-scoring.open-cluster-management.io", "v1alpha1")
 
-DYNAMIC_SCORERS = Resource(*_OURS, "dynamicscorers", "DynamicScorer")
-DYNAMIC_SCORING_CONFIGS = Resource(*_OURS, "dynamicscoringconfigs", "DynamicScoringConfig")
-SCORING_AUTHENTICATIONS = Resource(*_OURS, "scoringauthentications", "ScoringAuthentication")
+DYNAMIC_SCORERS = Resource(*_GROUP_AND_VERSION, "dynamicscorers", "DynamicScorer")
+DYNAMIC_SCORING_CONFIGS = Resource(*_GROUP_AND_VERSION, "dynamicscoringconfigs", "DynamicScoringConfig")
+SCORING_AUTHENTICATIONS = Resource(*_GROUP_AND_VERSION, "scoringauthentications", "ScoringAuthentication")
 MANAGED_CLUSTERS = Resource(
     "cluster.open-cluster-management.io", "v1", "managedclusters", "ManagedCluster", namespaced=False
 )

@@ -1,4 +1,4 @@
-"""Reviews by the hub's API server, for services with users: whose a token is, and what its holder may do."""
+"""Reviews by the hub's API server: authentication and authorization of the users of services."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from dsf.kube.lists import request_with_retry
 from dsf.kube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from dsf.kube.session import Session
 
-#: Headers of three parts in base64url of JSON: a token of a ServiceAccount or of OpenID Connect.
+#: Token of a ServiceAccount or of OpenID Connect: three base64url parts, of which the first two are JSON objects.
 _JWT: Final = re.compile(r"eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+", re.ASCII)
-#: A token of OpenShift, as `oc whoami -t` prints it.
-_OPENSHIFT: Final = re.compile(r"sha256~[\w-]{43}", re.ASCII)
+#: Token of OpenShift, as printed by `oc whoami -t`.
+_OPENSHIFT_TOKEN: Final = re.compile(r"sha256~[\w-]{43}", re.ASCII)
 
 
 def require_token(token: str) -> None:
-    """Raise AccessError (401) for a text that no API server knows: requests to API servers contain tokens alone."""
-    if not (_JWT.fullmatch(token) or _OPENSHIFT.fullmatch(token)):
+    """Raise AccessError (401) for text without the format of a token, so that only tokens are sent to API servers."""
+    if not (_JWT.fullmatch(token) or _OPENSHIFT_TOKEN.fullmatch(token)):
         raise AccessError(
             "this is no token of a ServiceAccount or of a login; make one with `kubectl create token ACCOUNT`", 401
         )
 
 
 class Reviews:
-    """TokenReview and SubjectAccessReview. Methods block, and raise BackendError."""
+    """Client for TokenReview and SubjectAccessReview. Methods block, and raise BackendError."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def holder(self, token: str) -> dict[str, Any]:
-        """The `user` of a token's review: username, uid, groups, extra. Raises AccessError (401) without a username."""
+    def review_token(self, token: str) -> dict[str, Any]:
+        """Return the `user` of a TokenReview: username, uid, groups and extra. Raises AccessError (401)."""
         require_token(token)
         status = self._review(TOKEN_REVIEWS, {"token": token})
         if not status.get("authenticated"):
@@ -43,7 +43,7 @@ class Reviews:
         return user
 
     def allows(self, user: Mapping[str, Any], verb: str, resource: Resource, namespace: str) -> bool:
-        """True if a user, as `holder` returns it, may do this in a namespace; with an empty name in all of them."""
+        """True if a user, as returned by `review_token`, may use the verb in a namespace; "" means all namespaces."""
         spec = {
             "user": user["username"],
             **{key: user[key] for key in ("uid", "groups", "extra") if user.get(key)},

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 Object = dict[str, Any]
-#: Namespace (empty for objects without one) and name.
+#: Namespace (empty for cluster-scoped objects) and name.
 Key = tuple[str, str]
 
 
 class Store:
-    """Filled by a reflector's list and watch, and ahead of them by the answers to own writes.
+    """Cache of objects, updated by a reflector's list and watch, and earlier by the responses to writes.
 
-    Objects in it are shared: they are replaced, never changed.
+    Callers share the objects in the cache: the store replaces objects and never changes them.
     """
 
     def __init__(self) -> None:
@@ -27,67 +27,67 @@ class Store:
             return self._objects.get(key)
 
     def list(self) -> list[Object]:
-        """All objects."""
+        """Return all objects."""
         with self._lock:
             return list(self._objects.values())
 
     def names(self) -> tuple[Key, ...]:
-        """The keys of all objects."""
+        """Return the keys of all objects."""
         with self._lock:
             return tuple(self._objects)
 
     def replace(self, objects: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
-        """Store the result of a list; returns the old objects.
+        """Store the result of a list; return the old objects.
 
-        `is_restored`: the server was restored from a backup, so old and new versions are not comparable.
+        `is_restored` is True if the server was restored from a backup, so that old and new versions are not comparable.
         """
         with self._lock:
-            before = self._objects
-            current_objects = {} if is_restored else before
-            self._objects = {key: _newest(current_objects.get(key), obj) for key, obj in objects.items()}
-        return before
+            old_objects = self._objects
+            comparable_objects = {} if is_restored else old_objects
+            self._objects = {key: _choose_newer(comparable_objects.get(key), obj) for key, obj in objects.items()}
+        return old_objects
 
     def put(self, obj: Object) -> Object | None:
-        """Store an object of a watch; returns the previous one. A later observed state stays."""
+        """Store an object from a watch, unless the stored state is later; return the old object."""
         key = key_of(obj)
         with self._lock:
-            before = self._objects.get(key)
-            self._objects[key] = _newest(before, obj)
-        return before
+            old_object = self._objects.get(key)
+            self._objects[key] = _choose_newer(old_object, obj)
+        return old_object
 
     def remove(self, key: Key) -> Object | None:
-        """Remove an object; returns the previous one."""
+        """Remove an object; return the removed object."""
         with self._lock:
             return self._objects.pop(key, None)
 
     def observe(self, obj: Object) -> None:
-        """Store the answer to a write, unless the stored state is later.
+        """Store the response to a write, unless the stored state is later.
 
-        An unknown object is not added: it may have been deleted meanwhile, and only the watch knows.
+        Does not add an object, because the object may have been deleted in the meantime: only the watch reports that.
         """
         key = key_of(obj)
         with self._lock:
-            before = self._objects.get(key)
-            if before is not None and before["metadata"]["uid"] == obj["metadata"]["uid"]:
-                self._objects[key] = _newest(before, obj)
+            old_object = self._objects.get(key)
+            if old_object is not None and old_object["metadata"]["uid"] == obj["metadata"]["uid"]:
+                self._objects[key] = _choose_newer(old_object, obj)
 
 
 def key_of(obj: Object) -> Key:
-    """Namespace and name of the object."""
+    """Return namespace and name of the object."""
     metadata = obj["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 
 
 def version_of(obj: Object) -> str:
-    """The object's resourceVersion."""
+    """Return the resourceVersion of the object."""
     return str(obj["metadata"]["resourceVersion"])
 
 
-def _newest(cached_object: Object | None, obj: Object) -> Object:
-    """`cached_object` when it is the same or a later state of the same object, else `obj`.
+def _choose_newer(cached_object: Object | None, obj: Object) -> Object:
+    """Return `cached_object` if it is the same or a later state of the same object, else `obj`.
 
-    resourceVersions of one kind are growing numbers; others cannot be compared, and then the watch wins. Parsed parts
-    of `cached_object` stay in use: a list does not have all objects read again.
+    resourceVersions of a kind are increasing numbers; if a version is not a number, `obj` wins. Keeping `cached_object`
+    at equal versions avoids parsing all objects again after a list.
     """
     if cached_object is None or cached_object["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj

@@ -42,7 +42,7 @@ class KubeAccess:
 
         def ask() -> PageUser:
             with self._turns.take(client_of(client)):
-                user = self._reviews.holder(token)
+                user = self._reviews.review_token(token)
             extra = json.dumps(user.get("extra") or {}, sort_keys=True)
             return PageUser(
                 user["username"], groups=tuple(user.get("groups") or ()), uid=user.get("uid") or "", extra=extra

@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
 from dsf.backtest.recording import Question, Record
-from dsf.kube.lists import objects
+from dsf.kube.lists import list_objects
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     MANAGED_CLUSTER_SETS,
@@ -95,18 +95,19 @@ class Bench:
     def situations(self) -> dict[str, Situation]:
         """Return the situations of all Placements from a single read of all objects."""
         first = self.reader.situation(NAMESPACE, "fleet-000")
-        decisions = objects(self.session, PLACEMENT_DECISIONS)
+        decisions = list_objects(self.session, PLACEMENT_DECISIONS)
         sets = {
-            cluster_set["metadata"]["name"]: cluster_set for cluster_set in objects(self.session, MANAGED_CLUSTER_SETS)
+            cluster_set["metadata"]["name"]: cluster_set
+            for cluster_set in list_objects(self.session, MANAGED_CLUSTER_SETS)
         }
         scores = {
             (score["metadata"]["namespace"], score["metadata"]["name"]): score
-            for score in objects(self.session, ADDON_PLACEMENT_SCORES)
+            for score in list_objects(self.session, ADDON_PLACEMENT_SCORES)
         }
         label = "cluster.open-cluster-management.io/placement"
         all_counts = counts(decisions)
         situations = {}
-        for placement in objects(self.session, PLACEMENTS, NAMESPACE):
+        for placement in list_objects(self.session, PLACEMENTS, NAMESPACE):
             name = placement["metadata"]["name"]
             placement_decisions = [decision for decision in decisions if decision["metadata"]["labels"][label] == name]
             situations[name] = Situation(
@@ -350,7 +351,7 @@ def _published(bench: Bench, resource: str, at: int) -> Scores:
     """The AddOnPlacementScores of this name as a backtest's moment."""
     score_objects = [
         score_object
-        for score_object in objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource)
+        for score_object in list_objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource)
         if score_object.get("status")
     ]
     records = [

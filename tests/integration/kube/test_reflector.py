@@ -36,7 +36,7 @@ def test_list_of_many_pages_is_complete(control_plane: ControlPlane, monkeypatch
             session, "request", lambda *args, **options: requests.append(args) or request(*args, **options)
         )
         recorder = Recorder()
-        with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace, page=5) as reflector:
+        with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace, page_size=5) as reflector:
             assert len(requests) == 5
             assert recorder.copy == on_server(session, CONFIG_MAPS, namespace)
             config_map = reflector.store.get((namespace, "c7"))

@@ -113,7 +113,7 @@ def test_silent_watch_is_reopened_at_its_last_version() -> None:
     script, recorder, started = Silent(), Recorder(), []
     with serving(script) as session:
         began = time.monotonic()
-        with reflecting(session, CONFIG_MAPS, recorder, silence=2.0, started=started):
+        with reflecting(session, CONFIG_MAPS, recorder, silence_seconds=2.0, started=started):
             wait_for(lambda: len(script.watches) >= 2, 5)
             assert 2.0 <= time.monotonic() - began < 20
             assert wait_for(lambda: script.error) == (None,), "one broken connection is no news"
@@ -137,7 +137,7 @@ def test_hanging_watch_request_is_detected_before_a_quiet_watch(monkeypatch: pyt
             exchange.drop()
 
     script, recorder = Hanging(), Recorder()
-    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder, silence=900.0) as reflector:
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder, silence_seconds=900.0) as reflector:
         wait_for(lambda: "11" in script.watches and reflector.error, 25, "the silence to be noticed")
         assert "cannot reach" in str(reflector.error)
     assert recorder.names("changed") == ["a"], "the quiet watch went on"

@@ -33,13 +33,13 @@ def test_lease_is_acquired_after_its_holder_was_silent_for_its_duration() -> Non
     elector = LeaderElector(
         cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
     )
-    assert [elector._try(), elector._try()] == [False, False]
+    assert [elector._try_to_lead(), elector._try_to_lead()] == [False, False]
     version, seen_at = elector._seen
     elector._seen = version, seen_at - 14
-    assert elector._try() is False
+    assert elector._try_to_lead() is False
     assert server.lease == OTHERS
     elector._seen = version, time.monotonic() - 16
-    assert elector._try() is True
+    assert elector._try_to_lead() is True
     assert (server.lease["spec"]["holderIdentity"], server.lease["spec"]["leaseTransitions"]) == ("me", 3)
 
 
@@ -49,4 +49,4 @@ def test_released_lease_is_acquired_immediately() -> None:
     elector = LeaderElector(
         cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
     )
-    assert elector._try() is True
+    assert elector._try_to_lead() is True

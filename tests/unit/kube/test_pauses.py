@@ -19,7 +19,7 @@ def reflector() -> Reflector:
 
 
 def _pauses(reflector: Reflector, error: BackendError, number: int) -> list[float]:
-    return [reflector._pause_after(error) for _ in range(number)]
+    return [reflector._compute_pause_after(error) for _ in range(number)]
 
 
 def test_first_retry_is_quick_and_pauses_grow(reflector: Reflector) -> None:
@@ -42,9 +42,11 @@ def test_recovered_server_is_retried_without_the_earlier_backoff(reflector: Refl
 
 
 def test_retry_after_is_the_minimum_pause(reflector: Reflector) -> None:
-    assert 7 <= reflector._pause_after(ApiServerError("busy", 429, 7.0)) <= 8.4
+    assert 7 <= reflector._compute_pause_after(ApiServerError("busy", 429, 7.0)) <= 8.4
 
 
 def test_excessive_retry_after_is_limited_to_a_minute(reflector: Reflector) -> None:
-    assert 60 <= reflector._pause_after(ApiServerError("maintenance", 503, 3600.0)) <= 72
-    assert reflector._pause_after(ApiServerError("nonsense", 503, 1e10)) <= 72, "more than a thread can wait for"
+    assert 60 <= reflector._compute_pause_after(ApiServerError("maintenance", 503, 3600.0)) <= 72
+    assert reflector._compute_pause_after(ApiServerError("nonsense", 503, 1e10)) <= 72, (
+        "more than a thread can wait for"
+    )

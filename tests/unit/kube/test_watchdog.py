@@ -22,9 +22,9 @@ def lost() -> list[bool]:
 @pytest.fixture
 def elector(lost: list[bool], monkeypatch: pytest.MonkeyPatch) -> LeaderElector:
     """Return a leader that is not started and has not renewed its lease for a long time."""
-    monkeypatch.setattr(leader, "_WATCHDOG", 0.01)
+    monkeypatch.setattr(leader, "_WATCHDOG_SECONDS", 0.01)
     elector = LeaderElector(Mock(spec=Session), "hub", on_started=lambda: None, on_lost=lambda: lost.append(True))
-    elector._is_leading, elector._renewed = True, time.monotonic() - 100
+    elector._is_leading, elector._renewed_at = True, time.monotonic() - 100
     return elector
 
 
@@ -40,7 +40,7 @@ def test_last_moment_renewal_counts(elector: LeaderElector, lost: list[bool]) ->
         """A lock that a renewal has just released."""
 
         def __enter__(self) -> None:
-            elector._renewed = time.monotonic()
+            elector._renewed_at = time.monotonic()
             entered.append(True)
 
         def __exit__(self, *_: object) -> None:

@@ -115,7 +115,7 @@ class Reviewer:
         self.inside, self.go_on = threading.Semaphore(0), threading.Event()
         self.calls = 0
 
-    def holder(self, token: str) -> dict[str, Any]:
+    def review_token(self, token: str) -> dict[str, Any]:
         self.calls += 1
         self.inside.release()
         assert self.go_on.wait(30)

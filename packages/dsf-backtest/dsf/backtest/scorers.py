@@ -23,7 +23,7 @@ from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import NO_HOSTS, base_url, is_valid_url
 from dsf.backtest.errors import BacktestError
 from dsf.errors import HttpError, ManifestError, RemoteConfigError, ResolutionError, UnknownScorerError
-from dsf.kube.lists import objects
+from dsf.kube.lists import list_objects
 from dsf.kube.resources import (
     DYNAMIC_SCORERS,
     MANAGED_CLUSTER_SETS,
@@ -72,7 +72,7 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
     understood_objects: list[ApiObject] = []
     problem = ""
     for resource, model in kinds:
-        for manifest in objects(session, resource):
+        for manifest in list_objects(session, resource):
             try:
                 understood_objects.append(understood(manifest, model))
             except ValidationError as error:
@@ -89,7 +89,7 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
         if isinstance(each, ScoringAuthentication)
         for override in each.spec.overrides
     )
-    cluster_sets = [*objects(session, MANAGED_CLUSTER_SETS)] if has_sets else []
+    cluster_sets = [*list_objects(session, MANAGED_CLUSTER_SETS)] if has_sets else []
     return _of(understood_objects, name, cluster, scorer_url, "the hub", cluster_sets)
 
 

@@ -138,7 +138,7 @@ class KubernetesAccess(CallerAccess):
         self._scorer_namespace = scorer_namespace
 
     def _holder(self, token: str, client: str) -> Caller:
-        user = self._reviews.holder(token)
+        user = self._reviews.review_token(token)
         return Caller(user["username"], user)
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:

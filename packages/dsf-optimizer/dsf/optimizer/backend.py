@@ -41,7 +41,9 @@ class ManifestClient:
         """
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         # Items of a list lack both.
-        return [kind | item for item in lists.objects(self._session, resource, namespace, labels=labels, name=name)]
+        return [
+            kind | item for item in lists.list_objects(self._session, resource, namespace, labels=labels, name=name)
+        ]
 
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
         """The named objects that exist."""

@@ -16,7 +16,7 @@ import dsf.log
 from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownNameError
 from dsf.http.access import bearer
 from dsf.http.client import get
-from dsf.kube.lists import objects, request_with_retry
+from dsf.kube.lists import list_objects, request_with_retry
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS, PLACEMENTS
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, explain, summary
@@ -89,7 +89,7 @@ class PlacementReader:
 
     def __init__(self, session: Session, debugger: Debugger | None = None) -> None:
         self._session = session
-        self._objects = functools.cache(functools.partial(objects, session))
+        self._objects = functools.cache(functools.partial(list_objects, session))
         self._debugger = debugger
 
     def placements(self, namespace: str = "") -> PlacementList:

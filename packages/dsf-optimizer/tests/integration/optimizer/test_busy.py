@@ -60,7 +60,7 @@ def test_busy_server_is_retried_a_limited_number_of_times(monkeypatch: pytest.Mo
     pauses: list[float] = []
     # No time passes but in the pauses.
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
-    monkeypatch.setattr(lists, "_BUSY", 10.0)
+    monkeypatch.setattr(lists, "_RETRY_SECONDS", 10.0)
     monkeypatch.setattr(lists, "_PAUSE", 3.0)
     with busy(1000) as (hub, request_times), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
         hub.objects(PLACEMENTS, "default")
@@ -69,7 +69,7 @@ def test_busy_server_is_retried_a_limited_number_of_times(monkeypatch: pytest.Mo
 
 
 def test_retry_after_beyond_the_deadline_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "_BUSY", 0.5)
+    monkeypatch.setattr(lists, "_RETRY_SECONDS", 0.5)
     with busy(1, retry_after="60") as (hub, request_times), pytest.raises(ApiServerError, match="429"):
         hub.get(PLACEMENTS, "default", "any")
     assert len(request_times) == 1
