@@ -9,10 +9,10 @@ kube_kinds        watched kinds, and the parts of an object that the hub keeps
 kube_scores       reads and writes AddOnPlacementScores
 kube_credentials  master secret, and delivery of the agents' credentials
 kube_events       writes Kubernetes Events
-contest           bounds how often changes of another program are undone
+contest           limits how often the hub undoes changes by another program
 eventlimit        limits the events about one object
 scorestate        the parts of a score that the score writer compares
-compare           compares actual and wanted objects
+compare           compares actual and desired objects
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from dsf.backends.directory import DirectoryBackend
 from dsf.backends.protocol import Backend, Election
 from dsf.settings import Settings
 
-# The Kubernetes client is imported only by those who use it: a hub on a folder of manifests does not load its 40 MB.
+# The Kubernetes client is imported only in the functions that use it, because it takes 40 MB of memory, which a hub on
+# a folder of manifests does not need.
 
 
 def make_backend(settings: Settings) -> Backend:
-    """The hub controller's backend, not started. Raises SettingsError."""
+    """Return the hub controller's backend, not started. Raises SettingsError."""
     if settings.backend == "dir":
         return DirectoryBackend(settings)
     from dsf.backends.kube import KubeBackend
@@ -37,7 +38,7 @@ def make_backend(settings: Settings) -> Backend:
 
 
 def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
-    """The hub controller's candidacy, not started. Raises SettingsError.
+    """Return the hub controller's candidacy, not started. Raises SettingsError.
 
     `on_started` is called when this hub becomes the leader and must return soon; `on_lost` when it must stop writing:
     other hubs take over within seconds, so the process has to exit immediately. Both may be called in any thread.
@@ -52,7 +53,7 @@ def make_election(settings: Settings, on_started: Callable[[], None], on_lost: C
 
 
 class Alone:
-    """The election of a single hub: it leads immediately. A folder has its own lock against a second hub."""
+    """Election of a single hub, which leads immediately. The output folder's lock excludes a second hub."""
 
     campaigning = True
 
@@ -61,10 +62,10 @@ class Alone:
         self.leading = False
 
     def start(self) -> None:
-        """See the protocol."""
+        """See `Election.start`."""
         self.leading = True
         self._on_started()
 
     def stop(self) -> None:
-        """See the protocol."""
+        """See `Election.stop`."""
         self.leading = False

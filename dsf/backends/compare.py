@@ -1,4 +1,4 @@
-"""Comparison of actual and wanted objects."""
+"""Comparison of actual and desired objects."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def covers(actual: Any, expected: Any) -> bool:
 
 
 def carries(work: Manifest, expected: Manifest) -> bool:
-    """True if a ManifestWork is as wanted, with no more data than that: an additional key was removed on the hub, or is
-    an obsolete password."""
-    return covers(work, expected) and _data(work) == _data(expected)
+    """True if a ManifestWork contains `expected`, and its objects have exactly the same data.
+
+    An additional key was removed on the hub, or is an obsolete password.
+    """
+    return covers(work, expected) and _list_data(work) == _list_data(expected)
 
 
-def _data(work: Manifest) -> list[object]:
+def _list_data(work: Manifest) -> list[object]:
     return [manifest.get("data") for manifest in work["spec"]["workload"]["manifests"]]

@@ -1,7 +1,7 @@
-"""Bounds how often the hub undoes changes of another program to one object.
+"""Limit on how often the hub undoes changes by another program to the same object.
 
-Two programs that want different values of a field, as the hub and upstream's manager do, would write as fast as the API
-server lets them.
+Without a limit, two programs that set the same field to different values, such as the hub and upstream's manager, would
+write as fast as the API server accepts requests.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 from dsf.backends.protocol import Manifest
 
-#: Changes that are undone at once, and the longest wait in seconds after more of them.
+#: Number of changes that are undone immediately, and the maximum wait in seconds after further changes.
 REPAIRS_AT_ONCE: Final = 3
 LONGEST_WAIT: Final = 60.0
-# Objects that are remembered: those written last.
-_MOST: Final = 20_000
+# Maximum number of recorded objects; the object that was written least recently is dropped first.
+_MAX_OBJECTS: Final = 20_000
 
 
 class _Written(NamedTuple):
-    """What was written last, how often it was written again, and when that was (monotonic)."""
+    """The digest of the last written content, the number of repeated writes, and the monotonic time of the last one."""
 
     digest: int
     repairs: int = 0
@@ -31,7 +31,7 @@ class _Written(NamedTuple):
 
 
 class Contests:
-    """The writes of each object. A write of the same content as the last one undoes a change. Thread-safe."""
+    """Record of the writes to each object. Writing the same content again undoes a change. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,17 +39,17 @@ class Contests:
         self._written: OrderedDict[Hashable, _Written] = OrderedDict()
 
     def wait(self, key: Hashable, content: Manifest) -> float:
-        """Return the seconds until this content may be written; 0: now."""
+        """Return the seconds until this content may be written; 0 if it may be written now."""
         with self._lock:
             last = self._written.get(key)
-        if last is None or last.digest != _digest(content) or last.repairs < REPAIRS_AT_ONCE:
+        if last is None or last.digest != _compute_digest(content) or last.repairs < REPAIRS_AT_ONCE:
             return 0.0
         wait = min(LONGEST_WAIT, 2.0 ** min(last.repairs, 10))
         return max(0.0, last.repaired_at + wait - self._clock())
 
-    def note(self, key: Hashable, content: Manifest) -> None:
-        """The content was written."""
-        digest, now = _digest(content), self._clock()
+    def record_write(self, key: Hashable, content: Manifest) -> None:
+        """Record that the content was written."""
+        digest, now = _compute_digest(content), self._clock()
         with self._lock:
             last = self._written.pop(key, None)
             written = _Written(digest)
@@ -57,9 +57,9 @@ class Contests:
                 is_new = now > last.repaired_at + 2 * LONGEST_WAIT
                 written = _Written(digest, 1 if is_new else last.repairs + 1, now)
             self._written[key] = written
-            if len(self._written) > _MOST:
+            if len(self._written) > _MAX_OBJECTS:
                 self._written.popitem(last=False)
 
 
-def _digest(content: Manifest) -> int:
+def _compute_digest(content: Manifest) -> int:
     return hash(json.dumps(content, sort_keys=True, default=str))

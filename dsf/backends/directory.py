@@ -1,8 +1,8 @@
 """The `dir` backend: reads a folder of manifests and writes the objects with their status.
 
 The backend replaces the API server (uid, generation, creation time) and OCM's work agent, which delivers the ConfigMap
-of a ManifestWork to the managed cluster. It is for laptops and tests, with up to 200 clusters: all objects are in
-memory, and each has a file in the out folder, from which the next hub continues.
+of a ManifestWork to the managed cluster. The backend is for laptops and tests with up to 200 clusters: all objects are
+in memory, and each object has a file in the out folder, from which a restarted hub restores its state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dsf.backends.outfolder import (
     PRIVATE,
     DirectoryScores,
     OutFolder,
-    identity,
+    make_identity,
     read_text,
     read_yaml,
     write_text,
@@ -41,12 +41,12 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at the folder; more if they cost much, so that they take a fiftieth of a core at most.
-LOOK: Final = 0.03
-#: Seconds between two looks at what people did in the out folder.
-REPAIR: Final = 5.0
-#: Most events in `events.yaml`, newest last.
-EVENTS: Final = 200
+#: Minimum seconds between two polls of the folder. Expensive polls are less frequent, and use at most 2 % of a core.
+POLL_SECONDS: Final = 0.03
+#: Seconds between two checks of the out folder for changes by users.
+REPAIR_SECONDS: Final = 5.0
+#: Maximum number of events in `events.yaml`, newest last.
+MAX_EVENTS: Final = 200
 #: Annotation of an object in the out folder: its source file, relative to the folder of manifests.
 FILE_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/manifest"
 #: File with the valid key ids, next to the credentials.
@@ -54,10 +54,10 @@ _KEY_IDS: Final = "key-ids.json"
 
 
 class DirectoryBackend(DirectoryScores):
-    """See `dsf.backends.protocol.Backend`."""
+    """Implementation of `dsf.backends.protocol.Backend` on a folder of manifests."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError when the folders cannot be used."""
+        """Prepare the backend for the folders in the settings. Raises SettingsError if a folder cannot be used."""
         if settings.addon_mode:
             raise SettingsError("DSF_ADDON_MODE: goes with DSF_BACKEND=kube; a folder of manifests has no addons")
         super().__init__(OutFolder.of(settings))
@@ -65,7 +65,7 @@ class DirectoryBackend(DirectoryScores):
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
         root = settings.manifests.resolve()
         self._folder = ManifestFolder(root, self._out.root, settings.namespace, grace=settings.departure_grace)
-        # Guards all below, and the files made from it. Held while writing, so that file and memory agree.
+        # Guards the following attributes and their files. Held while writing, so that files and attributes agree.
         self._lock = threading.RLock()
         self._objects: dict[ObjectKey, Manifest] = {}
         self._problems: Sequence[ManifestProblem] | None = None
@@ -73,12 +73,12 @@ class DirectoryBackend(DirectoryScores):
         self._written_events = self._events
         self._limit = EventLimit()
         self._stop = threading.Event()
-        self._thread = SupervisedThread(self._watch, "manifests")
+        self._thread = SupervisedThread(self._poll, "manifests")
         self._lock_file: TextIO | None = None
         self._on_change: OnChange = lambda _: None
 
     def start(self, on_change: OnChange) -> None:
-        """See the protocol. Raises BackendError when another hub uses the out folder."""
+        """See `Backend.start`. Raises BackendError when another hub uses the out folder."""
         self._lock_file = self._out.lock()
         self._restore()
         self.refresh_scores()
@@ -93,7 +93,7 @@ class DirectoryBackend(DirectoryScores):
         """Do nothing: reading a folder does not wait."""
 
     def stop(self) -> None:
-        """See the protocol."""
+        """See `Backend.stop`."""
         self._stop.set()
         self._thread.join()
         self._write_events()
@@ -101,18 +101,18 @@ class DirectoryBackend(DirectoryScores):
             self._lock_file.close()
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """See the protocol."""
+        """See `Backend.list`."""
         with self._lock:
             return [manifest for key, manifest in self._objects.items() if key.kind is kind]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
-        """See the protocol."""
+        """See `ScoreBackend.keys`."""
         if kind is Kind.SCORE:
             return [key for key in self._out.score_keys() if self.score(key.namespace, key.name) is not None]
         return [ObjectKey.of(manifest) for manifest in self.list(kind)]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """See the protocol."""
+        """See `Backend.get`."""
         key = ObjectKey(kind, namespace, name)
         if kind is Kind.SCORE:
             return self._out.read(key)
@@ -120,36 +120,36 @@ class DirectoryBackend(DirectoryScores):
             return self._objects.get(key)
 
     def apply(self, manifest: Manifest) -> None:
-        """See the protocol. Only for ManifestWorks, the one kind that the hub creates here; nobody else sets fields."""
+        """See `Backend.apply`. Accepts only ManifestWorks, the only kind that the hub creates here."""
         key = ObjectKey.of(manifest)
         if key.kind is not Kind.WORK:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
         with self._lock:
             before = self._objects.get(key, {})
             after = {name: value for name, value in manifest.items() if name != "status"}
-            after["metadata"] = {**after["metadata"], **_identity(before, after)}
-            # Before the status says that it is there.
+            after["metadata"] = {**after["metadata"], **_carry_identity(before, after)}
+            # Deliver the objects before the status reports their delivery.
             for delivered in after["spec"]["workload"]["manifests"]:
                 # Reading a folder requires no RBAC.
                 if not delivered["apiVersion"].startswith("rbac."):
                     self._deliver(key.namespace, delivered)
             generation = after["metadata"]["generation"]
             is_new = "status" not in before or before["metadata"].get("generation") != generation
-            after["status"] = {"conditions": [_applied(generation)]} if is_new else before["status"]
-            self._keep(key, after)
+            after["status"] = {"conditions": [_make_applied_condition(generation)]} if is_new else before["status"]
+            self._store(key, after)
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """See the protocol."""
+        """See `Backend.update_status`."""
         key = ObjectKey(kind, namespace, name)
         with self._lock:
             before = self._objects.get(key)
             if before is None:
                 raise ObjectNotFoundError(f"{kind} {name!r} is not there (any more)")
             if before.get("status") != status:
-                self._keep(key, {**before, "status": status})
+                self._store(key, {**before, "status": status})
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """See the protocol. The objects that the ManifestWork delivered go with it."""
+        """See `Backend.delete`. The objects that the ManifestWork delivered are deleted, too."""
         if kind is not Kind.WORK:
             raise BackendError(f"{kind} objects are removed by people, not by the hub")
         with self._lock:
@@ -158,23 +158,23 @@ class DirectoryBackend(DirectoryScores):
             self._objects.pop(ObjectKey(kind, namespace, name), None)
 
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
-        """See the protocol. Finalizers have no effect here: an object goes with its file."""
+        """See `Backend.remove_finalizers`. Finalizers have no effect: deleting the file deletes the object."""
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
-        """See the protocol."""
+        """See `Backend.event`."""
         self._record(about.kind.value, about.namespace, about.name, type_, reason, message)
 
     def name_claims(self, namespace: str) -> str:
-        """See the protocol."""
-        return read_text(self._private(f"names.{namespace}.json")) or ""
+        """See `Backend.name_claims`."""
+        return read_text(self._private_path(f"names.{namespace}.json")) or ""
 
     def keep_name_claims(self, namespace: str, text: str) -> None:
-        """See the protocol. No other process has this folder."""
-        write_text(self._private(f"names.{namespace}.json"), text)
+        """See `Backend.keep_name_claims`. The lock excludes other processes."""
+        write_text(self._private_path(f"names.{namespace}.json"), text)
 
     def signing_secret(self) -> str:
-        """See the protocol. The secret is in a file that only its owner can read."""
-        path = self._private("signing-secret")
+        """See `Backend.signing_secret`. The secret is in a file that only its owner can read."""
+        path = self._private_path("signing-secret")
         with self._lock:
             secret = read_text(path)
             if secret is None:
@@ -183,8 +183,8 @@ class DirectoryBackend(DirectoryScores):
             return secret.strip()
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        """See the protocol. The credentials are in files of the cluster's folder that only their owner can read."""
-        # The key ids first: an agent must not have credentials that a restarted hub does not know.
+        """See `Backend.deliver_credentials`. Files that only their owner can read contain the credentials."""
+        # Write the key ids first, because an agent must not have credentials that a restarted hub does not know.
         files = {
             _KEY_IDS: credentials.key_ids.dump(),
             REDIS_PASSWORD_KEY: credentials.redis_password,
@@ -193,25 +193,25 @@ class DirectoryBackend(DirectoryScores):
         }
         for name, text in files.items():
             if text:
-                self._out.put(self._credential(cluster, name), f"{text}\n", mode=0o600)
+                self._out.put(self._credential_path(cluster, name), f"{text}\n", mode=0o600)
             else:
-                # Perhaps left over from an earlier configuration.
-                self._out.remove(self._credential(cluster, name))
+                # The file may exist from an earlier configuration.
+                self._out.remove(self._credential_path(cluster, name))
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """See the protocol."""
-        text = read_text(self._credential(cluster, _KEY_IDS))
+        """See `Backend.delivered_key_ids`."""
+        text = read_text(self._credential_path(cluster, _KEY_IDS))
         return None if text is None else KeyIds.parse(text)
 
     def remove_credentials(self, cluster: str) -> None:
-        """See the protocol."""
+        """See `Backend.remove_credentials`."""
         for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY, _KEY_IDS):
-            self._out.remove(self._credential(cluster, name))
+            self._out.remove(self._credential_path(cluster, name))
 
-    def _private(self, name: str) -> Path:
+    def _private_path(self, name: str) -> Path:
         return self._out.root / PRIVATE / name
 
-    def _credential(self, cluster: str, name: str) -> Path:
+    def _credential_path(self, cluster: str, name: str) -> Path:
         return self._out.cluster(cluster) / "agent-credentials" / name
 
     def _deliver(self, cluster: str, manifest: Manifest) -> None:
@@ -225,11 +225,11 @@ class DirectoryBackend(DirectoryScores):
         declared: dict[ObjectKey, Declared] = {}
         for manifest in (manifest for kind in INPUT_KINDS for manifest in self._out.all(kind)):
             key = ObjectKey.of(manifest)
-            self._keep(key, manifest)
+            self._store(key, manifest)
             annotations = manifest["metadata"].get("annotations")
             file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
             if isinstance(file, str):
-                declared[key] = Declared(_as_written(manifest), file, 0)
+                declared[key] = Declared(_restore_source(manifest), file, 0)
         self._folder.restore(declared)
         for work in self._out.all(Kind.WORK):
             key = ObjectKey.of(work)
@@ -242,18 +242,18 @@ class DirectoryBackend(DirectoryScores):
         events = read_yaml(self._out.root / "events.yaml")
         self._events = self._written_events = events if isinstance(events, list) else []
 
-    def _watch(self) -> None:
-        """Look at the folder until the backend is stopped."""
+    def _poll(self) -> None:
+        """Poll the folder until the backend is stopped."""
         repaired_at = time.monotonic()
-        pause = LOOK
+        pause = POLL_SECONDS
         while not self._stop.wait(pause):
             began, spent = time.monotonic(), time.thread_time()
             try:
                 is_changed = self._scan()
-                # The cost of a change says nothing of the next look; it may be the first of several.
-                pause = LOOK if is_changed else max(LOOK, 50 * (time.thread_time() - spent))
+                # Poll soon after a change, because more changes may follow, and later polls are cheaper.
+                pause = POLL_SECONDS if is_changed else max(POLL_SECONDS, 50 * (time.thread_time() - spent))
                 self._write_events()
-                if began - repaired_at >= REPAIR:
+                if began - repaired_at >= REPAIR_SECONDS:
                     repaired_at = began
                     self._out.repair()
                     for key in self.refresh_scores():
@@ -269,13 +269,13 @@ class DirectoryBackend(DirectoryScores):
         changed = self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:
             self._report(self._folder.problems)
-        # All objects have one lock: those that changed together become visible together.
+        # Hold the lock for all objects, so that readers see the changes of a poll together.
         with self._lock:
             for key in changed:
                 try:
                     self._apply_declared(key, self._folder.objects.get(key))
                 except BackendError as error:
-                    # The object counts as it is; `repair` writes the file. The others go on.
+                    # The object is in force although its file is not written: `repair` retries the write.
                     log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
         for key in changed:
             self._on_change(key)
@@ -289,18 +289,18 @@ class DirectoryBackend(DirectoryScores):
             return
         before, after = self._objects.get(key, {}), dict(declared.manifest)
         annotations = {**after["metadata"].get("annotations", {}), FILE_ANNOTATION: declared.file}
-        after["metadata"] = {**after["metadata"], "annotations": annotations, **_identity(before, after)}
+        after["metadata"] = {**after["metadata"], "annotations": annotations, **_carry_identity(before, after)}
         if "status" in before:
             after["status"] = before["status"]
-        self._keep(key, after)
+        self._store(key, after)
 
-    def _keep(self, key: ObjectKey, manifest: Manifest) -> None:
+    def _store(self, key: ObjectKey, manifest: Manifest) -> None:
         """Store one object."""
         self._objects[key] = manifest
         self._out.put(self._out.path(key), kubeyaml.dump(manifest))
 
     def _report(self, problems: Sequence[ManifestProblem]) -> None:
-        """Set the current problems: `problems.yaml` has them, log and events those that are new."""
+        """Write the current problems to `problems.yaml`; report new problems in the log and as events."""
         before, self._problems = self._problems or (), problems
         rows = [
             {name: getattr(problem, name) for name in ("line", "field", "message", "severity")}
@@ -311,7 +311,7 @@ class DirectoryBackend(DirectoryScores):
         for problem in problems:
             if problem in before:
                 continue
-            # Line 0: the problem is the folder or the file itself.
+            # Line 0 stands for the whole folder or file.
             text = str(problem) if problem.line else f"{problem.source}: {problem.message}"
             is_error = problem.severity == "error"
             (log.warning if is_error else log.info)("manifest problem", problem=text)
@@ -328,7 +328,7 @@ class DirectoryBackend(DirectoryScores):
             "message": message,
         }
         with self._lock:
-            self._events = [*self._events, event][-EVENTS:]
+            self._events = [*self._events, event][-MAX_EVENTS:]
 
     def _write_events(self) -> None:
         events = self._events
@@ -343,16 +343,16 @@ class DirectoryBackend(DirectoryScores):
             log.warning("a file for users cannot be written, will be tried again", error=str(error))
 
 
-def _identity(before: Manifest, after: Manifest) -> Manifest:
-    """The part of an object's metadata that the API server would set; `before` is empty for a new object."""
+def _carry_identity(before: Manifest, after: Manifest) -> Manifest:
+    """Return the metadata that the API server would set; `before` is empty for a new object."""
     old = before.get("metadata", {})
     identity_fields = {name: old[name] for name in ("uid", "creationTimestamp") if old.get(name)}
-    # Missing if the file was edited.
+    # The generation is missing if a user edited the file.
     generation = old["generation"] if isinstance(old.get("generation"), int) else 0
-    return identity() | identity_fields | {"generation": generation + (before.get("spec") != after.get("spec"))}
+    return make_identity() | identity_fields | {"generation": generation + (before.get("spec") != after.get("spec"))}
 
 
-def _applied(generation: int) -> Manifest:
+def _make_applied_condition(generation: int) -> Manifest:
     return {
         "type": "Applied",
         "status": "True",
@@ -363,8 +363,8 @@ def _applied(generation: int) -> Manifest:
     }
 
 
-def _as_written(manifest: Manifest) -> Manifest:
-    """An object as in its source file: without status and this backend's additions to the metadata."""
+def _restore_source(manifest: Manifest) -> Manifest:
+    """Return an object as in its source file, without status and this backend's additions to the metadata."""
     metadata = {name: value for name, value in manifest["metadata"].items() if name in ("name", "namespace", "labels")}
     annotations = {
         name: value

@@ -1,4 +1,4 @@
-"""The limit on events about one object: ever-changing messages must flood neither the API server nor a reader."""
+"""Limit on the events about an object, so that changing messages flood neither the API server nor a reader."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from dsf.backends.protocol import EventType
 
 log = dsf.log.get(__name__)
 
-#: Events about one object at once; then one in `PAUSE` seconds. An equal one after the other is told once in that time.
+#: Number of events about an object that are published immediately; later events are published every `PAUSE` seconds.
+#: Consecutive equal events are published once per `PAUSE`.
 BURST: Final = 25
 PAUSE: Final = 300.0
-#: Most objects that are remembered.
-_OBJECTS: Final = 10_000
+#: Maximum number of recorded objects.
+_MAX_OBJECTS: Final = 10_000
 
 
 class _LastEvent(NamedTuple):
-    """The last event that was published about an object, its time (monotonic), and how many more may follow at once."""
+    """The last published event about an object, its monotonic time, and the number of events that may follow now."""
 
     event: tuple[str, ...]
-    at: float
+    published_at: float
     remaining: float
 
 
 class EventLimit:
-    """Decides which events are published; the log has the others. Thread-safe."""
+    """Limiter that decides which events are published; the other events are logged. Thread-safe."""
 
     def __init__(self) -> None:
         self._last_events: dict[str, _LastEvent] = {}
@@ -39,10 +40,10 @@ class EventLimit:
         event = (type_, reason, message)
         with self._lock:
             before = self._last_events.get(about, _LastEvent((), now, BURST))
-            remaining_events = min(BURST, before.remaining + (now - before.at) / PAUSE)
-            if remaining_events >= 1 and (event != before.event or now - before.at >= PAUSE):
+            remaining_events = min(BURST, before.remaining + (now - before.published_at) / PAUSE)
+            if remaining_events >= 1 and (event != before.event or now - before.published_at >= PAUSE):
                 self._last_events[about] = _LastEvent(event, now, remaining_events - 1)
-                while len(self._last_events) > _OBJECTS:
+                while len(self._last_events) > _MAX_OBJECTS:
                     del self._last_events[next(iter(self._last_events))]
                 return True
         log.info("an event is told here only", about=about, reason=reason, message=message)

@@ -13,7 +13,7 @@ import dsf.log
 from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import carries
 from dsf.backends.contest import Contests
-from dsf.backends.kube_credentials import credentials_work, key_ids_of, signing_secret
+from dsf.backends.kube_credentials import make_credentials_work, read_key_ids, signing_secret
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.backends.kube_scores import KubeScores, write_status
@@ -39,36 +39,34 @@ log = dsf.log.get(__name__)
 
 #: Seconds to wait for the first complete list of every kind.
 _SYNC_LIMIT: Final = 60.0
-#: The ConfigMap with the claims of names, and its key. The ConfigMap is in the hub's namespace, where authors of
-#: scorers cannot write it.
+#: Name and key of the ConfigMap with the name claims. The ConfigMap is in the hub's namespace, where the authors of
+#: scorers cannot change it.
 CLAIMS_NAME: Final = "dynamic-scoring-names"
 CLAIMS_KEY: Final = "claims"
 
 
 class KubeBackend:
-    """See `dsf.backends.protocol.Backend`. `settings.namespace` is the hub's own namespace.
+    """Implementation of `dsf.backends.protocol.Backend` on Kubernetes.
 
-    The backend keeps, lists and watches only the used parts of objects; of AddOnPlacementScores these are identity and
-    state.
+    The backend stores only the used parts of objects; of an AddOnPlacementScore it stores the identity and the state.
     """
 
     def __init__(self, session: Session, settings: Settings) -> None:
         self._session = session
-        # resourceVersion of the ConfigMap of claims as last read or written; empty if it did not exist.
-        #: Namespace -> resourceVersion of the ConfigMap with its claims.
+        #: Namespace -> resourceVersion of the ConfigMap with its claims, as last read or written.
         self._claims_versions: dict[str, str] = {}
         self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
         self._on_change: OnChange | None = None
         # Held while `_on_change` runs: each reflector has its own thread.
-        self._telling = threading.RLock()
+        self._notify_lock = threading.RLock()
         self._stopping = threading.Event()
         self._namespace = settings.namespace
         self._contests = Contests()
         unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
-        # By kind, and by name for kinds of which only some are watched; "" for the others.
+        # By kind, and by name for kinds whose objects are watched by name; "" for other kinds.
         self._reflectors = {
-            (kind, name): self._reflector(kind, name)
+            (kind, name): self._make_reflector(kind, name)
             for kind, watched in WATCHED.items()
             if not unwanted.get(kind)
             for name in watched.names or ("",)
@@ -77,7 +75,7 @@ class KubeBackend:
         self._scores = KubeScores(session, scores.store.get, scores.observe)
 
     def start(self, on_change: OnChange) -> None:
-        """See the protocol. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
+        """See `Backend.start`. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
         self._on_change = on_change
         for reflector in self._reflectors.values():
             reflector.start()
@@ -99,13 +97,13 @@ class KubeBackend:
                 raise BackendError("stopped before everything was read")
 
     def interrupt(self) -> None:
-        """See the protocol."""
+        """See `Backend.interrupt`."""
         self._stopping.set()
 
     def stop(self) -> None:
-        """See the protocol. May be called by another thread while `start` waits."""
+        """See `Backend.stop`. May be called by another thread while `start` waits."""
         self._stopping.set()
-        with self._telling:
+        with self._notify_lock:
             self._on_change = None
         self._events.close()
         for reflector in self._reflectors.values():
@@ -113,36 +111,38 @@ class KubeBackend:
         self._session.close()
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """See the protocol."""
-        return [manifest for reflector in self._of(kind) for manifest in reflector.store.list()]
+        """See `Backend.list`."""
+        return [manifest for reflector in self._iterate_reflectors(kind) for manifest in reflector.store.list()]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
-        """See the protocol."""
-        return [ObjectKey(kind, *key) for reflector in self._of(kind) for key in reflector.store.names()]
+        """See `ScoreBackend.keys`."""
+        return [
+            ObjectKey(kind, *key) for reflector in self._iterate_reflectors(kind) for key in reflector.store.names()
+        ]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """See the protocol."""
-        reflector = self._reflector_of(kind, name)
+        """See `Backend.get`."""
+        reflector = self._find_reflector(kind, name)
         return reflector.store.get((namespace, name)) if reflector else None
 
     def apply(self, manifest: Manifest) -> None:
-        """See the protocol."""
+        """See `Backend.apply`."""
         kind = Kind(manifest["kind"])
         metadata = manifest["metadata"]
         key = ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])
-        self._require_peace(key, manifest)
+        self._require_uncontested(key, manifest)
         known = self.get(*key)
-        stored = known if known is not None else self._own(key)
+        stored = known if known is not None else self._fetch_adoptable(key)
         try:
             answer = self._apply_to(stored, key, manifest)
         except ObjectConflictError:
-            # Deleted, or created by somebody else, and the watch has not reported it yet.
-            answer = self._apply_to(self._own(key), key, manifest)
-        self._contests.note((key, ""), manifest)
+            # The object was deleted, or created by another program, and the watch has not reported the change yet.
+            answer = self._apply_to(self._fetch_adoptable(key), key, manifest)
+        self._contests.record_write((key, ""), manifest)
         self._observe(kind, answer)
 
-    def _require_peace(self, key: ObjectKey, content: Manifest, subresource: str = "") -> None:
-        """Raise ContestedObjectError if the hub has written this content often, and somebody changes it each time."""
+    def _require_uncontested(self, key: ObjectKey, content: Manifest, subresource: str = "") -> None:
+        """Raise ContestedObjectError if another program has repeatedly changed this content after the hub wrote it."""
         wait = self._contests.wait((key, subresource), content)
         if not wait:
             return
@@ -153,7 +153,7 @@ class KubeBackend:
             for entry in sorted(entries, key=lambda entry: str(entry.get("time")))
             if entry.get("manager") != FIELD_MANAGER and entry.get("subresource", "") == subresource
         }
-        # The one that wrote last comes first.
+        # Sort the field managers by the time of their last write, newest first.
         names = sorted(managers, key=lambda name: managers[name], reverse=True)
         raise ContestedObjectError(
             f"another program changes {key.kind.value} {key.name} in namespace {key.namespace} again and again, so it "
@@ -162,19 +162,19 @@ class KubeBackend:
         )
 
     def _apply_to(self, stored: Manifest | None, key: ObjectKey, manifest: Manifest) -> Manifest:
-        """Write to this very object, or create it: then fields that others own are a conflict."""
+        """Write to the object with the uid of `stored`, or create an object without taking over fields of others."""
         body = {name: value for name, value in manifest.items() if name != "status"}
         if stored is not None:
             body["metadata"] = {**body["metadata"], "uid": stored["metadata"]["uid"]}
         path = WATCHED[key.kind].resource.path(key.namespace, key.name)
         return self._session.apply(path, body, field_manager=FIELD_MANAGER, force=stored is not None)
 
-    def _own(self, key: ObjectKey) -> Manifest | None:
-        """Return the object of this name, which the framework or upstream made; None if there is none.
+    def _fetch_adoptable(self, key: ObjectKey) -> Manifest | None:
+        """Return the object of this name; None if it does not exist.
 
-        Raises ForeignObjectError for one of somebody else.
+        Raises ForeignObjectError if neither the framework nor upstream created the object.
         """
-        # A list, as the watch of this name needs the same right.
+        # List instead of get, because the watch of this name already requires the permission to list.
         works = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
         if (stored := next(iter(works), None)) is None:
             return None
@@ -186,28 +186,29 @@ class KubeBackend:
         )
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """See the protocol."""
+        """See `Backend.update_status`."""
         key = ObjectKey(kind, namespace, name)
-        self._require_peace(key, status, "status")
+        self._require_uncontested(key, status, "status")
         answer = write_status(self._session, WATCHED[kind].resource, namespace, name, status)
-        self._contests.note((key, "status"), status)
+        self._contests.record_write((key, "status"), status)
         self._observe(kind, answer)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """See the protocol."""
+        """See `Backend.delete`."""
         try:
-            # By name: those of upstream's manager lack the label that the watch selects by.
-            stored_object = self.get(kind, namespace, name) or self._own(ObjectKey(kind, namespace, name))
+            # Also look up the object by name, because objects by upstream's manager lack the label that the watch
+            # selects.
+            stored_object = self.get(kind, namespace, name) or self._fetch_adoptable(ObjectKey(kind, namespace, name))
             if stored_object is not None:
                 self._session.delete(WATCHED[kind].resource.path(namespace, name), uid=stored_object["metadata"]["uid"])
         except ForeignObjectError as error:
             log.info("object kept", reason=str(error))
         except (ObjectNotFoundError, ObjectConflictError):
-            # The object of this name may be another one now, which is not the one to be deleted.
+            # An object with the same name and another uid must not be deleted.
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
 
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
-        """See the protocol. Other managers' finalizers stay."""
+        """See `Backend.remove_finalizers`. Other managers' finalizers stay."""
         manifest = self.get(kind, namespace, name)
         if manifest is None:
             return
@@ -225,27 +226,27 @@ class KubeBackend:
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
             return
         if remaining or not metadata.get("deletionTimestamp"):
-            # Without its last finalizer a deleted object is gone: the watch reports it.
+            # A deleted object without finalizers no longer exists, which the watch reports.
             self._observe(kind, answer)
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
-        """See the protocol."""
+        """See `ScoreBackend.score`."""
         return self._scores.score(namespace, name)
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
-        """See the protocol."""
+        """See `ScoreBackend.apply_score`."""
         return self._scores.apply_score(manifest, status)
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """See the protocol."""
+        """See `ScoreBackend.adopt_scores`."""
         return self._scores.adopt_scores(claim)
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """See the protocol."""
+        """See `ScoreBackend.delete_score`."""
         self._scores.delete_score(namespace, name)
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
-        """See the protocol."""
+        """See `Backend.event`."""
         resource = WATCHED[about.kind].resource
         regarding = {"apiVersion": resource.api_version, "kind": resource.kind, "name": about.name}
         if about.namespace:
@@ -256,27 +257,27 @@ class KubeBackend:
         self._events.record(regarding, type_, reason, message)
 
     def signing_secret(self) -> str:
-        """See the protocol."""
+        """See `Backend.signing_secret`."""
         return signing_secret(self._session, self._namespace)
 
     def name_claims(self, namespace: str) -> str:
-        """See the protocol. Raises BackendError."""
+        """See `Backend.name_claims`. Raises BackendError."""
         try:
-            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, self._claims_name(namespace)))
+            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, self._make_claims_name(namespace)))
         except ObjectNotFoundError:
             self._claims_versions.pop(namespace, None)
             return ""
         if not is_ours(config_map):
             raise ForeignObjectError(
-                f"ConfigMap {self._claims_name(namespace)} in namespace {self._namespace} was not made by this "
+                f"ConfigMap {self._make_claims_name(namespace)} in namespace {self._namespace} was not made by this "
                 "framework, which needs that name; rename or delete it"
             )
         self._claims_versions[namespace] = config_map["metadata"]["resourceVersion"]
         return str((config_map.get("data") or {}).get(CLAIMS_KEY, ""))
 
     def keep_name_claims(self, namespace: str, text: str) -> None:
-        """See the protocol."""
-        name = self._claims_name(namespace)
+        """See `Backend.keep_name_claims`."""
+        name = self._make_claims_name(namespace)
         metadata = {"name": name, "namespace": self._namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
         body: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CLAIMS_KEY: text}}
         version = self._claims_versions.get(namespace)
@@ -290,60 +291,60 @@ class KubeBackend:
                 raise ObjectConflictError(str(error)) from None
         self._claims_versions[namespace] = answer["metadata"]["resourceVersion"]
 
-    def _claims_name(self, namespace: str) -> str:
-        """Return the name of the ConfigMap with the claims of a namespace; they are all in the hub's own one."""
+    def _make_claims_name(self, namespace: str) -> str:
+        """Return the name of the ConfigMap in the hub's namespace with the claims of a namespace."""
         return CLAIMS_NAME if namespace == self._namespace else f"{CLAIMS_NAME}.{namespace}"
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        """See the protocol. A separate ManifestWork contains the agent's Secret."""
-        desired_work = credentials_work(cluster, self._agent_namespace, credentials)
+        """See `Backend.deliver_credentials`. A separate ManifestWork contains the agent's Secret."""
+        desired_work = make_credentials_work(cluster, self._agent_namespace, credentials)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is None or not carries(work, desired_work):
             self.apply(desired_work)
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """See the protocol."""
+        """See `Backend.delivered_key_ids`."""
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-        # A ManifestWork under deletion was withdrawn.
-        return None if work is None or work["metadata"].get("deletionTimestamp") else key_ids_of(work)
+        # A ManifestWork that is being deleted no longer delivers its key ids.
+        return None if work is None or work["metadata"].get("deletionTimestamp") else read_key_ids(work)
 
     def remove_credentials(self, cluster: str) -> None:
-        """See the protocol. OCM removes the Secret with the ManifestWork."""
-        # A ManifestWork created just now is reported by the reflector later, and then removed.
+        """See `Backend.remove_credentials`. OCM removes the Secret with the ManifestWork."""
+        # If the ManifestWork has just been created, the reflector reports it later, and the hub then removes it.
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is not None and not work["metadata"].get("deletionTimestamp"):
             self.delete(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
 
-    def _of(self, kind: Kind) -> Iterator[Reflector]:
+    def _iterate_reflectors(self, kind: Kind) -> Iterator[Reflector]:
         return (reflector for (reflected_kind, _), reflector in self._reflectors.items() if reflected_kind is kind)
 
-    def _reflector_of(self, kind: Kind, name: str) -> Reflector | None:
+    def _find_reflector(self, kind: Kind, name: str) -> Reflector | None:
         return self._reflectors.get((kind, name if WATCHED[kind].names else ""))
 
-    def _reflector(self, kind: Kind, name: str) -> Reflector:
+    def _make_reflector(self, kind: Kind, name: str) -> Reflector:
         watched = WATCHED[kind]
-        by_name = {"fieldSelector": f"metadata.name={name}"} if name else {}
+        name_selector = {"fieldSelector": f"metadata.name={name}"} if name else {}
 
-        def changed(key: Key, old: Object | None, new: Object | None) -> None:
+        def handle_change(key: Key, old: Object | None, new: Object | None) -> None:
             if kind is Kind.SCORE:
-                self._scores.reported(key, new)
+                self._scores.process_report(key, new)
             if new is not None and old is not None and not watched.matters(old, new):
                 return
-            with self._telling:
+            with self._notify_lock:
                 if self._on_change is not None:
                     self._on_change(ObjectKey(kind, *key))
 
         return Reflector(
             self._session,
             watched.resource,
-            changed,
+            handle_change,
             namespace=self._namespace if kind is Kind.SECRET else "",
-            selectors={**watched.selectors, **by_name},
+            selectors={**watched.selectors, **name_selector},
             transform=watched.keep,
         )
 
     def _observe(self, kind: Kind, answer: Object) -> None:
-        if (reflector := self._reflector_of(kind, answer["metadata"]["name"])) is not None:
+        if (reflector := self._find_reflector(kind, answer["metadata"]["name"])) is not None:
             reflector.observe(answer)
 
 

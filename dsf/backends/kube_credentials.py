@@ -1,4 +1,4 @@
-"""Secrets of the hub on Kubernetes: its master secret, and the delivery of the agents' keys through OCM."""
+"""The hub's master secret on Kubernetes, and the delivery of the agents' credentials through OCM."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ _LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
 def signing_secret(session: Session, namespace: str) -> str:
-    """The hub's master secret in hex, from a Secret that is created if missing. Raises BackendError."""
+    """Return the hub's master secret in hex; create its Secret if missing. Raises BackendError."""
     path = SECRETS.path(namespace, SIGNING_SECRET_NAME)
     try:
-        return _read(session.get(path))
+        return _read_master_secret(session.get(path))
     except ObjectNotFoundError:
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": SIGNING_SECRET_NAME, "namespace": namespace, "labels": _LABELS},
-            "data": {SIGNING_SECRET_KEY: _encoded(secrets.token_hex(32))},
+            "data": {SIGNING_SECRET_KEY: _encode(secrets.token_hex(32))},
         }
     try:
-        return _read(session.create(SECRETS.path(namespace), body))
+        return _read_master_secret(session.create(SECRETS.path(namespace), body))
     except ObjectConflictError:
-        # The object exists: another hub created it meanwhile.
-        return _read(session.get(path))
+        # Another hub has created the Secret in the meantime.
+        return _read_master_secret(session.get(path))
 
 
-def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
-    """The ManifestWork with an agent's Secrets; it also stores the valid key ids."""
-    data = {CREDENTIALS_KEY: _encoded(credentials.signing_key)}
+def make_credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
+    """Return the ManifestWork with an agent's Secrets; its annotation contains the valid key ids."""
+    data = {CREDENTIALS_KEY: _encode(credentials.signing_key)}
     if credentials.redis_password:
-        data[REDIS_PASSWORD_KEY] = _encoded(credentials.redis_password)
+        data[REDIS_PASSWORD_KEY] = _encode(credentials.redis_password)
     if credentials.sentinel_password:
-        data[SENTINEL_PASSWORD_KEY] = _encoded(credentials.sentinel_password)
-    manifests = [_secret(CREDENTIALS_NAME, agent_namespace, "Opaque", data)]
+        data[SENTINEL_PASSWORD_KEY] = _encode(credentials.sentinel_password)
+    manifests = [_make_secret(CREDENTIALS_NAME, agent_namespace, "Opaque", data)]
     if credentials.pull_secret:
-        pull = {".dockerconfigjson": _encoded(credentials.pull_secret)}
-        # First: the agent's pod starts as soon as its credentials exist.
-        manifests.insert(0, _secret(PULL_SECRET_NAME, agent_namespace, "kubernetes.io/dockerconfigjson", pull))
+        pull = {".dockerconfigjson": _encode(credentials.pull_secret)}
+        # Insert the pull secret first, because the agent's pod starts as soon as its credentials exist.
+        manifests.insert(0, _make_secret(PULL_SECRET_NAME, agent_namespace, "kubernetes.io/dockerconfigjson", pull))
     return {
         "apiVersion": MANIFEST_WORKS.api_version,
         "kind": MANIFEST_WORKS.kind,
@@ -75,20 +75,20 @@ def credentials_work(cluster: str, agent_namespace: str, credentials: Credential
     }
 
 
-def _secret(name: str, namespace: str, kind: str, data: dict[str, str]) -> Manifest:
+def _make_secret(name: str, namespace: str, kind: str, data: dict[str, str]) -> Manifest:
     metadata = {"name": name, "namespace": namespace, "labels": _LABELS}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}
 
 
-def key_ids_of(work: Manifest) -> KeyIds | None:
-    """The valid key ids in a ManifestWork of `credentials_work`; None if unknown.
+def read_key_ids(work: Manifest) -> KeyIds | None:
+    """Return the valid key ids in a ManifestWork by `make_credentials_work`; None if unknown.
 
-    Without a valid annotation, it is the id in the signing key, the only possible one.
+    Without a valid annotation, the id in the signing key is the only valid key id.
     """
     text = (work["metadata"].get("annotations") or {}).get(KEY_IDS_ANNOTATION)
-    noted = KeyIds.parse(text) if isinstance(text, str) else None
-    if noted is not None:
-        return noted
+    annotated_ids = KeyIds.parse(text) if isinstance(text, str) else None
+    if annotated_ids is not None:
+        return annotated_ids
     try:
         manifests = work["spec"]["workload"]["manifests"]
         (secret,) = (manifest for manifest in manifests if manifest["metadata"]["name"] == CREDENTIALS_NAME)
@@ -98,11 +98,11 @@ def key_ids_of(work: Manifest) -> KeyIds | None:
         return None
 
 
-def _encoded(text: str) -> str:
+def _encode(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _read(secret: Manifest) -> str:
+def _read_master_secret(secret: Manifest) -> str:
     try:
         return base64.b64decode(secret["data"][SIGNING_SECRET_KEY], validate=True).decode("ascii").strip()
     except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Kubernetes Events, written in a thread of their own: a slow API server must not block other work."""
+"""Writer of Kubernetes Events in a separate thread, so that a slow API server does not block other work."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from dsf.process.threads import SupervisedThread
 log = dsf.log.get(__name__)
 
 _CONTROLLER: Final = "open-cluster-management.io/dynamic-scoring-hub"
-#: Most bytes of a message: the API server refuses longer ones.
-_NOTE_LIMIT: Final = 1024
-#: Most events that wait to be written; more are dropped.
-_QUEUE: Final = 2000
-#: Timeouts of a request in seconds: connect, read.
+#: Maximum size of a message in bytes: the API server rejects longer messages.
+_MAX_NOTE_BYTES: Final = 1024
+#: Maximum number of queued events; further events are dropped.
+_MAX_QUEUED: Final = 2000
+#: Connect and read timeouts of a request in seconds.
 _TIMEOUT: Final = (2.0, 3.0)
-#: Seconds for which `close` waits for pending events.
-_FLUSH: Final = 2.0
+#: Seconds for which `close` waits for queued events.
+_FLUSH_SECONDS: Final = 2.0
 
 
 class EventRecorder:
-    """Writes events.k8s.io Events. Never raises or blocks: an event that cannot be written is logged and dropped."""
+    """Writer of events.k8s.io Events. Never raises or blocks: logs and drops an event that cannot be written."""
 
     def __init__(self, session: Session, instance: str) -> None:
         self._session = session
         self._instance = instance[:128]
         self._limit = EventLimit()
-        self._waiting: Queue[dict[str, Any] | None] = Queue(_QUEUE)
+        self._queue: Queue[dict[str, Any] | None] = Queue(_MAX_QUEUED)
         self._is_closed = False
-        self._thread = SupervisedThread(self._work, "events")
+        self._thread = SupervisedThread(self._write_events, "events")
         self._thread.start()
 
     def record(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
@@ -50,9 +50,9 @@ class EventRecorder:
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {
-                # The event's name may have 253 characters.
+                # Truncate the name, because the name of an Event has at most 253 characters.
                 "name": f"{regarding['name'][:200].rstrip('.-')}.{uuid.uuid4().hex[:16]}",
-                # Events of objects without a namespace live in `default`.
+                # Events about cluster-scoped objects belong to the namespace `default`.
                 "namespace": regarding.get("namespace") or "default",
             },
             "eventTime": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -61,30 +61,30 @@ class EventRecorder:
             "action": "Reconcile",
             "type": type_,
             "reason": reason,
-            "note": _cut(message),
+            "note": _truncate(message),
             "regarding": regarding,
         }
         try:
-            self._waiting.put_nowait(event)
+            self._queue.put_nowait(event)
         except Full:
             log.warning("an event is dropped, too many wait", about=about, reason=reason, message=message)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all recorded events are written or dropped; returns whether they are."""
-        with self._waiting.all_tasks_done:
-            return self._waiting.all_tasks_done.wait_for(lambda: not self._waiting.unfinished_tasks, seconds)
+        """Wait until all queued events are written or dropped; return False after `seconds`."""
+        with self._queue.all_tasks_done:
+            return self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, seconds)
 
     def close(self) -> None:
-        """Write pending events for some seconds and none afterwards, as another hub may lead then."""
-        if not self._is_closed and not self.flush(_FLUSH):
-            log.warning("events not written before the end", events=self._waiting.unfinished_tasks)
+        """Write queued events for at most two seconds, and none afterwards, because another hub may lead then."""
+        if not self._is_closed and not self.flush(_FLUSH_SECONDS):
+            log.warning("events not written before the end", events=self._queue.unfinished_tasks)
         self._is_closed = True
-        # Ends the thread. In a full queue it finds an event, and that it is to end.
+        # Wake up the thread. With a full queue, the thread gets an event and then checks `_is_closed`.
         with contextlib.suppress(Full):
-            self._waiting.put_nowait(None)
+            self._queue.put_nowait(None)
 
-    def _work(self) -> None:
-        while (event := self._waiting.get()) is not None and not self._is_closed:
+    def _write_events(self) -> None:
+        while (event := self._queue.get()) is not None and not self._is_closed:
             about, reason = event["regarding"]["name"], event["reason"]
             try:
                 self._session.create(EVENTS.path(event["metadata"]["namespace"]), event, timeout=_TIMEOUT)
@@ -93,11 +93,11 @@ class EventRecorder:
             except Exception:
                 # An exception must not end the thread: the other events would never be written.
                 log.exception("event not written", reason=reason, about=about)
-            self._waiting.task_done()
+            self._queue.task_done()
 
 
-def _cut(message: str) -> str:
+def _truncate(message: str) -> str:
     data = message.encode("utf-8", "replace")
-    if len(data) <= _NOTE_LIMIT:
+    if len(data) <= _MAX_NOTE_BYTES:
         return data.decode()
-    return data[: _NOTE_LIMIT - 3].decode("utf-8", "ignore") + "..."
+    return data[: _MAX_NOTE_BYTES - 3].decode("utf-8", "ignore") + "..."

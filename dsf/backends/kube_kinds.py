@@ -1,7 +1,7 @@
 """Watched kinds, and the parts of an object that the hub keeps.
 
-Whole objects would take too much memory in a large fleet: 35,000 AddOnPlacementScores of ten items take 250 MB with
-their status and 30 MB without; so of these a hash of the items is kept.
+Whole objects would take too much memory in a large fleet: 35,000 AddOnPlacementScores with ten items each take 250 MB
+with their status and 30 MB without. Therefore the hub keeps a hash of the items instead of the status.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from dsf.kube.store import Object
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
 
 
-def _cluster(obj: Object) -> Object:
-    # Capacity and versions change often and are not used.
-    return _with_status(without_managed_fields(obj), "conditions", "clusterClaims")
+def _reduce_cluster(obj: Object) -> Object:
+    # Drop capacity and versions, which change often and are not used.
+    return _reduce_status(without_managed_fields(obj), "conditions", "clusterClaims")
 
 
-def _cluster_set(obj: Object) -> Object:
-    # Its status counts its clusters.
-    return _with_status(without_managed_fields(obj))
+def _reduce_cluster_set(obj: Object) -> Object:
+    # Drop the status, which contains the number of clusters.
+    return _reduce_status(without_managed_fields(obj))
 
 
-def _work(obj: Object) -> Object:
-    # Each manifest's state on the managed cluster; the conditions summarize it.
-    return _with_status(without_managed_fields(obj), "conditions")
+def _reduce_work(obj: Object) -> Object:
+    # Drop the state of each manifest on the managed cluster, which the conditions summarize.
+    return _reduce_status(without_managed_fields(obj), "conditions")
 
 
-def score_parts(obj: Object) -> Object:
-    """The identity of a score, and its state."""
+def reduce_score(obj: Object) -> Object:
+    """Return an object with the identity and the state of a score."""
     metadata = obj["metadata"]
     identity = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion")}
     return {
         "apiVersion": obj["apiVersion"],
         "kind": obj["kind"],
         "metadata": identity,
-        "state": state_of(obj, written_at=_written_at(metadata)),
+        "state": state_of(obj, written_at=_find_written_at(metadata)),
     }
 
 
-def _written_at(metadata: Object) -> float:
-    """When the hub wrote the status last, in unix seconds; 0 if it did not."""
+def _find_written_at(metadata: Object) -> float:
+    """Return the time of the hub's last write of the status in unix seconds; 0 without a write."""
     times = [
         seconds(entry.get("time"))
         for entry in metadata.get("managedFields") or ()
@@ -76,21 +76,24 @@ def _written_at(metadata: Object) -> float:
     return max(times, default=0.0)
 
 
-def _with_status(obj: Object, *names: str) -> Object:
+def _reduce_status(obj: Object, *names: str) -> Object:
     status = obj.get("status") or {}
     obj["status"] = {name: status[name] for name in names if name in status}
     return obj
 
 
-def _is_any_other(old: Object, new: Object) -> bool:
+def _differs(old: Object, new: Object) -> bool:
     """True if the kept parts differ."""
     return _without_version(old) != _without_version(new)
 
 
-def _may_be_any_other(old: Object, new: Object) -> bool:
-    """The hub compares with what it saw. The answer to its write of a status may have brought an edit into the store
-    before the watch does, and then the two are the same here. After a list instead of a watch the next full look finds
-    such an edit."""
+def _may_differ(old: Object, new: Object) -> bool:
+    """Return True for every event.
+
+    The response to a write of the status may contain an edit by a user and reach the store before the watch event. Both
+    objects are then equal here, although the hub has not seen the edit. After a list instead of a watch, the next full
+    resync finds such an edit.
+    """
     del old, new
     return True
 
@@ -106,27 +109,29 @@ class Watched:
 
     resource: Resource
     selectors: Mapping[str, str] = field(default_factory=dict)
-    #: If given, only objects of these names, each listed and watched by itself, so that RBAC can name them.
+    #: If not empty, only objects with these names, each with a separate list and watch, so that RBAC can name them.
     names: tuple[str, ...] = ()
     #: Reduces an object to its used parts.
     keep: Callable[[Object], Object] = without_managed_fields
     #: Whether a change is relevant to the hub.
-    matters: Callable[[Object, Object], bool] = _is_any_other
+    matters: Callable[[Object, Object], bool] = _differs
 
 
-_OURS: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
+_MANAGED_BY_SELECTOR: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
 
 WATCHED: Final[Mapping[Kind, Watched]] = {
-    Kind.SCORER: Watched(DYNAMIC_SCORERS, matters=_may_be_any_other),
-    Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS, matters=_may_be_any_other),
+    Kind.SCORER: Watched(DYNAMIC_SCORERS, matters=_may_differ),
+    Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS, matters=_may_differ),
     Kind.AUTHENTICATION: Watched(SCORING_AUTHENTICATIONS),
-    Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_cluster),
-    Kind.CLUSTER_SET: Watched(MANAGED_CLUSTER_SETS, keep=_cluster_set),
-    # A work without the label is reported as deleted, and gets it back.
-    Kind.WORK: Watched(MANIFEST_WORKS, _OURS, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), keep=_work),
-    # A score that lost the label is reported as deleted: it is not the framework's any more.
-    Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _OURS, keep=score_parts),
-    # Only in the hub's namespace. Secrets without the label are never read.
+    Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_reduce_cluster),
+    Kind.CLUSTER_SET: Watched(MANAGED_CLUSTER_SETS, keep=_reduce_cluster_set),
+    # A ManifestWork that lost the label is reported as deleted, and the hub restores the label.
+    Kind.WORK: Watched(
+        MANIFEST_WORKS, _MANAGED_BY_SELECTOR, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), keep=_reduce_work
+    ),
+    # A score that lost the label is reported as deleted, because it no longer belongs to the framework.
+    Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _MANAGED_BY_SELECTOR, keep=reduce_score),
+    # The hub watches Secrets only in its own namespace, and never reads Secrets without the label.
     Kind.SECRET: Watched(SECRETS, {"labelSelector": f"{DELIVER_LABEL}=true"}),
     Kind.ADDON: Watched(MANAGED_CLUSTER_ADDONS, names=(ADDON_NAME,)),
 }

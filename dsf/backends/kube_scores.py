@@ -1,7 +1,8 @@
 """AddOnPlacementScores on an API server.
 
-An object is ours if it has the framework's label; each request proves that again by a `test` or a precondition, so that
-an object that somebody else made of the same name, or took over, is neither changed nor deleted.
+An object belongs to the framework if it has the framework's label. Each request checks the label again by a `test` or a
+precondition, so that an object that another program created with the same name, or took over, is neither changed nor
+deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 import dsf.log
 from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL
-from dsf.backends.kube_kinds import FIELD_MANAGER, score_parts
+from dsf.backends.kube_kinds import FIELD_MANAGER, reduce_score
 from dsf.backends.protocol import Manifest
 from dsf.backends.scorestate import (
     ScoreState,
@@ -32,45 +33,47 @@ from dsf.kube.store import Key, Object, version_of
 
 log = dsf.log.get(__name__)
 
-#: JSON pointer of the label.
+#: JSON pointer to the label.
 _LABEL: Final = f"/metadata/labels/{MANAGED_BY_LABEL.replace('~', '~0').replace('/', '~1')}"
-#: Seconds for which a created object counts although the watch has not reported it.
-_UNSEEN: Final = 60.0
+#: Seconds for which a created object is used although the watch has not reported it.
+_UNREPORTED_SECONDS: Final = 60.0
 
 
 class KubeScores:
-    """See `dsf.backends.protocol.ScoreBackend`. Costs a request for an existing score, two for a new one.
-    Thread-safe."""
+    """Implementation of `dsf.backends.protocol.ScoreBackend` on Kubernetes. Thread-safe.
+
+    Writing an existing score takes a single request, writing a new score takes two.
+    """
 
     def __init__(
         self, session: Session, find_cached: Callable[[Key], Object | None], observe: Callable[[Object], None]
     ):
-        """`find_cached` returns the reflector's copy of an object; `observe` gets the responses to writes."""
+        """Use `find_cached` to get the reflector's copy of an object, and pass responses to writes to `observe`."""
         self._session = session
-        self._stored = find_cached
+        self._find_cached = find_cached
         self._observe = observe
         self._lock = threading.Lock()
-        # Objects created here that the watch has not reported yet, and until when (monotonic) they count.
+        # Created objects that the watch has not reported yet, and the monotonic time until which they are used.
         self._created: dict[Key, tuple[Object, float]] = {}
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
-        """See the protocol."""
-        cached_object = self._known((namespace, name))
+        """See `ScoreBackend.score`."""
+        cached_object = self._find_newest((namespace, name))
         state: ScoreState | None = cached_object["state"] if cached_object is not None else None
         return state
 
-    def reported(self, key: Key, obj: Object | None) -> None:
-        """The watch has reported an object, or with None its deletion."""
+    def process_report(self, key: Key, obj: Object | None) -> None:
+        """Process the watch's report of an object, or of its deletion if `obj` is None."""
         with self._lock:
             created = self._created.get(key)
             if created is not None and (obj is None or not _is_older(obj, created[0])):
                 del self._created[key]
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
-        """See the protocol."""
+        """See `ScoreBackend.apply_score`."""
         metadata = manifest["metadata"]
         key = metadata["namespace"], metadata["name"]
-        cached_object = self._known(key)
+        cached_object = self._find_newest(key)
         uid = (
             cached_object["metadata"]["uid"]
             if cached_object is not None
@@ -78,28 +81,27 @@ class KubeScores:
         )
         path = ADDON_PLACEMENT_SCORES.path(*key)
         try:
-            answer = self._write(path, status, uid)
+            answer = self._write_status(path, status, uid)
         except ObjectNotFoundError:
-            # Deleted, and the watch has not reported it yet.
-            answer = self._write(path, status, self._create(key, manifest)["metadata"]["uid"])
+            # The object was deleted, and the watch has not reported the deletion yet.
+            answer = self._write_status(path, status, self._create(key, manifest)["metadata"]["uid"])
         except ApiServerError as error:
             if error.status != 422:
                 raise
-            # The test failed, or a value is invalid.
+            # Status 422: the object is another program's or another object, or the status is invalid.
             stored_object = self._session.get(path)
             if is_ours(stored_object) and stored_object["metadata"]["uid"] == uid:
                 raise
-            answer = self._write(path, status, _ours(stored_object)["metadata"]["uid"])
-        if not _has(answer["metadata"], metadata):
-            # A recreated ManagedCluster has another uid; or the scorer's label was changed.
+            answer = self._write_status(path, status, _require_ours(stored_object)["metadata"]["uid"])
+        if not _has_labels_and_owner(answer["metadata"], metadata):
+            # The ManagedCluster was created again with another uid, or a user changed the scorer's label.
             answer = self._claim(key, manifest, answer)
-        self._note(key, answer)
-        state: ScoreState = score_parts(answer)["state"]
+        self._record_response(key, answer)
+        state: ScoreState = reduce_score(answer)["state"]
         return state
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """See the protocol. Costs a list of the scores without our label, and two requests for each that is taken
-        over."""
+        """See `ScoreBackend.adopt_scores`. Lists scores without the label; sends two requests per adopted score."""
         adopted = 0
         for stored_object in list_objects(
             self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"
@@ -116,18 +118,18 @@ class KubeScores:
                 answer = self._claim(key, manifest, stored_object)
                 status = upstreams_status(stored_object, until)
                 path = ADDON_PLACEMENT_SCORES.path(*key)
-                self._note(key, self._write(path, status, answer["metadata"]["uid"]))
+                self._record_response(key, self._write_status(path, status, answer["metadata"]["uid"]))
             except BackendError as error:
-                # Changed meanwhile, or refused; the next look tries again.
+                # The object has changed in the meantime, or the API server rejected the write; the next call retries.
                 log.warning("upstream's score not taken over", cluster=key[0], score=key[1], error=str(error))
                 continue
             adopted += 1
         return adopted
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """See the protocol."""
+        """See `ScoreBackend.delete_score`."""
         key = namespace, name
-        cached_object = self._known(key)
+        cached_object = self._find_newest(key)
         if cached_object is None:
             return
         path = ADDON_PLACEMENT_SCORES.path(*key)
@@ -144,10 +146,10 @@ class KubeScores:
                 self._session.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
         except ObjectNotFoundError:
             log.debug("score already gone", namespace=namespace, name=name)
-        self.reported(key, None)
+        self.process_report(key, None)
 
-    def _known(self, key: Key) -> Object | None:
-        cached_object = self._stored(key)
+    def _find_newest(self, key: Key) -> Object | None:
+        cached_object = self._find_cached(key)
         with self._lock:
             created, until = self._created.get(key, (None, 0.0))
             if created is None or time.monotonic() > until:
@@ -155,31 +157,32 @@ class KubeScores:
                 return cached_object
         return created if cached_object is None or _is_older(cached_object, created) else cached_object
 
-    def _note(self, key: Key, answer: Object) -> None:
-        """The next look at this object has to see the answer to its write, although the watch may be behind."""
+    def _record_response(self, key: Key, answer: Object) -> None:
+        """Store the response to a write, so that the next read returns it even if the watch has not reported it yet."""
         self._observe(answer)
-        if self._stored(key) is None:
+        if self._find_cached(key) is None:
             with self._lock:
-                self._created[key] = score_parts(answer), time.monotonic() + _UNSEEN
+                self._created[key] = reduce_score(answer), time.monotonic() + _UNREPORTED_SECONDS
 
     def _create(self, key: Key, manifest: Manifest) -> Object:
-        """Create the object. Its status is written separately, as the API server drops it from a new object.
+        """Create the object without its status, which the API server drops from a new object.
 
-        Raises ForeignObjectError."""
+        Raises ForeignObjectError.
+        """
         path = ADDON_PLACEMENT_SCORES.path(key[0])
         try:
             return self._session.create(path, manifest, field_manager=FIELD_MANAGER)
         except ObjectConflictError:
-            return _ours(self._session.get(ADDON_PLACEMENT_SCORES.path(*key)))
+            return _require_ours(self._session.get(ADDON_PLACEMENT_SCORES.path(*key)))
 
-    def _write(self, path: str, status: Manifest, uid: str) -> Object:
+    def _write_status(self, path: str, status: Manifest, uid: str) -> Object:
         tests = {_LABEL: MANAGED_BY, "/metadata/uid": uid}
         return self._session.replace_field(
             f"{path}/status", "/status", status, field_manager=FIELD_MANAGER, tests=tests
         )
 
     def _claim(self, key: Key, manifest: Manifest, stored_object: Object) -> Object:
-        """Set our labels and the owner, if the object is still as `stored_object`."""
+        """Set the framework's labels and the owner, if the object still has the version of `stored_object`."""
         desired_metadata, metadata = manifest["metadata"], stored_object["metadata"]
         owners = [
             owner
@@ -196,8 +199,8 @@ class KubeScores:
         return self._session.patch(path, values, field_manager=FIELD_MANAGER, tests=tests)
 
 
-def _ours(stored_object: Object) -> Object:
-    """Return `stored_object` if the framework created it. Raises ForeignObjectError if it is somebody else's."""
+def _require_ours(stored_object: Object) -> Object:
+    """Return `stored_object` if it has the framework's label. Raises ForeignObjectError if it does not."""
     if is_ours(stored_object):
         return stored_object
     raise ForeignObjectError(foreign_message(stored_object["metadata"]["namespace"], stored_object["metadata"]["name"]))
@@ -205,17 +208,17 @@ def _ours(stored_object: Object) -> Object:
 
 def _is_older(obj: Object, other: Object) -> bool:
     """True if `obj` is an earlier state of the same object, or an earlier object."""
-    version, two = version_of(obj), version_of(other)
-    return version.isdecimal() and two.isdecimal() and int(version) < int(two)
+    version, other_version = version_of(obj), version_of(other)
+    return version.isdecimal() and other_version.isdecimal() and int(version) < int(other_version)
 
 
 def write_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
-    """Replace the whole status; returns the object. An equal status is not written."""
+    """Replace the whole status; return the object. The API server skips the write of an equal status."""
     path = resource.path(namespace, name, "status")
     return session.replace_field(path, "/status", status, field_manager=FIELD_MANAGER)
 
 
-def _has(actual: Manifest, expected: Manifest) -> bool:
+def _has_labels_and_owner(actual: Manifest, expected: Manifest) -> bool:
     """True if a score has its labels and owner."""
     labels = actual.get("labels") or {}
     owners = {owner.get("uid") for owner in actual.get("ownerReferences") or ()}

@@ -1,8 +1,8 @@
 """The users' folder of manifests: objects in force, and problems.
 
-While a file has mistakes, its valid documents count, and its earlier objects that it does not contain now stay in
-force: a half-written file changes nothing. Deleting a file removes its objects after a second. An empty file, and a
-folder in which nothing is left, look like a mistake of an editor or a mount: their objects stay for a longer grace.
+While a file has errors, its valid documents are in force, and so are earlier objects of the file that are missing now,
+so that an incomplete file removes nothing. Deleting a file removes its objects after a second. The objects of an empty
+file or folder stay in force for a longer grace period, because an editor or a mount may have failed.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from dsf.api.manifest import ApiObject, ManifestProblem, ParsedDocument, parse_d
 from dsf.backends.outfolder import PRIVATE
 from dsf.backends.protocol import Manifest, ObjectKey
 
-#: Most bytes of a manifest file.
+#: Maximum size of a manifest file in bytes.
 MAX_BYTES: Final = 4 * 1024 * 1024
 
-#: Seconds for which a missing file still counts: editors remove the old file before they write the new one.
+#: Seconds for which the objects of a missing file stay in force: editors may remove a file before they write it again.
 GRACE: Final = 1.0
 
 
 @dataclass(frozen=True)
 class Declared:
-    """An object as in its file: no status, and only users' metadata."""
+    """An object as in its file, without status, and only with metadata by users."""
 
     manifest: Manifest
     file: str
     line: int = field(compare=False)
 
 
-#: Content of a file, or why it cannot be read.
+#: Content of a file, or the reason why the file cannot be read.
 _Content = bytes | ManifestProblem
 
 
@@ -44,9 +44,9 @@ class _File:
     """State of a file."""
 
     content: _Content | None = None
-    #: Monotonic time at which it was found missing or emptied.
+    #: Monotonic time at which the file was first missing or empty.
     missing_since: float | None = None
-    #: Whether it is empty, or the folder that it was in is: probably not what its author wanted.
+    #: True if the file or its folder is empty, which is probably unintended.
     is_doubted: bool = False
     objects: dict[ObjectKey, Declared] = field(default_factory=dict)
     problems: list[ManifestProblem] = field(default_factory=list)
@@ -54,10 +54,10 @@ class _File:
 
 @dataclass
 class _Listing:
-    """Content of the folder. Names are relative to it."""
+    """Content of the folder. Names are relative to the folder."""
 
     files: dict[str, _Content] = field(default_factory=dict)
-    #: Folders (`name/`) in which there is nothing, such as the mount point of a share.
+    #: Empty folders (`name/`), such as the mount point of a share.
     bare: list[str] = field(default_factory=list)
     #: Folders (`name/`) that cannot be listed.
     closed: list[str] = field(default_factory=list)
@@ -65,11 +65,14 @@ class _Listing:
 
 
 class ManifestFolder:
-    """Reads the folder; its contents never cause an exception. The class is not thread-safe."""
+    """Reader of the folder. Its content never causes an exception. Not thread-safe."""
 
     def __init__(self, root: Path, ignored: Path, namespace: str, *, grace: float = GRACE) -> None:
-        """`ignored` is a folder to skip, `namespace` the default namespace of objects, `grace` the seconds for which
-        the objects of an empty file, or of a folder in which nothing is left, stay in force."""
+        """Prepare to read `root`, without the folder `ignored`.
+
+        `namespace` is the default namespace of objects, `grace` the seconds for which the objects of an empty file or
+        folder stay in force.
+        """
         self._root = root
         self._ignored = ignored
         self._namespace = namespace
@@ -81,21 +84,21 @@ class ManifestFolder:
         self.problems: list[ManifestProblem] = []
 
     def restore(self, objects: Mapping[ObjectKey, Declared]) -> None:
-        """Restore the objects in force at the end of an earlier hub; they count for files with mistakes."""
+        """Restore the objects that were in force when the hub stopped, for files that now have errors."""
         self.objects = dict(objects)
         for key, declared in objects.items():
             self._files.setdefault(declared.file, _File()).objects[key] = declared
 
     def refresh(self, *, grace: float = GRACE) -> list[ObjectKey]:
-        """Read the folder; returns what changed.
+        """Read the folder; return the keys of changed objects.
 
-        Objects of files that are missing for `grace` seconds are removed, those of empty ones later; those of a folder
-        that cannot be listed stay.
+        Removes the objects of files that are missing for `grace` seconds, and of empty files after a longer period.
+        The objects of a folder that cannot be listed stay in force.
         """
         try:
             listing = self._list()
         except OSError as error:
-            # Unlike an empty folder: an unmounted share must not end all scoring.
+            # Keep all objects, because an unmounted share must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
             self.problems = [ManifestProblem(self._root.name, 0, "", text)]
             return []
@@ -121,10 +124,9 @@ class ManifestFolder:
         return [key for key in {**before, **self.objects} if before.get(key) != self.objects.get(key)]
 
     def _list(self) -> _Listing:
-        """Raises OSError when the folder itself cannot be listed."""
+        """List the folder and its subfolders. Raises OSError if the folder itself cannot be listed."""
         listing = _Listing()
-        # The loop replaces `os.walk`, which calls itself on Python 3.11: any user could nest folders deeper than it can
-        # follow.
+        # The loop replaces `os.walk`, which is recursive on Python 3.11: deeply nested folders would exceed its limit.
         prefixes = [""]
         while prefixes:
             prefix = prefixes.pop()
@@ -150,41 +152,41 @@ class ManifestFolder:
                     continue
                 escaped = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
                 if escaped != entry.name:
-                    # Its objects could not be stored with it.
+                    # The file name is stored with each object, and must therefore be valid text.
                     text = "its name is not UTF-8; give it another one"
                     listing.problems.append(ManifestProblem(prefix + escaped, 0, "", text))
                 elif is_folder:
                     prefixes.append(f"{prefix}{entry.name}/")
-                elif (content := _content(entry.path, prefix + entry.name)) is not None:
+                elif (content := _read_content(entry.path, prefix + entry.name)) is not None:
                     listing.files[prefix + entry.name] = content
         return listing
 
     def _is_ignored(self, folder: Path) -> bool:
-        # The out folder of another hub, or of this one before a setting changed, has copies of the same objects.
-        # `Path.is_dir` would raise where this user may not look.
+        # The out folder of another hub, or this hub's out folder before a setting changed, contains copies of the same
+        # objects. `Path.is_dir` would raise for a folder without permission.
         return folder == self._ignored or os.path.isdir(folder / PRIVATE)
 
     def _apply_file(self, name: str, file: _File) -> None:
         """Read the objects of a file's new content."""
         objects: dict[ObjectKey, Declared] = {}
         problems: list[ManifestProblem] = []
-        for item in _parsed(name, file.content):
+        for item in _parse(name, file.content):
             if isinstance(item, ManifestProblem):
                 problems.append(item)
                 continue
-            manifest = self._manifest(item.object)
+            manifest = self._make_manifest(item.object)
             key = ObjectKey.of(manifest)
             if key in objects:
-                problems.append(_duplicate(key, name, item.line, objects[key]))
+                problems.append(_make_duplicate_problem(key, name, item.line, objects[key]))
                 continue
             objects[key] = Declared(manifest, name, item.line)
-            problems.extend(_hints(item))
+            problems.extend(_find_hints(item))
         if any(problem.severity == "error" for problem in problems):
             objects = {**{key: old for key, old in file.objects.items() if key not in objects}, **objects}
         file.objects = objects
         file.problems = problems
 
-    def _manifest(self, parsed: ApiObject) -> Manifest:
+    def _make_manifest(self, parsed: ApiObject) -> Manifest:
         manifest = parsed.to_manifest()
         manifest.pop("status", None)
         metadata: dict[str, Any] = {"name": parsed.metadata.name}
@@ -196,14 +198,14 @@ class ManifestFolder:
         return {**manifest, "metadata": metadata}
 
     def _merge(self, problems: list[ManifestProblem]) -> None:
-        """Return an object per key: the current file keeps it; of several new files the first by name gets it."""
+        """Set a single object for each key: the current file keeps a key; otherwise the first file by name gets it."""
         candidates: dict[ObjectKey, list[Declared]] = {}
         for _, file in sorted(self._files.items()):
             if file.missing_since is None:
                 for key, declared in file.objects.items():
                     candidates.setdefault(key, []).append(declared)
         for file in self._files.values():
-            # No duplicate: the file was probably renamed.
+            # An object that is also in another file is no duplicate: the file was probably renamed.
             if file.missing_since is not None:
                 for key, declared in file.objects.items():
                     candidates.setdefault(key, [declared])
@@ -212,7 +214,9 @@ class ManifestFolder:
             owner = self.objects[key].file if key in self.objects else ""
             winner = next((declared for declared in rivals if declared.file == owner), rivals[0])
             objects[key] = winner
-            problems += (_duplicate(key, other.file, other.line, winner) for other in rivals if other is not winner)
+            problems += (
+                _make_duplicate_problem(key, other.file, other.line, winner) for other in rivals if other is not winner
+            )
         self.objects = objects
         stays = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
         doubted = {declared.file for declared in objects.values() if self._files[declared.file].is_doubted}
@@ -225,12 +229,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # A link in a circle, or to where this user may not look: reading it says which.
+        # A circular link, or a link to a folder without permission: reading the entry reports the reason.
         return False
 
 
-def _content(path: str, name: str) -> _Content | None:
-    """Content of a file; None if it is gone, or a link that leads nowhere."""
+def _read_content(path: str, name: str) -> _Content | None:
+    """Return the content of a file; None if the file does not exist, or is a broken link."""
     try:
         with open(path, "rb") as opened:
             data = opened.read(MAX_BYTES + 1)
@@ -243,7 +247,7 @@ def _content(path: str, name: str) -> _Content | None:
     return data
 
 
-def _parsed(name: str, content: _Content | None) -> list[ParsedDocument | ManifestProblem]:
+def _parse(name: str, content: _Content | None) -> list[ParsedDocument | ManifestProblem]:
     if not isinstance(content, bytes):
         return [content] if content is not None else []
     try:
@@ -252,14 +256,14 @@ def _parsed(name: str, content: _Content | None) -> list[ParsedDocument | Manife
         return [ManifestProblem(name, content.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
 
 
-def _duplicate(key: ObjectKey, file: str, line: int, winner: Declared) -> ManifestProblem:
+def _make_duplicate_problem(key: ObjectKey, file: str, line: int, winner: Declared) -> ManifestProblem:
     where = f"{winner.file}, line {winner.line}" if winner.line else winner.file
     text = f"{key.kind} {key.name!r} is also in {where}, and that one counts; remove one of them"
     return ManifestProblem(file, line, "metadata.name", text)
 
 
-def _hints(document: ParsedDocument) -> list[ManifestProblem]:
-    """Notes on valid but probably unintended contents."""
+def _find_hints(document: ParsedDocument) -> list[ManifestProblem]:
+    """Return notes on valid but probably unintended content."""
     cluster = document.object
     if isinstance(cluster, ManagedCluster) and "hub_accepts_client" not in cluster.spec.model_fields_set:
         text = "is not there, so the cluster is not accepted and nothing runs on it; true accepts it"

@@ -9,9 +9,9 @@
     clusters/<cluster>/addonplacementscores/<name>.yaml
     clusters/<cluster>/agent-credentials/   the agent's credentials
     problems.yaml, events.yaml              for users
-    .hub/                                   the hub's own: lock, master secret, and who holds which name
+    .hub/                                   the hub's own files: lock, master secret and name claims
 
-The file name of an object outside of the hub's namespace includes the namespace: `<namespace>_<name>.yaml`.
+The file name of an object outside of the hub's namespace contains the namespace: `<namespace>_<name>.yaml`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _Stamp = tuple[float, int, int] | None
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write `text` to `path` atomically: readers see the old or the new content. Creates missing folders.
+    """Write `text` to `path` atomically, so that readers see the old or the new content. Creates missing folders.
 
     Raises BackendError.
     """
@@ -80,9 +80,9 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def read_text(path: Path) -> str | None:
-    """The content of a file, or None without a file. Raises BackendError when it cannot be read."""
+    """Return the content of a file; None if the file does not exist. Raises BackendError if it cannot be read."""
     try:
-        # A file that is not UTF-8 was edited, and is no YAML of ours either.
+        # A file that is not UTF-8 was edited by a user, and is not parsed as YAML either.
         return path.read_text(encoding="utf-8", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -91,13 +91,13 @@ def read_text(path: Path) -> str | None:
 
 
 def read_yaml(path: Path) -> Any:
-    """The data in one of our files; None without a file or valid YAML.
+    """Return the data in a file of the out folder; None if the file does not exist or is not valid YAML.
 
-    Raises BackendError when the file exists and cannot be read.
+    Raises BackendError if the file exists and cannot be read.
     """
     text = read_text(path)
     try:
-        # Without the limits on users' manifests: an object of ours may be larger.
+        # Do not apply the limits on users' manifests, because objects by the hub may be larger.
         return None if text is None else yaml.load(text, Loader=kubeyaml.Loader)  # noqa: S506 (a safe loader)
     except (yaml.YAMLError, ValueError, LookupError, RecursionError):
         return None
@@ -123,19 +123,19 @@ def remove(path: Path, *, up_to: Path) -> None:
 
 
 class OutFolder:
-    """Reads and writes files. Methods raise BackendError when a file cannot be read or written. Thread-safe."""
+    """The output folder. Methods raise BackendError if a file cannot be read or written. Thread-safe."""
 
     def __init__(self, root: Path, namespace: str) -> None:
-        """`namespace` is the hub's own, which is not in file names."""
+        """Use the folder `root`. File names omit `namespace`, the hub's own namespace."""
         self.root = root
         self._namespace = namespace
         self._lock = threading.Lock()
-        # Text and mode of each file that this process owns.
+        # Text and mode of each file that this process has written.
         self._owned: dict[Path, tuple[str, int]] = {}
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """The folder that the settings name. Raises SettingsError."""
+        """Return the output folder in the settings. Raises SettingsError."""
         if settings.manifests is None:
             raise SettingsError("DSF_MANIFESTS: is required with DSF_BACKEND=dir: the folder with your manifests")
         manifests = settings.manifests.resolve()
@@ -147,7 +147,7 @@ class OutFolder:
         return cls(root, settings.namespace)
 
     def path(self, key: ObjectKey) -> Path:
-        """The file of an object."""
+        """Return the path of an object's file."""
         kind, namespace, name = key
         for part in (namespace, name):
             if part and not is_name(part):
@@ -162,26 +162,26 @@ class OutFolder:
         return self.root / _FOLDERS[kind] / f"{prefix}{name}.yaml"
 
     def cluster(self, name: str) -> Path:
-        """The folder of one cluster."""
+        """Return the path of a cluster's folder."""
         if not is_name(name):
             raise BackendError(f"{name!r} cannot be the name of a cluster")
         return self.root / _CLUSTERS / name
 
     def put(self, path: Path, text: str, *, mode: int = 0o644) -> None:
-        """Make this the text of a file. `repair` writes it again if it could not be written, or is changed."""
+        """Write the text of a file. `repair` writes the file again if writing failed, or if a user changed the file."""
         with self._lock:
             self._owned[path] = text, mode
             if read_text(path) != text:
                 write_text(path, text, mode=mode)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, and then its empty folders."""
+        """Remove a file and its empty parent folders."""
         with self._lock:
             self._owned.pop(path, None)
             remove(path, up_to=self.root)
 
     def repair(self) -> None:
-        """Write files again that people changed or removed, as OCM's work agent does on a cluster."""
+        """Write files again that users changed or removed, as OCM's work agent does on a cluster."""
         for path in [*self._owned]:
             with self._lock:
                 text, mode = self._owned.get(path, ("", 0))
@@ -189,13 +189,13 @@ class OutFolder:
                     write_text(path, text, mode=mode)
 
     def lock(self) -> TextIO:
-        """Lock the folder for one hub, since two would undo each other's work, until the file is closed.
+        """Lock the folder until the returned file is closed, because two hubs would undo each other's changes.
 
-        Raises BackendError when another process holds it or it cannot be written.
+        Raises BackendError if another process holds the lock, or the lock file cannot be written.
         """
         path = self.root / PRIVATE / "lock"
         try:
-            # For its owner only: the master secret is in the same folder.
+            # Only the owner may read the folder, because it also contains the master secret.
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = path.open("a", encoding="utf-8")
         except OSError as error:
@@ -208,21 +208,21 @@ class OutFolder:
         return file
 
     def read(self, key: ObjectKey) -> Manifest | None:
-        """Return an object; None if it is missing, or if people copied or renamed another one to this place."""
+        """Return an object; None if its file does not exist, or contains another object after a copy or rename."""
         path = self.path(key)
-        manifest = _manifest(read_yaml(path))
+        manifest = _parse_manifest(read_yaml(path))
         return manifest if manifest is not None and self._is_in(path, manifest) else None
 
     def score_keys(self) -> list[ObjectKey]:
-        """The keys of all AddOnPlacementScores by the names of their files, without reading them."""
-        keys = (ObjectKey(Kind.SCORE, path.parent.parent.name, path.stem) for path in self._files(Kind.SCORE))
+        """Return the keys of all AddOnPlacementScores by their file names, without reading the files."""
+        keys = (ObjectKey(Kind.SCORE, path.parent.parent.name, path.stem) for path in self._list_files(Kind.SCORE))
         return [key for key in keys if is_name(key.namespace) and is_name(key.name)]
 
     def all(self, kind: Kind) -> Iterator[Manifest]:
-        """The objects of a kind; those that people copied or renamed are left out."""
-        for path in self._files(kind):
+        """Yield the objects of a kind, without files that users copied or renamed."""
+        for path in self._list_files(kind):
             try:
-                manifest = _manifest(read_yaml(path))
+                manifest = _parse_manifest(read_yaml(path))
             except BackendError as error:
                 log.warning("an object is left out", error=str(error))
                 continue
@@ -231,7 +231,7 @@ class OutFolder:
                     del manifest["status"]
                 yield manifest
 
-    def _files(self, kind: Kind) -> list[Path]:
+    def _list_files(self, kind: Kind) -> list[Path]:
         folders = _FOLDERS | {Kind.WORK: f"{_CLUSTERS}/*", Kind.SCORE: f"{_CLUSTERS}/*/{_SCORES}"}
         return sorted(self.root.glob(f"{folders[kind]}/*.yaml"))
 
@@ -243,26 +243,26 @@ class OutFolder:
 
 
 class DirectoryScores:
-    """AddOnPlacementScores as files. See `dsf.backends.protocol.ScoreBackend`. Thread-safe."""
+    """Implementation of `dsf.backends.protocol.ScoreBackend` on the output folder. Thread-safe."""
 
     def __init__(self, out: OutFolder) -> None:
         self._out = out
         self._scores_lock = threading.Lock()
-        # State of each file that is ours, and what tells whether the file has changed since it was read or written.
+        # State of each score of the framework, and the stamp of its file when it was read or written.
         self._states: dict[ObjectKey, tuple[ScoreState, _Stamp]] = {}
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
-        """See the protocol."""
+        """See `Backend.__init__`."""
         with self._scores_lock:
             state, _ = self._states.get(ObjectKey(Kind.SCORE, namespace, name), (None, None))
         return state
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
-        """See the protocol."""
+        """See `ScoreBackend.apply_score`."""
         key = ObjectKey.of(manifest)
         path = self._out.path(key)
         if not self._out.path(ObjectKey(Kind.CLUSTER, "", key.namespace)).exists():
-            # As on Kubernetes, where the cluster's namespace would be missing.
+            # Fail as on Kubernetes, where the cluster's namespace would be missing.
             raise ObjectNotFoundError(f"cluster {key.namespace!r} is not there (any more)")
         with self._scores_lock:
             stored_score = self._out.read(key)
@@ -271,20 +271,20 @@ class DirectoryScores:
             before = (stored_score or {}).get("metadata", {})
             identity_fields = {
                 name: before[name] for name in ("uid", "creationTimestamp") if name in before
-            } or identity()
+            } or make_identity()
             score = {**manifest, "metadata": {**manifest["metadata"], **identity_fields}, "status": status}
             write_text(path, kubeyaml.dump(score))
             state = state_of(score, written_at=time.time())
-            self._states[key] = state, _stamp(path)
+            self._states[key] = state, _read_stamp(path)
             return state
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """See the protocol. The original project has no folders."""
+        """See `ScoreBackend.adopt_scores`. The original project has no folders."""
         del claim
         return 0
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """See the protocol."""
+        """See `ScoreBackend.delete_score`."""
         key = ObjectKey(Kind.SCORE, namespace, name)
         with self._scores_lock:
             self._states.pop(key, None)
@@ -293,13 +293,13 @@ class DirectoryScores:
                 self._out.remove(self._out.path(key))
 
     def refresh_scores(self) -> list[ObjectKey]:
-        """Read the files that people changed, added or removed; returns their keys."""
+        """Read the score files that users changed, added or removed; return the keys of the scores."""
         changed: list[ObjectKey] = []
         with self._scores_lock:
             for key in {*self._states, *self._out.score_keys()}:
                 path = self._out.path(key)
                 state, stamp = self._states.get(key, (None, None))
-                now = _stamp(path)
+                now = _read_stamp(path)
                 if stamp == now:
                     continue
                 stored_score = self._out.read(key)
@@ -313,8 +313,8 @@ class DirectoryScores:
         return changed
 
 
-def _stamp(path: Path) -> _Stamp:
-    """Time of the last change in unix seconds, size and inode of a file; None without one."""
+def _read_stamp(path: Path) -> _Stamp:
+    """Return the time of the last change in unix seconds, size and inode of a file; None without a file."""
     try:
         status = path.stat()
     except OSError:
@@ -322,14 +322,14 @@ def _stamp(path: Path) -> _Stamp:
     return status.st_mtime, status.st_size, status.st_ino
 
 
-def _manifest(data: Any) -> Manifest | None:
-    """`data` if it has the structure of an object; users may have edited the file."""
+def _parse_manifest(data: Any) -> Manifest | None:
+    """Return `data` if it has the structure of an object, else None: users may have edited the file."""
     is_object = isinstance(data, dict) and isinstance(data.get("metadata"), dict)
     return data if is_object and isinstance(data["metadata"].get("name"), str) else None
 
 
-def identity() -> Manifest:
+def make_identity() -> Manifest:
     """Return the metadata that the API server gives to a new object."""
-    # Kubernetes has whole seconds; the fraction orders objects of one second.
+    # The API server uses whole seconds; here the milliseconds order objects that are created within a second.
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"uid": str(uuid.uuid4()), "creationTimestamp": now}

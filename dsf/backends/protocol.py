@@ -1,7 +1,7 @@
 """Protocols of the hub's backends: a folder of YAML files, or Kubernetes.
 
-Code outside `dsf.backends` uses only these protocols. Objects are plain dicts as in their manifests. All methods may be
-called from any thread. A writing method raises BackendError when the backend cannot be written; the caller retries
+Code outside `dsf.backends` uses only these protocols. Objects are plain dicts with the fields of their manifests. All
+methods are thread-safe. A writing method raises BackendError if the backend cannot be written; the caller retries
 later.
 """
 
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     CONFIG = "DynamicScoringConfig"
     AUTHENTICATION = "ScoringAuthentication"
     CLUSTER = "ManagedCluster"
-    #: Read only; a folder of manifests has none.
+    #: Read only. A folder of manifests has no objects of this kind.
     CLUSTER_SET = "ManagedClusterSet"
     WORK = "ManifestWork"
     SCORE = "AddOnPlacementScore"
@@ -37,9 +37,9 @@ class Kind(StrEnum):
 
 
 class ObjectKey(NamedTuple):
-    """Key of an object; the namespace of a cluster-scoped one is empty.
+    """Key of an object; the namespace of a cluster-scoped object is empty.
 
-    As a notification it means a possible change, without its content: the receiver reads the object.
+    A notification consists of the key of an object that may have changed: the receiver reads the object.
     """
 
     kind: Kind
@@ -48,7 +48,7 @@ class ObjectKey(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
-        """The key of a manifest. Raises KeyError or ValueError without kind and name, or for another kind."""
+        """Return the key of a manifest. Raises KeyError or ValueError if name or kind is missing or unknown."""
         metadata = manifest["metadata"]
         return cls(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])
 
@@ -73,27 +73,27 @@ OnChange = Callable[[ObjectKey], None]
 
 
 class ScoreBackend(Protocol):
-    """The part for the score writer."""
+    """Interface of the backend for the score writer."""
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
-        """The keys of all objects of a kind, without reading them; of scores those of the framework."""
+        """Return the keys of all objects of a kind without reading the objects; of scores, only the framework's."""
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
-        """Return an AddOnPlacementScore of the framework as it is now; None without one. Costs no request."""
+        """Return the current state of an AddOnPlacementScore of the framework, or None. Sends no request."""
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
-        """Create or update the AddOnPlacementScore as in `manifest`, with exactly this status; returns it as written.
+        """Create or update the AddOnPlacementScore in `manifest` and replace its status; return the written state.
 
-        Raises ForeignObjectError when the framework did not create the object of that name, and ObjectNotFoundError
-        when its cluster does not exist.
+        Raises ForeignObjectError if the framework did not create the object of that name, and ObjectNotFoundError if
+        the cluster does not exist.
         """
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """Take over scores of the original project's agent, which have no end and would steer OCM for ever.
+        """Adopt scores by the original project's agent, which never expire; return the number of adopted scores.
 
-        `claim` gets namespace, name and creation time (unix seconds) of each object that looks like one of that agent;
-        it returns our object without status and until when its present items are valid, or None for a score to leave
-        alone. Returns how many were taken over.
+        `claim` gets namespace, name and creation time (unix seconds) of each object that may be a score by that agent.
+        It returns the framework's object without status and the end of the validity of the current items, or None to
+        skip the object.
         """
 
     def delete_score(self, namespace: str, name: str) -> None:
@@ -101,50 +101,47 @@ class ScoreBackend(Protocol):
 
 
 class Backend(ScoreBackend, Protocol):
-    """Store of the hub's objects."""
+    """Interface of the store of the hub's objects."""
 
     def start(self, on_change: OnChange) -> None:
-        """Start to watch. Returns when every object has been read; from then on `list` and `get` return all of them.
+        """Start watching. Returns after all objects have been read; `list` and `get` then return all objects.
 
-        `on_change` is called for each existing object, then for each created, changed or deleted one, including the
-        hub's own changes, but not if only the status of a DynamicScorer or DynamicScoringConfig changed. Changes of the
-        agents' credentials are reported as those of a ManifestWork. The callback must return quickly and is called by
-        one thread at a time.
+        `on_change` is called for each existing object, then for each created, changed or deleted object, including
+        changes by the hub, but not if only the status of a DynamicScorer or DynamicScoringConfig changed. A change of
+        an agent's credentials is reported as a change of a ManifestWork. The callback must return quickly, and is
+        called by a single thread at a time.
         """
 
     def stop(self) -> None:
-        """Stop watching and release all resources. `on_change` is not called after this has returned.
-
-        The method may be called twice.
-        """
+        """Stop watching and release all resources. `on_change` is not called afterwards. May be called twice."""
 
     def interrupt(self) -> None:
-        """Let a `start` that waits in another thread raise BackendError soon. `stop` must still be called."""
+        """Make a `start` that waits in another thread raise BackendError soon. `stop` must still be called."""
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """Return all objects of a kind but AddOnPlacementScore; empty for an unsupported kind.
+        """Return all objects of a kind other than AddOnPlacementScore; empty for an unsupported kind.
 
-        The objects are shared: do not change them; a changed object is another one here.
-        `metadata` has uid, generation and creationTimestamp.
+        Callers share the objects and must not change them; the backend replaces changed objects. `metadata` contains
+        uid, generation and creationTimestamp.
         """
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return an object, or None. The object is shared: do not change it."""
+        """Return an object, or None. Callers share the object and must not change it."""
 
     def apply(self, manifest: Manifest) -> None:
-        """Create an object or set these fields (server-side apply).
+        """Create an object, or set the fields in `manifest` except its status (server-side apply).
 
-        Fields, labels and finalizers that are not in `manifest` belong to others and stay. Its status is ignored.
+        Other fields, labels and finalizers of an existing object stay.
         """
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """Set the object's status. Raises ObjectNotFoundError when the object does not exist."""
+        """Set the object's status. Raises ObjectNotFoundError if the object does not exist."""
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object; no error if it does not exist."""
 
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
-        """Remove those of `finalizers` that an object has; no error if it does not exist.
+        """Remove `finalizers` from an object; no error if the object or a finalizer does not exist.
 
         Raises ObjectConflictError if the object has changed since it was read.
         """
@@ -153,27 +150,29 @@ class Backend(ScoreBackend, Protocol):
         """Record an event about an object, within the limit of `dsf.backends.eventlimit`. Never raises."""
 
     def signing_secret(self) -> str:
-        """The hub's master secret in hex, created at the very first call and kept."""
+        """Return the hub's master secret in hex; the first call creates and stores the secret."""
 
     def name_claims(self, namespace: str) -> str:
-        """Return a namespace's text last kept by `keep_name_claims`; empty without any. The text outlives hub and
-        Redis."""
+        """Return the text that `keep_name_claims` stored for a namespace; empty without such a text.
+
+        The text survives restarts of the hub and the loss of Redis.
+        """
 
     def keep_name_claims(self, namespace: str, text: str) -> None:
         """Replace the text of `name_claims` for a namespace.
 
-        Raises ObjectConflictError if another process has replaced it since this one read or wrote it; the next
-        `name_claims` then reads it again.
+        Raises ObjectConflictError if another process has replaced the text since this process read or wrote it; the
+        next `name_claims` then reads the new text.
         """
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        """Deliver the credentials to the cluster's agent; nothing is written if they exist."""
+        """Deliver the credentials to the cluster's agent, unless the same credentials were delivered before."""
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """Return the last delivered key ids; None without any. The ids outlive this process and Redis."""
+        """Return the last delivered key ids, or None. They survive restarts of the hub and the loss of Redis."""
 
     def remove_credentials(self, cluster: str) -> None:
-        """Remove delivered credentials; without any it is no error and costs nothing."""
+        """Remove delivered credentials; no error and no request if none were delivered."""
 
 
 class Election(Protocol):

@@ -17,20 +17,20 @@ Manifest = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ScoreState:
-    """A score object of the framework as the backend has it. Times are unix seconds, 0 if the object has none."""
+    """State of a score object of the framework in the backend. Times are unix seconds; 0 stands for no time."""
 
     uid: str
     #: Value of the label with the scorer's name.
     scorer: str
-    #: uid of the ManagedCluster that owns it.
+    #: uid of the ManagedCluster that owns the object.
     owner: str
     #: Hash of the items.
     digest: str
     valid_until: float
-    #: Since when it reports up-to-date scores, and when its status was written last.
+    #: Time since which the object has up-to-date scores, and time of the last write of its status.
     since: float
     written_at: float
-    #: Whether it is being deleted.
+    #: True if the object is being deleted.
     is_going: bool = False
 
 
@@ -41,25 +41,25 @@ def is_ours(manifest: Manifest) -> bool:
 
 
 def state_of(manifest: Manifest, *, written_at: float) -> ScoreState:
-    """The state of one of our score objects. People may have edited it: what cannot be read counts as missing."""
+    """Return the state of a score object. Users may have edited the object, so unreadable fields count as missing."""
     metadata = manifest["metadata"]
-    status = _mapping(manifest.get("status"))
+    status = _ensure_mapping(manifest.get("status"))
     conditions = status.get("conditions")
     first = conditions[0] if isinstance(conditions, list) and conditions else None
     return ScoreState(
         uid=str(metadata.get("uid", "")),
-        scorer=str(_mapping(metadata.get("labels")).get(SCORER_NAME_LABEL, "")),
-        owner=_owner(metadata),
-        digest=_digest(status.get("scores")),
+        scorer=str(_ensure_mapping(metadata.get("labels")).get(SCORER_NAME_LABEL, "")),
+        owner=_find_owner(metadata),
+        digest=_compute_digest(status.get("scores")),
         valid_until=seconds(status.get("validUntil")),
-        since=seconds(_mapping(first).get("lastTransitionTime")),
+        since=seconds(_ensure_mapping(first).get("lastTransitionTime")),
         written_at=written_at,
         is_going=bool(metadata.get("deletionTimestamp")),
     )
 
 
 def seconds(text: object) -> float:
-    """Unix seconds of a time as Kubernetes writes it; 0 for anything else."""
+    """Return the unix seconds of a time in Kubernetes' format; 0 for any other text."""
     if isinstance(text, datetime):
         return text.timestamp() if text.tzinfo else text.replace(tzinfo=UTC).timestamp()
     try:
@@ -68,22 +68,22 @@ def seconds(text: object) -> float:
         return 0.0
 
 
-def _owner(metadata: Mapping[str, Any]) -> str:
+def _find_owner(metadata: Mapping[str, Any]) -> str:
     owners = metadata.get("ownerReferences")
     for owner in owners if isinstance(owners, list) else ():
-        if _mapping(owner).get("kind") == CLUSTER_KIND and owner.get("name") == metadata.get("namespace"):
+        if _ensure_mapping(owner).get("kind") == CLUSTER_KIND and owner.get("name") == metadata.get("namespace"):
             return str(owner.get("uid", ""))
     return ""
 
 
-def _digest(scores: object) -> str:
+def _compute_digest(scores: object) -> str:
     try:
         return items_digest((str(item["name"]), int(item["value"])) for item in scores or ())  # type: ignore[attr-defined]
     except (TypeError, KeyError, ValueError, AttributeError):
         return ""
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _ensure_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -94,15 +94,15 @@ _UPSTREAM_MANAGER = "dynamic-scoring-addon"
 def looks_like_upstreams(manifest: Manifest) -> bool:
     """True if an object looks as the original project's agent leaves it: an unlabelled one, of items alone.
 
-    Other controllers' scores may look the same. Therefore the caller also compares its name with those of planned
-    scores, and the time of its creation with that of the scorer.
+    Scores by other controllers may have the same form. Therefore the caller also compares the name with the names of
+    planned scores, and the creation time with the scorer's creation time.
     """
-    metadata, status = manifest["metadata"], _mapping(manifest.get("status"))
-    managers = {_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}
-    # The API server keeps no managers of an object that was created without any field.
+    metadata, status = manifest["metadata"], _ensure_mapping(manifest.get("status"))
+    managers = {_ensure_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}
+    # The API server records no manager for an object that was created without any field.
     return (
         (not managers or _UPSTREAM_MANAGER in managers)
-        and MANAGED_BY_LABEL not in _mapping(metadata.get("labels"))
+        and MANAGED_BY_LABEL not in _ensure_mapping(metadata.get("labels"))
         and not metadata.get("ownerReferences")
         and not status.get("validUntil")
         and not status.get("conditions")
@@ -110,7 +110,7 @@ def looks_like_upstreams(manifest: Manifest) -> bool:
 
 
 def foreign_message(namespace: str, name: str) -> str:
-    """Why an object is not written, and what to do."""
+    """Return the reason why an object is not written, with the remedy."""
     return (
         f"an AddOnPlacementScore {sanitize_resource_name(name)} in namespace {namespace} belongs to somebody else: it "
         f"has no label {MANAGED_BY_LABEL}={MANAGED_BY}; nothing is written; choose another score name, or delete that "
@@ -119,8 +119,8 @@ def foreign_message(namespace: str, name: str) -> str:
 
 
 def upstreams_status(stored_score: Manifest, until: datetime) -> dict[str, Any]:
-    """The status of a score of the original project's agent that was taken over: its items, with an end."""
-    status = _mapping(stored_score.get("status"))
+    """Return the status of an adopted score by the original project's agent: its items, with an end of validity."""
+    status = _ensure_mapping(stored_score.get("status"))
     taken_over = Condition(
         type=SCORE_CONDITION,
         status="True",

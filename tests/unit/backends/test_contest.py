@@ -12,7 +12,7 @@ def writes_within(seconds: float, contests: Contests, now: list[float], key: str
     count, end = 0, now[0] + seconds
     while now[0] < end:
         if not contests.wait(key, CONTENT):
-            contests.note(key, CONTENT)
+            contests.record_write(key, CONTENT)
             count += 1
         now[0] += 0.1
     return count
@@ -33,7 +33,7 @@ def test_other_content_is_written_at_once() -> None:
     writes_within(60.0, contests, now)
     assert contests.wait("a", CONTENT) > 0
     assert contests.wait("a", {"metadata": {}}) == 0
-    contests.note("a", {"metadata": {}})
+    contests.record_write("a", {"metadata": {}})
     assert contests.wait("a", CONTENT) == 0
 
 
@@ -42,5 +42,5 @@ def test_rare_changes_are_undone_at_once() -> None:
     contests = Contests(lambda: now[0])
     for _ in range(20):
         assert contests.wait("a", CONTENT) == 0
-        contests.note("a", CONTENT)
+        contests.record_write("a", CONTENT)
         now[0] += 2 * LONGEST_WAIT + 1

@@ -97,7 +97,7 @@ def test_failed_refresh_is_repeated(tmp_path: Path, start: Start, monkeypatch: p
 def test_object_that_cannot_be_written_is_used_and_written_later(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "REPAIR", 0.1)
+    monkeypatch.setattr(directory, "REPAIR_SECONDS", 0.1)
     obstacle = tmp_path / "_out" / "managedclusters"
     with start() as (backend, _), structlog.testing.capture_logs():
         obstacle.write_text("in the way")
@@ -137,7 +137,7 @@ def test_events_are_limited_and_stored_within_bounds(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "_out" / "events.yaml"
-    monkeypatch.setattr(directory, "EVENTS", 30)
+    monkeypatch.setattr(directory, "MAX_EVENTS", 30)
     with start() as (backend, _):
         backend.event(KEY, "Warning", "Bad", "first")
         backend.event(KEY, "Warning", "Bad", "first")
@@ -158,7 +158,7 @@ def test_events_are_limited_and_stored_within_bounds(
 def test_problems_are_written_to_a_file_and_logged_once(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "REPAIR", 0.1)
+    monkeypatch.setattr(directory, "REPAIR_SECONDS", 0.1)
     report = tmp_path / "_out" / "problems.yaml"
     report.mkdir(parents=True)
     with start(), structlog.testing.capture_logs() as lines:

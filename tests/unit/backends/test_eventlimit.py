@@ -43,7 +43,7 @@ def test_equal_event_is_repeated_after_five_minutes(clock: list[float]) -> None:
 
 
 def test_event_limit_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eventlimit, "_OBJECTS", 3)
+    monkeypatch.setattr(eventlimit, "_MAX_OBJECTS", 3)
     limit = EventLimit()
     for number in range(10):
         assert limit.allows(str(number), "Normal", "Good", "x")

@@ -62,7 +62,7 @@ def test_stalled_server_does_not_block_recording(stalled: Stalled) -> None:
 
 
 def test_excess_events_are_dropped_and_logged(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube_events, "_QUEUE", 2)
+    monkeypatch.setattr(kube_events, "_MAX_QUEUED", 2)
     recorder = _recorder(stalled)
     _record(recorder, "a")
     wait_for(lambda: stalled.requested)
@@ -77,7 +77,7 @@ def test_excess_events_are_dropped_and_logged(stalled: Stalled, monkeypatch: pyt
 
 
 def test_close_waits_briefly_and_then_discards_events(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube_events, "_FLUSH", 0.0)
+    monkeypatch.setattr(kube_events, "_FLUSH_SECONDS", 0.0)
     recorder = _recorder(stalled)
     _record(recorder, "a", "b")
     wait_for(lambda: stalled.requested)
@@ -91,7 +91,7 @@ def test_close_waits_briefly_and_then_discards_events(stalled: Stalled, monkeypa
 
 def test_close_writes_waiting_events(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
     # A busy machine may need a long time.
-    monkeypatch.setattr(kube_events, "_FLUSH", 60.0)
+    monkeypatch.setattr(kube_events, "_FLUSH_SECONDS", 60.0)
     stalled.go_on.set()
     recorder = _recorder(stalled)
     _record(recorder, *"abc")
