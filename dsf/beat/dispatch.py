@@ -1,7 +1,7 @@
-"""Turns due times into ticks: one batch in three round trips, one more if results wait.
+"""Turns due times into ticks. A batch takes three round trips, and a fourth if results wait.
 
 Read due pairs; read their entries, overrides and queue lengths; decide; commit all in one script (`lua/dispatch.lua`).
-Every due pair ends in one of: a tick, a skip with its reason, a later due time (rate limit), or out of the schedule (no
+Each due pair gets a tick, a skip with its reason, or a later due time (rate limit), or is removed from the schedule (no
 entry). Times are unix seconds.
 """
 
@@ -38,8 +38,8 @@ from dsf.store.ticks import run_deadline
 log = dsf.log.get(__name__)
 
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
-#: Seconds before retry of a pair that cannot be read or decided: a newer hub may have written its entry.
-_UNREADABLE_RETRY = 60.0
+#: Seconds before the retry of a pair that cannot be read or decided; a newer hub may have written its entry.
+_UNREADABLE_RETRY_SECONDS = 60.0
 
 
 class _TickArguments(NamedTuple):
@@ -56,8 +56,8 @@ class _TickArguments(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """Data of one batch; `waiting` is each queue's length, including this batch's ticks, `full` the clusters with a
-    result in every slot of their mailbox."""
+    """Data of one batch. `waiting` has the length of each queue, including the ticks of this batch; `full` are the
+    clusters with a result in every slot of their mailbox."""
 
     now: float
     due: Sequence[tuple[str, float]]
@@ -83,23 +83,23 @@ class Dispatcher:
         self._redis = client
         self._batch = batch
         self._queue_limit = queue_limit
-        self._gap = 1 / spread_rate
+        self._late_gap_seconds = 1 / spread_rate
         self._clock = clock
         self._commit = client.register_script(lua("dispatch"))
         self._limiter = RateLimiter()
         self._prune_at = 0.0
-        self._complain_at = 0.0
-        self._newest = 0.0
+        self._next_error_log_at = 0.0
+        self._last_run_at = 0.0
         # Time up to which late pairs are scheduled.
-        self._late_free = 0.0
+        self._next_late_slot = 0.0
 
     def run(self) -> float | None:
-        """Dispatch one batch. Returns when to run again, None if nothing is scheduled at all."""
+        """Dispatch one batch. Returns the time of the next run, None if the schedule is empty."""
         now = self._clock()
-        if now < self._newest - CLOCK_SKEW:
-            # Its turns are times that are still to come.
+        if now < self._last_run_at - CLOCK_SKEW:
+            # The clock went back, so issued tickets are in the future.
             self._limiter = RateLimiter()
-        self._newest = now
+        self._last_run_at = now
         if time.monotonic() >= self._prune_at:
             self._limiter.prune(now)
             self._prune_at = time.monotonic() + 60.0
@@ -109,13 +109,13 @@ class Dispatcher:
             due, first = pipe.execute()
         batch = self._read(now, [(str(pair), float(at)) for pair, at in due]) if due else None
         if batch is not None:
-            rows = [self._row(batch, pair, at) for pair, at in batch.due]
+            rows = [self._decide_or_defer(batch, pair, at) for pair, at in batch.due]
             self._write(rows)
             tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
         if batch is None:
             return float(first[0][1]) if first else None
-        # At 1,000 ticks a second something is always due; handling each alone would cost a core, and batching costs at
-        # most this lag. The three round trips dominate a batch's cost, so many ticks are cheap.
+        # At 1,000 ticks a second a pair is always due. Handling each pair alone would cost a core; a batch adds a lag
+        # of at most 0.1 s. The three round trips dominate the cost of a batch, so many ticks are cheap.
         return now if len(due) == self._batch else now + 0.1
 
     def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
@@ -124,7 +124,7 @@ class Dispatcher:
         targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
         clusters = list({cluster for cluster, _ in names})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
-        # A mailbox is full if all of its slots are; checking the last ones together rules out most.
+        # A mailbox is full if all of its slots are. One check of all last slots usually rules out that any is full.
         texts, override_texts, *counts = at_once(
             self._redis,
             ("HMGET", keys.ENTRIES, *pairs),
@@ -142,16 +142,16 @@ class Dispatcher:
             due=due,
             entries=dict(zip(pairs, texts, strict=True)),
             overrides=parsed_all(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
-            # A pair whose queue is no queue takes no tick, and stops no other.
+            # A key that is not a list counts as a full queue, so that its error does not stop other pairs.
             waiting={
                 queue: length if isinstance(length, int) else self._queue_limit
                 for queue, length in zip(queues, lengths, strict=True)
             },
-            full=self._full(clusters if used_last_slots else ()),
+            full=self._find_full_mailboxes(clusters if used_last_slots else ()),
         )
 
-    def _full(self, clusters: Sequence[str]) -> Set[str]:
-        """The clusters with a result in every slot of their mailbox."""
+    def _find_full_mailboxes(self, clusters: Sequence[str]) -> Set[str]:
+        """Return the clusters with a result in every slot of their mailbox."""
         if not clusters:
             return frozenset()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -160,15 +160,15 @@ class Dispatcher:
             numbers = pipe.execute()
         return {name for name, number in zip(clusters, numbers, strict=True) if number >= keys.MAIL_SLOTS}
 
-    def _row(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
-        """The decision for this pair. An unexpected error must not stop the others."""
+    def _decide_or_defer(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
+        """Return the decision for this pair. An unexpected error defers the pair and does not stop others."""
         try:
             return self._decide(batch, pair, due)
         except Exception:
-            if time.monotonic() >= self._complain_at:
-                self._complain_at = time.monotonic() + 1.0
-                log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY)
-            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
+            if time.monotonic() >= self._next_error_log_at:
+                self._next_error_log_at = time.monotonic() + 1.0
+                log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY_SECONDS)
+            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
 
     def _decide(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
         text = batch.entries[pair]
@@ -177,35 +177,35 @@ class Dispatcher:
         cluster, scorer = keys.split_pair(pair)
         entry = parsed(Entry, pair, text)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
-            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
+            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
         runs = effective(entry, batch.overrides, batch.now)
-        slot = next_tick_time(pair, runs.interval, batch.now)
+        next_slot = next_tick_time(pair, runs.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if not entry.runnable:
-            return _TickArguments(pair, due, slot, ticks.INACTIVE)
+            return _TickArguments(pair, due, next_slot, ticks.INACTIVE)
         if runs.paused:
-            return _TickArguments(pair, due, slot, ticks.PAUSED)
+            return _TickArguments(pair, due, next_slot, ticks.PAUSED)
         if batch.now - due > runs.interval:
-            return _TickArguments(pair, due, self._late(batch.now, slot), ticks.EXPIRED)
+            return _TickArguments(pair, due, self._next_late_time(batch.now, next_slot), ticks.EXPIRED)
         if batch.waiting[queue] >= self._queue_limit:
-            return _TickArguments(pair, due, slot, ticks.QUEUE_FULL)
+            return _TickArguments(pair, due, next_slot, ticks.QUEUE_FULL)
         if cluster in batch.full:
-            return _TickArguments(pair, due, slot, ticks.RESULTS_BEHIND)
+            return _TickArguments(pair, due, next_slot, ticks.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             waited = self._limiter.waits(scorer, pair)
             moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
             if moment > batch.now:
-                # The ticket stays valid either way: a pair that misses a slot is earlier in the next.
+                # The ticket stays valid in both cases: a pair that misses a slot runs earlier in the next slot.
                 return (
                     _TickArguments(pair, due, moment, _DEFER)
-                    if moment < slot
-                    else _TickArguments(pair, due, slot, ticks.RATE_LIMIT)
+                    if moment < next_slot
+                    else _TickArguments(pair, due, next_slot, ticks.RATE_LIMIT)
                 )
-            self._limiter.use(scorer, pair, slot)
+            self._limiter.use(scorer, pair, next_slot)
             if waited:
-                # The tick was postponed within its slot: the next slot is its own again, however near.
+                # The tick was postponed within its slot, so the pair keeps its next slot, however near.
                 batch.waiting[queue] += 1
-                return self._send(batch.now, pair, due, slot, runs)
+                return self._send(batch.now, pair, due, next_slot, runs)
         batch.waiting[queue] += 1
         return self._send(batch.now, pair, due, next_due(pair, runs.interval, due, batch.now), runs)
 
@@ -224,12 +224,12 @@ class Dispatcher:
             ticks.tick_message(cluster, scorer, run_id, expires),
         )
 
-    def _late(self, now: float, slot: float) -> float:
-        """Run time of a pair whose slot passed while no beat was active: soon, but spread."""
-        moment = max(now, self._late_free)
-        if moment > slot:
-            return slot
-        self._late_free = moment + self._gap
+    def _next_late_time(self, now: float, next_slot: float) -> float:
+        """Return the run time of a pair whose slot passed while no beat was active; late pairs are spread."""
+        moment = max(now, self._next_late_slot)
+        if moment > next_slot:
+            return next_slot
+        self._next_late_slot = moment + self._late_gap_seconds
         return moment
 
     def _write(self, rows: Sequence[_TickArguments]) -> None:
@@ -237,9 +237,9 @@ class Dispatcher:
         touched = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
         arguments: list[str | int] = [len(keys.LAG_BOUNDS), *keys.LAG_BOUNDS]
         for row in rows:
-            # The script compares due times: repr reproduces exactly the number read.
+            # The script compares due times, and repr reproduces exactly the number that was read.
             arguments += [repr(field) if isinstance(field, float) else field for field in row]
-        # Time of sending, for the lag: as late as possible.
+        # The script computes the lag from this time, so it is read as late as possible.
         arguments.insert(0, repr(self._clock()))
         skipped_count, *spoilt = self._commit(
             keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *touched], args=arguments

@@ -1,9 +1,9 @@
-"""Fleet-wide rate limits: one scorer behind many clusters, such as an LLM endpoint.
+"""Fleet-wide rate limits for a scorer that many clusters share, such as an LLM endpoint.
 
-If more pairs are due than the limit allows, some must miss slots. A token bucket would always refuse the same clusters,
-because slots repeat in the same order. Therefore each pair takes a ticket, as at a counter: the time at which it may
-run, in order of request, valid while slots are missed. All pairs run in turn. Tickets are in the memory of the active
-beat; after a takeover all start afresh.
+If more pairs are due than the limit allows, some must miss slots. A token bucket would always reject the same clusters,
+because slots repeat in the same order. Therefore each pair takes a ticket: the time at which it may run, in order of
+request. A ticket stays valid while its pair misses slots, so all pairs run in turn. Tickets are in the memory of the
+active beat; a takeover discards them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dsf.api.fieldtypes import parse_rate
 
 log = dsf.log.get(__name__)
 
-#: Seconds after its time within which a ticket must be used. A working beat is never that late; after a standstill (or
-#: a long pause of the pairs) all waiting tickets would be due in one burst.
+#: Seconds after its time within which a ticket must be used. A working beat is never that late. After a standstill, or
+#: a long pause of the pairs, all waiting tickets would otherwise be due in one burst.
 TICKET_LIFE = 5.0
 
 
@@ -25,7 +25,7 @@ TICKET_LIFE = 5.0
 class _Counter:
     """Tickets of one scorer; `free` is the next ticket's time (unix seconds)."""
 
-    text: str
+    rate: str
     gap: float
     free: float
     tickets: dict[str, float] = field(default_factory=dict)
@@ -38,13 +38,13 @@ class RateLimiter:
         self._counters: dict[str, _Counter] = {}
 
     def ticket(self, scorer: str, pair: str, rate: str, now: float) -> float:
-        """The time (unix seconds) at which this pair may run; constant until it is used.
+        """Return the time (unix seconds) at which this pair may run; constant until the ticket is used.
 
-        `rate` is e.g. `10/s`; a new rate applies at once and voids old tickets.
+        `rate` is e.g. `10/s`; a new rate applies immediately and voids old tickets.
         """
         counter = self._counters.get(scorer)
-        if counter is None or counter.text != rate:
-            counter = self._counters[scorer] = _Counter(rate, _gap(rate), now)
+        if counter is None or counter.rate != rate:
+            counter = self._counters[scorer] = _Counter(rate, _parse_gap_seconds(rate), now)
         at = counter.tickets.get(pair)
         if at is not None and at >= now - TICKET_LIFE:
             return at
@@ -54,15 +54,15 @@ class RateLimiter:
         return at
 
     def waits(self, scorer: str, pair: str) -> bool:
-        """True if the pair already holds a ticket, so was postponed before."""
+        """True if the pair has a ticket because it was postponed before."""
         counter = self._counters.get(scorer)
         return counter is not None and pair in counter.tickets
 
     def use(self, scorer: str, pair: str, next_due: float) -> None:
-        """The pair runs and uses its ticket. `next_due` is its next due time.
+        """Use the ticket of a pair that runs now. `next_due` is the next due time of the pair.
 
-        If tickets are issued beyond that slot, the pair takes the next one now. Without that, a pair whose slot comes
-        soon after its run would queue again before others, and run more often.
+        If tickets beyond that slot are issued, the pair takes its next ticket now. Otherwise a pair whose slot comes
+        soon after its run would queue again before other pairs, and run more often.
         """
         counter = self._counters.get(scorer)
         if counter is None or counter.tickets.pop(pair, None) is None:
@@ -72,7 +72,7 @@ class RateLimiter:
             counter.free += counter.gap
 
     def prune(self, now: float) -> None:
-        """Forget unused tickets (removed or paused pairs)."""
+        """Remove unused tickets (of removed or paused pairs)."""
         for scorer, counter in list(self._counters.items()):
             counter.tickets = {pair: at for pair, at in counter.tickets.items() if at >= now - TICKET_LIFE}
             if not counter.tickets and counter.free < now:
@@ -80,8 +80,8 @@ class RateLimiter:
 
 
 @functools.lru_cache(maxsize=4096)
-def _gap(rate: str) -> float:
-    """Seconds between two runs. An unreadable rate means no limit: the hub validates users' input."""
+def _parse_gap_seconds(rate: str) -> float:
+    """Return the seconds between two runs. An unreadable rate means no limit: the hub validates user input."""
     try:
         return 1 / parse_rate(rate)
     except ValueError as error:

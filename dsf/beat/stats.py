@@ -1,10 +1,10 @@
-"""Beat's counters as metrics. Kept in Redis, so that they survive beat and any process can expose them.
+"""Counters of beat as metrics. They are stored in Redis, so that they survive beat and any process can expose them.
 
 Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 
     ticks               ticks sent
     skipped:<reason>    due ticks that were not sent
-    lag:<bound>         ticks sent at most <bound> seconds late and later than the bound before (not cumulative)
+    lag:<bound>         ticks sent at most <bound> seconds late and later than the previous bound (not cumulative)
     lag:+Inf            ticks later than the last bound
     lag:sum             seconds of lag of all ticks
     lag:count           number of ticks in the histogram
@@ -26,7 +26,7 @@ from dsf.store.ticks import REASONS, ticks_problem, writes_problem
 
 
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
-    """Lag, ticks, skips, whether ticks are sent, number of entries, waiting ticks, and waiting results.
+    """Return metrics about lag, ticks, skips, stopped ticks, entries, waiting ticks, and waiting results.
 
     Raises redis.RedisError if Redis is unreachable, before yielding any family.
     """
@@ -51,10 +51,10 @@ def schedule_families(client: redis.Redis) -> Iterable[Metric]:
     waiting.add_metric((keys.RESULTS_QUEUE,), results_waiting(client, clusters))
     for queue, length in zip(queues, lengths, strict=True):
         waiting.add_metric((queue,), length)
-    return [*_counted(stats), stopped, problems, count, waiting]
+    return [*_make_counter_families(stats), stopped, problems, count, waiting]
 
 
-def _counted(stats: Mapping[str, str]) -> list[Metric]:
+def _make_counter_families(stats: Mapping[str, str]) -> list[Metric]:
     ticks = metrics.TICKS.counter()
     ticks.add_metric((), number("counter", "ticks", stats.get("ticks")))
     skipped = metrics.TICKS_SKIPPED.counter()
@@ -63,7 +63,7 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
         for name, text in stats.items()
         if name.startswith("skipped:")
     }
-    # All reasons from the start: rate() misses an increase from absent to one.
+    # Expose all reasons from the start, because rate() misses an increase from absent to 1.
     for reason, value in sorted({**dict.fromkeys(REASONS, 0.0), **counts}.items()):
         skipped.add_metric((reason,), value)
     total = 0.0

@@ -1,8 +1,8 @@
-"""AddOnPlacementScores: written by the elected hub controller alone, from the scores in Redis.
+"""Writes AddOnPlacementScores from the scores in Redis. Only the elected hub controller runs the writer.
 
 writer    the service that compares and writes
 desired   computes the object of a pair
-queue     pairs to check, in turns of namespaces
+queue     pairs to check, in turns by namespace
 rate      limits the writes of the hub
-failures  says when a failed write is tried again
+failures  failed writes and the times of their retries
 """

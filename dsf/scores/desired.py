@@ -1,4 +1,4 @@
-"""The desired score object of one pair at a given time, as a pure function."""
+"""Computes the desired score object of one pair at a given time. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 
 
 class Unknown(Enum):
-    """Redis does not know a pair's score, so its object stays until it expires by its own `validUntil`."""
+    """Marker for a pair whose score is not in Redis: its object stays until it expires by its own `validUntil`."""
 
     SCORE = "score"
 
@@ -45,16 +45,16 @@ class DesiredScore:
         return items_digest(self.items)
 
     def manifest(self) -> dict[str, Any]:
-        """The object without its status."""
+        """Return the object without its status."""
         names = self.cluster.name, self.scorer.name, self.scorer.score_name
         return score_body(*names, owner_uid=self.cluster.uid)
 
     def status(self, since: float) -> dict[str, Any]:
-        """Its status; `since` is its creation time (unix seconds)."""
+        """Return the status of the object; `since` is the creation time of the object (unix seconds)."""
         return score_status(self.items, valid_until=_moment(self.valid_until), now=_moment(since))
 
 
-def desired(
+def compute_desired_score(
     score: PairScore | None,
     failing: int,
     scorer: ScorerRecord,
@@ -64,22 +64,22 @@ def desired(
     factor: float,
     shown_until: float = 0.0,
 ) -> DesiredScore | Unknown | None:
-    """The object desired at `now`; None if there must not be one, UNKNOWN if there is no score to decide by.
+    """Return the object desired at `now`; None if no object may exist, UNKNOWN if Redis has no score to decide by.
 
-    `failing` is the number of consecutive failed cycles, `factor` the extension of every validity, `shown_until` the
-    end of the current object's validity. A score's own is already extended.
+    `failing` is the number of consecutive failed cycles. `factor` extends the validity of objects; the validity of
+    `score` is already extended. `shown_until` is the end of the current object's validity.
     """
     if not scorer.is_published:
         return None
     policy = scorer.when_failing
     # An Inactive scorer gets no ticks, so its failures are no longer counted; several health checks failed before. A
-    # suspended one gets none regardless of health.
+    # suspended scorer gets no ticks regardless of its health.
     is_inactive = scorer.health == "Inactive" and not scorer.suspended
     fails = failing >= policy.failure_threshold or is_inactive
     if policy.behavior != "Keep" and fails:
         if policy.value is None:
             return None
-        # Shown as long as cycles fail, so it is valid from now and renewed.
+        # The value is published as long as cycles fail, so its validity begins now and is renewed.
         published_items = (tuple(score.items) if score is not None else ()) or empty_items(
             scorer, cluster.name, policy.value
         )
@@ -91,15 +91,16 @@ def desired(
         return UNKNOWN
     if has_expired(score.valid_until, now):
         return None
-    # Empty items are also written if every result was refused: OCM would read a missing score as 0.
+    # Write empty items even if every result was rejected, because OCM would read a missing score as 0.
     results = tuple(score.items) or empty_items(scorer, cluster.name, scorer.when_empty.value)
     return DesiredScore(cluster, scorer, results, score.valid_until)
 
 
 def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:
-    """Extension factor of validities, so that renewals use at most half of the write rate.
+    """Return the factor that extends validities so that renewals use at most half of the write rate.
 
-    `validities` are (number of objects, seconds); as if an object were renewed at half of its validity.
+    `validities` are (number of objects, seconds). The computation assumes that an object is renewed at half of its
+    validity.
     """
     renewals = sum(number / (seconds / 2) for number, seconds in validities)
     return max(1.0, renewals / (write_rate / 2))

@@ -1,13 +1,13 @@
-"""Pairs whose AddOnPlacementScore could not be written, and when each is tried again."""
+"""Records pairs whose AddOnPlacementScore could not be written, and computes when each is retried."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-#: Seconds after which a failed write is tried again at the latest. Short: an object expires while it waits, and retries
-#: get a share of the rate only, so that they cannot keep other scores waiting.
-LONGEST_BACKOFF: Final = 5.0
+#: Maximum seconds between a failed write and its retry. The delay is short because an object expires during it. Retries
+#: get only a share of the write rate, so that they cannot delay other scores.
+MAX_BACKOFF_SECONDS: Final = 5.0
 
 Pair = tuple[str, str]
 
@@ -17,9 +17,9 @@ class Failure:
     """The newest failed attempt of a pair."""
 
     attempts: int
-    #: When the first attempt failed, in unix seconds.
+    #: Time of the first failed attempt, in unix seconds.
     since: float
-    #: Reason of the condition, and the error.
+    #: Reason for the condition, and the error.
     reason: str
     message: str
 
@@ -39,23 +39,24 @@ class Failures:
         return pair in self._failures
 
     def get(self, pair: Pair) -> Failure | None:
-        """The failure of a pair, or None."""
+        """Return the failure of a pair, or None."""
         return self._failures.get(pair)
 
     def add(self, pair: Pair, reason: str, message: str, now: float) -> tuple[Failure, float]:
-        """Record a failed attempt; returns the failure, and the seconds until the next attempt."""
+        """Record a failed attempt; return the failure, and the seconds until the next attempt."""
         before = self._failures.get(pair)
         attempts = before.attempts + 1 if before is not None else 1
         failure = Failure(attempts, before.since if before is not None else now, reason, message)
         self._failures[pair] = failure
         self._by_cluster.setdefault(pair[0], set()).add(pair)
         self._by_scorer.setdefault(pair[1], set()).add(pair)
-        return failure, min(LONGEST_BACKOFF, 2.0 ** min(attempts - 1, 10))
+        return failure, min(MAX_BACKOFF_SECONDS, 2.0 ** min(attempts - 1, 10))
 
     def remove(self, pair: Pair) -> set[Pair]:
-        """Forget the failure of a pair that has been written; returns the other failed pairs of its cluster and scorer.
+        """Forget the failure of a pair that has been written; return the other failed pairs of its cluster and scorer.
 
-        Their cause is often the same, so each is tried at once: after an outage the first success brings back all.
+        Failures of related pairs often have the same cause, so the caller retries them immediately: after an outage the
+        first success triggers the writes of all other pairs.
         """
         if self._failures.pop(pair, None) is None:
             return set()

@@ -1,7 +1,7 @@
-"""The pairs that the score writer has to check, in turns of their scorers' namespaces.
+"""The queue of pairs that the score writer checks, in turns by namespace of the scorer.
 
-The rate of writes is one for the whole hub. Scores of one namespace that change all the time must not make those of
-others wait until they expire.
+All namespaces share the write rate of the hub. Scores in one namespace that change all the time must not delay the
+scores of other namespaces until they expire.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Final
 
 from dsf.scores.failures import Pair
 
-#: Every n-th pair that is taken is of the hub's own namespace.
-_OWN_SHARE: Final = 2
+#: Every n-th pair is taken from the hub's own namespace.
+_OWN_NAMESPACE_EVERY: Final = 2
 
 
 class PairQueue:
-    """Pairs by the time of their next check, in unix seconds. The class is not thread-safe.
+    """A queue of pairs, ordered by the time of their next check (unix seconds). The class is not thread-safe.
 
-    Every second due pair is of the hub's own namespace, and the others are of all other namespaces in turn; in a
-    namespace, the longest waiting comes first.
+    Every second due pair comes from the hub's own namespace, and the remaining pairs from all other namespaces in turn.
+    Within a namespace, the pair that has waited longest comes first.
     """
 
     def __init__(self, namespace: Callable[[str], str], home: str) -> None:
-        """`namespace` returns that of a scorer; `home` is the hub's own."""
+        """`namespace` returns the namespace of a scorer; `home` is the hub's own namespace."""
         self._namespace = namespace
         self._home = home
         self._due: dict[Pair, float] = {}
         self._heap: list[tuple[float, Pair]] = []
         # Due pairs in order, by namespace; the namespaces in the order of their next turn.
         self._ready: dict[str, dict[Pair, None]] = {}
-        self._place: dict[Pair, str] = {}
-        self._taken = 0
+        self._ready_namespaces: dict[Pair, str] = {}
+        self._take_count = 0
 
     def __len__(self) -> int:
-        return len(self._due) + len(self._place)
+        return len(self._due) + len(self._ready_namespaces)
 
     def add(self, pair: Pair, due: float) -> None:
-        """Check a pair at `due`, or earlier if that was planned before; 0: as soon as it has its turn."""
-        if pair in self._place:
+        """Schedule a check of a pair at `due`, unless an earlier one is scheduled; 0 makes it due now."""
+        if pair in self._ready_namespaces:
             return
         if due <= 0:
             self._due.pop(pair, None)
@@ -49,12 +49,12 @@ class PairQueue:
             heapq.heappush(self._heap, (due, pair))
 
     def remove(self, pair: Pair) -> None:
-        """Plan no check of a pair."""
+        """Cancel the scheduled check of a pair."""
         self._due.pop(pair, None)
-        self._leave(pair)
+        self._remove_ready(pair)
 
     def take(self, now: float, limit: int) -> list[Pair]:
-        """At most `limit` due pairs."""
+        """Remove and return up to `limit` due pairs."""
         while self._heap and self._heap[0][0] <= now:
             due, pair = heapq.heappop(self._heap)
             if self._due.get(pair) == due:
@@ -62,23 +62,25 @@ class PairQueue:
                 self._make_ready(pair)
         batch: list[Pair] = []
         while self._ready and len(batch) < limit:
-            self._taken += 1
-            is_own = self._home in self._ready and (self._taken % _OWN_SHARE == 0 or len(self._ready) == 1)
+            self._take_count += 1
+            is_own = self._home in self._ready and (
+                self._take_count % _OWN_NAMESPACE_EVERY == 0 or len(self._ready) == 1
+            )
             name = self._home if is_own else next(name for name in self._ready if name != self._home)
             pair = next(iter(self._ready[name]))
-            self._leave(pair)
+            self._remove_ready(pair)
             if name in self._ready:
-                # The others come before its next turn.
+                # The other namespaces come before its next turn.
                 self._ready[name] = self._ready.pop(name)
             batch.append(pair)
         return batch
 
     def overdue(self, moment: float) -> list[Pair]:
-        """All pairs that were due at `moment`."""
-        return [*self._place, *(pair for pair, due in self._due.items() if due <= moment)]
+        """Return all pairs that were due at `moment`."""
+        return [*self._ready_namespaces, *(pair for pair, due in self._due.items() if due <= moment)]
 
     def next_due(self) -> float | None:
-        """When the next pair is due; None without any."""
+        """Return the time at which the next pair is due; None if the queue is empty."""
         if self._ready:
             return 0.0
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
@@ -86,11 +88,11 @@ class PairQueue:
         return self._heap[0][0] if self._heap else None
 
     def _make_ready(self, pair: Pair) -> None:
-        self._place[pair] = name = self._namespace(pair[1])
+        self._ready_namespaces[pair] = name = self._namespace(pair[1])
         self._ready.setdefault(name, {})[pair] = None
 
-    def _leave(self, pair: Pair) -> None:
-        if (name := self._place.pop(pair, None)) is not None:
+    def _remove_ready(self, pair: Pair) -> None:
+        if (name := self._ready_namespaces.pop(pair, None)) is not None:
             del self._ready[name][pair]
             if not self._ready[name]:
                 del self._ready[name]

@@ -1,4 +1,4 @@
-"""The rate of all writes of AddOnPlacementScores: a steady pace and a small burst (GCRA)."""
+"""Limits the rate of all AddOnPlacementScore writes to a steady pace with a small burst (GCRA)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: Writes that may follow each other at once before the rate applies.
+#: Writes that may follow each other immediately before the rate applies.
 BURST: Final = 5
 
 
@@ -15,19 +15,19 @@ class WriteRate:
     """Limit on the rate of writes. The hub has one writer, so its memory is the state of the limit. Thread-safe."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`rate` in writes per second; `clock` gives seconds that never go back."""
-        self._gap = 1 / rate
+        """`rate` in writes per second; `clock` returns seconds that never decrease."""
+        self._seconds_per_write = 1 / rate
         self._clock = clock
         self._lock = threading.Lock()
-        self._arrival = 0.0
+        self._next_arrival = 0.0
 
     def take(self) -> float:
-        """Take one write out of the rate; returns the seconds to wait before the next call, 0 if it was taken."""
+        """Reserve one write; return 0, or the seconds to wait before the next call if no write is available."""
         with self._lock:
             now = self._clock()
-            arrival = max(self._arrival, now)
-            wait = arrival - self._gap * (BURST - 1) - now
+            arrival = max(self._next_arrival, now)
+            wait = arrival - self._seconds_per_write * (BURST - 1) - now
             if wait > 0:
                 return wait
-            self._arrival = arrival + self._gap
+            self._next_arrival = arrival + self._seconds_per_write
             return 0.0

@@ -1,4 +1,4 @@
-"""The score writer: makes the AddOnPlacementScores of the backend what the scores in Redis say, at a bounded rate.
+"""The score writer: brings the AddOnPlacementScores in the backend to the scores in Redis, at a bounded rate.
 
 The writer is level-triggered. Checking a pair computes the desired object from current data, compares it with the
 backend's object, and applies the difference. Therefore the newest value wins, an extra check is harmless, and nothing
@@ -24,7 +24,7 @@ from dsf.errors import BackendError, ForeignObjectError
 from dsf.process import hubclock
 from dsf.process.threads import SupervisedThread, background
 from dsf.reasons import WriteReason
-from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, desired, validity_factor
+from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, compute_desired_score, validity_factor
 from dsf.scores.failures import Failures, Pair
 from dsf.scores.queue import PairQueue
 from dsf.scores.rate import WriteRate
@@ -37,45 +37,45 @@ from dsf.store.writes import Facts, Writes
 
 log = dsf.log.get(__name__)
 
-#: Longest wait between turns in seconds; a change of a score ends it.
-LONGEST_WAIT: Final = 0.5
-#: Most pairs of a turn, and the seconds for which their data may be used.
-_BATCH: Final = 32
-_FRESH: Final = 1.0
+#: Maximum wait between turns in seconds; a changed score ends the wait.
+MAX_WAIT_SECONDS: Final = 0.5
+#: Maximum pairs of a turn, and the maximum age of their data in seconds.
+_MAX_BATCH_PAIRS: Final = 32
+_MAX_DATA_AGE_SECONDS: Final = 1.0
 #: Pause in seconds after a turn with more than one pair, so that a stream of changes is batched.
-_PACE: Final = 0.3
-#: Pairs of a turn that are written concurrently, one more for each such number of seconds that it takes. A write mostly
-#: waits for the API server. If it does not, alternating threads cost a fifth more CPU than one.
-_AT_ONCE: Final = 4
-_ALONE: Final = 0.1
-#: While results wait in this process, their ingestion gets this many CPU seconds
-#: per CPU second of writing, for at most _MAX_YIELD seconds.
+_BATCHING_PAUSE_SECONDS: Final = 0.3
+#: Maximum threads that write the pairs of a turn, and the seconds after which another thread starts while pairs remain.
+#: A write mostly waits for the API server. If it does not, alternating threads cost a fifth more CPU than one thread.
+_MAX_WRITE_THREADS: Final = 4
+_THREAD_START_SECONDS: Final = 0.1
+#: While results wait in this process, their ingestion gets this many CPU seconds per CPU second of writing, for at most
+#: _MAX_YIELD_SECONDS seconds.
 _CPU_SHARE_OF_INGEST: Final = 7.0
-_MAX_YIELD: Final = 2.0
-#: Seconds between attempts while the backend answers nothing at all, and after which that is reported for every pair.
-_AWAY_PAUSE: Final = 1.0
-_AWAY_REPORTED: Final = 5.0
-#: Longest time in seconds that a busy API server may ask to wait.
-_LONGEST_ASKED: Final = 30.0
+_MAX_YIELD_SECONDS: Final = 2.0
+#: Seconds between attempts while the backend does not respond, and after which the outage is reported for every pair.
+_OUTAGE_RETRY_SECONDS: Final = 1.0
+_OUTAGE_REPORT_SECONDS: Final = 5.0
+#: Maximum seconds for which the Retry-After header of a busy API server is obeyed.
+_MAX_RETRY_AFTER_SECONDS: Final = 30.0
 #: Share of its validity after which an object is renewed.
-# A half would be too early: a score is up to an interval old when written, so that renewal at half of the rest would
-# happen more than twice per validity.
+# Half would be too early: a score is up to one interval old when it is written, so renewal at half of the remaining
+# validity would happen more than twice per validity.
 RENEW_AFTER: Final = 0.6
-#: Attempts after which a failure that may pass is reported although the object is still valid.
+#: Attempts after which a temporary failure is reported although the object is still valid.
 _ATTEMPTS_REPORTED: Final = 3
-#: Changes of an object by another program that are undone at once, and the longest wait in seconds after more of them.
-_REPAIRS_AT_ONCE: Final = 3
-_LONGEST_CONTEST: Final = 60.0
-#: Least seconds between two looks for scores of the original project's agent.
-_ADOPT_EVERY: Final = 10.0
-#: Seconds between computations of the validities' factor.
-_AUDIT_EVERY: Final = 30.0
+#: Changes by another program that are reverted immediately, and the maximum delay in seconds before further reverts.
+_IMMEDIATE_REPAIRS: Final = 3
+_MAX_REPAIR_DELAY_SECONDS: Final = 60.0
+#: Minimum seconds between two searches for scores written by the original project's agent.
+_ADOPT_INTERVAL_SECONDS: Final = 10.0
+#: Seconds between two computations of the factor that extends validities.
+_AUDIT_INTERVAL_SECONDS: Final = 30.0
 #: Seconds without a completed request while some are due, after which the writer counts as stuck.
 STUCK: Final = 180.0
 
 
 class Owners(Protocol):
-    """Which objects are wanted, by the hub's desired state."""
+    """A view of the hub's desired state: which objects must exist."""
 
     def wants(self, cluster: str, label: str) -> bool:
         """True if the scorer with this label value has a score on this cluster, if its cycles succeed."""
@@ -89,15 +89,15 @@ class Owners(Protocol):
         then (unix seconds) is the original project's; else None."""
 
     def scorer_of(self, cluster: str, name: str) -> str | None:
-        """The scorer whose score has this object name on a cluster."""
+        """Return the scorer whose score has this object name on a cluster; None if no scorer has it."""
 
 
-class _Written(NamedTuple):
-    """An object as this writer left it: as the backend has it since then, when, and the digest that was written."""
+class _LastWrite(NamedTuple):
+    """The last write of an object: the state that the backend stored, the time, and the digest of the written items."""
 
     state: ScoreState
     at: float
-    #: Differs from that of the state where the API server stores other names, as for those that are not valid Unicode.
+    #: Differs from the digest of the state if the API server stores other names, as for names with invalid Unicode.
     digest: str
 
 
@@ -115,9 +115,9 @@ class ScoreWriter:
         is_behind: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = hubclock.now,
     ) -> None:
-        """`owners` gives the desired state, None while it is unknown; `on_status` gets scorers whose status changed.
+        """`owners` returns the desired state, None while it is unknown; `on_status` gets scorers whose status changed.
 
-        `is_behind` returns True if results wait in this process; `clock` gives unix seconds on the hub's clock.
+        `is_behind` returns True if results wait in this process; `clock` returns unix seconds on the hub's clock.
         """
         self._rate = settings.write_rate
         self._turns = WriteRate(self._rate)
@@ -132,8 +132,8 @@ class ScoreWriter:
         self._stopping = threading.Event()
         self._thread = SupervisedThread(self.run, "score-writer")
         # Held by the thread that waits for a turn to write.
-        self._waiting = threading.Lock()
-        # Guards all below.
+        self._write_turn_lock = threading.Lock()
+        # Guards all attributes below.
         self._lock = threading.RLock()
         # Scorer -> its namespace.
         self._namespaces: dict[str, str] = {}
@@ -143,27 +143,27 @@ class ScoreWriter:
         self._failures = Failures()
         #: Changes of each pair since its last check.
         self._changes: Counter[Pair] = Counter()
-        # Index of the backend's objects: the scorer's label by (cluster, name), and names by (cluster, label).
+        # Index of the objects in the backend: the scorer's label by (cluster, name), and names by (cluster, label).
         self._labels: dict[tuple[str, str], str] = {}
         self._names: dict[tuple[str, str], set[str]] = {}
         # Scorers by label value; the label of a long name is a hash.
         self._scorer_of_label: dict[str, str] = {}
-        # Changes by other programs that were undone lately, and when the last one was, by (cluster, name).
+        # Number of recently reverted changes by other programs, and time of the last revert, by (cluster, name).
         self._repairs: dict[tuple[str, str], tuple[int, float]] = {}
         # By (cluster, name).
-        self._written: dict[tuple[str, str], _Written] = {}
+        self._last_writes: dict[tuple[str, str], _LastWrite] = {}
         self._counts: Counter[str] = Counter()
-        # Pairs recorded in Redis as not written; None before they were read.
-        self._noted: set[Pair] | None = None
-        self._news: dict[Pair, Unwritten | None] = {}
+        # Pairs recorded in Redis as not written; None until these records are read.
+        self._recorded_pairs: set[Pair] | None = None
+        self._pending_records: dict[Pair, Unwritten | None] = {}
         self._check_all = True
         self._factor = 1.0
         self._now = 0.0
-        # Why the backend answers nothing, since when, and when the next attempt is made (both by time.monotonic()).
-        self._away: tuple[str, float] | None = None
+        # Error and begin of an outage of the backend, and the time of the next attempt (both by time.monotonic()).
+        self._outage: tuple[str, float] | None = None
         self._attempt_at = 0.0
         self._audit_at = 0.0
-        # The desired state for which upstream's scores were taken over, and when (monotonic) to look again.
+        # The desired state for which upstream's scores were adopted, and the time (monotonic) of the next search.
         self._adopted: object = None
         self._adopt_at = 0.0
         self._progress_at = time.monotonic()
@@ -181,38 +181,38 @@ class ScoreWriter:
         self._thread.join(10.0)
 
     def problem(self) -> str:
-        """Why no score is written; empty while the writer works or has nothing to do."""
+        """Return why the writer is stuck; empty while it works or is idle."""
         if self._thread.is_alive() and time.monotonic() - self._progress_at > STUCK:
             return "the score writer is stuck"
         return ""
 
     def run(self) -> None:
         """Write until stopped."""
-        repeat(self._turn, self._stopping, doing="write scores", pause=LONGEST_WAIT)
+        repeat(self._run_turn, self._stopping, doing="write scores", pause=MAX_WAIT_SECONDS)
 
-    def _turn(self) -> float:
+    def _run_turn(self) -> float:
         seconds = self.step()
         if seconds > 0:
             self._stopping.wait(self._pause)
             if not self._stopping.is_set():
-                self._writes.wait(min(seconds, LONGEST_WAIT))
+                self._writes.wait(min(seconds, MAX_WAIT_SECONDS))
         return 0.0
 
-    # --- what to check -------------------------------------------------------------------------------------------
+    # --- scheduling ----------------------------------------------------------------------------------------------
 
     def check(self, pairs: Iterable[Pair]) -> None:
-        """Check these (cluster, scorer) soon: their scorer, cluster or entry changed."""
+        """Schedule an immediate check of these (cluster, scorer): their scorer, cluster or entry changed."""
         with self._lock:
             for pair in pairs:
                 self._queue.add(pair, 0.0)
 
     def check_everything(self) -> None:
-        """Check every pair soon: changes may have been missed."""
+        """Schedule a check of every pair, because changes may have been missed."""
         with self._lock:
             self._check_all = True
 
     def object_changed(self, cluster: str, name: str) -> None:
-        """An object of the backend appeared, changed or is gone."""
+        """Handle the creation, change or deletion of an object in the backend."""
         state = self._backend.score(cluster, name)
         owners = self._owners()
         with self._lock:
@@ -220,12 +220,12 @@ class ScoreWriter:
             self._index(cluster, name, state)
             if state is not None:
                 labels.add(state.scorer)
-                last_write = self._written.get((cluster, name))
+                last_write = self._last_writes.get((cluster, name))
                 if last_write is not None and last_write.state == state:
-                    # Its own write.
+                    # The change is a write by this writer.
                     return
             pairs = {(cluster, self._scorer_of_label.get(str(label), str(label))) for label in labels}
-            # Pairs that failed are tried again soon, and not at each change by another program.
+            # Failed pairs are retried soon; an immediate check would retry them at each change by another program.
             pairs = {pair for pair in pairs if pair not in self._failures}
             if owners is not None and (scorer := owners.scorer_of(cluster, name)) is not None:
                 pairs.add((cluster, scorer))
@@ -233,7 +233,7 @@ class ScoreWriter:
                 self._queue.add(pair, 0.0)
 
     def _index(self, cluster: str, name: str, state: ScoreState | None) -> None:
-        """Remember which scorer's label an object has. Call it with the lock."""
+        """Record the scorer label of an object. The caller holds the lock."""
         before = self._labels.pop((cluster, name), None)
         if before is not None:
             names = self._names[cluster, before]
@@ -241,19 +241,19 @@ class ScoreWriter:
             if not names:
                 del self._names[cluster, before]
         if state is None:
-            self._written.pop((cluster, name), None)
+            self._last_writes.pop((cluster, name), None)
             return
         self._labels[cluster, name] = state.scorer
         self._names.setdefault((cluster, state.scorer), set()).add(name)
 
     def _plan_all(self) -> None:
-        """Plan a check of every pair that has an entry, an object, or a record that its score is not written."""
+        """Schedule a check of every pair that has an entry, an object, or a record of an unwritten score."""
         scheduled = self._writes.scheduled_pairs()
         unwritten = self._writes.unwritten_pairs()
         stored_scores = [(key, self._backend.score(key.namespace, key.name)) for key in self._backend.keys(Kind.SCORE)]
         with self._lock:
-            if self._noted is None:
-                self._noted = set(unwritten)
+            if self._recorded_pairs is None:
+                self._recorded_pairs = set(unwritten)
             for _, scorer in scheduled:
                 self._scorer_of_label[label_value(scorer)] = scorer
             for key, state in stored_scores:
@@ -266,15 +266,15 @@ class ScoreWriter:
     # --- a turn --------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Check a batch of due pairs; returns the seconds until the next one is due, 0 if there are more now.
+        """Check a batch of due pairs; return the seconds until the next pair is due, 0 if more pairs are due now.
 
         Raises redis.RedisError.
         """
         owners = self._owners()
         if owners is None:
-            return LONGEST_WAIT
+            return MAX_WAIT_SECONDS
         now = self._clock()
-        # After that all due times are in the future.
+        # After the clock went back, all due times are in the future.
         if self._check_all or now < self._now - CLOCK_SKEW:
             self._plan_all()
         self._now = now
@@ -286,10 +286,10 @@ class ScoreWriter:
                 if pair not in self._failures:
                     self._queue.add(pair, 0.0)
         if time.monotonic() >= self._audit_at:
-            self._audit_at = time.monotonic() + _AUDIT_EVERY
-            self._audit()
-        batch = self._batch(now)
-        self._pause = _PACE if len(batch) > 1 else 0.0
+            self._audit_at = time.monotonic() + _AUDIT_INTERVAL_SECONDS
+            self._update_validity_factor()
+        batch = self._take_batch(now)
+        self._pause = _BATCHING_PAUSE_SECONDS if len(batch) > 1 else 0.0
         if batch:
             self._factor = self._writes.validity_factor()
             self._yield(self._check_batch(owners, batch))
@@ -297,19 +297,19 @@ class ScoreWriter:
         self._record()
         with self._lock:
             self._progress_at = time.monotonic()
-            if self._away is not None:
+            if self._outage is not None:
                 return max(self._attempt_at - time.monotonic(), 0.01)
             times = [due for due in (self._queue.next_due(), self._retries.next_due()) if due is not None]
-        return max(min(times) - self._clock(), 0.0) if times else LONGEST_WAIT
+        return max(min(times) - self._clock(), 0.0) if times else MAX_WAIT_SECONDS
 
     def _adopt(self, owners: Owners) -> None:
-        """Take over scores of the original project's agent where a scorer of that score name is planned.
+        """Adopt scores written by the original project's agent if the plan has a scorer with that score name.
 
-        Without a score of its own such a scorer would leave them to steer OCM for ever.
+        If that scorer wrote no score, OCM would use the upstream score for ever.
         """
-        if self._away is not None or owners.version is self._adopted or time.monotonic() < self._adopt_at:
+        if self._outage is not None or owners.version is self._adopted or time.monotonic() < self._adopt_at:
             return
-        self._adopt_at = time.monotonic() + _ADOPT_EVERY
+        self._adopt_at = time.monotonic() + _ADOPT_INTERVAL_SECONDS
 
         def claim(cluster: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
             planned = owners.adoption(cluster, name, created)
@@ -324,34 +324,35 @@ class ScoreWriter:
             log.warning("upstream's scores cannot be listed, will be tried again", error=str(error))
             return
         except Exception:
-            # Scores are written all the same.
+            # A failed adoption must not stop the writes of scores.
             log.exception("upstream's scores cannot be taken over, will be tried again")
             return
         self._adopted = owners.version
         if number:
             log.info("scores of upstream's agent taken over: they expire like all others", count=number)
-            # Their ends are to be watched.
+            # Check the adopted scores, so that they are deleted when they expire.
             self.check_everything()
 
-    def _batch(self, now: float) -> list[Pair]:
-        """The pairs of this turn: of failed ones a quarter, so that they do not keep the others waiting."""
-        # Only as many as can be written within a few seconds.
-        limit = max(1, min(_BATCH, int(self._rate * 8)))
+    def _take_batch(self, now: float) -> list[Pair]:
+        """Take the pairs of this turn. At most a quarter are retries, so that failed pairs do not delay the others."""
+        # Take only as many pairs as can be written within a few seconds.
+        limit = max(1, min(_MAX_BATCH_PAIRS, int(self._rate * 8)))
         with self._lock:
-            if self._away is not None:
+            if self._outage is not None:
                 if time.monotonic() < self._attempt_at:
                     return []
                 limit = 1
             retries = self._retries.take(now, max(1, limit // 4))
-            due = self._queue.take(now, max(limit - len(retries), 0 if self._away is not None else 1))
-            # A retry that a failure of the whole backend has left.
+            due = self._queue.take(now, max(limit - len(retries), 0 if self._outage is not None else 1))
+            # During an outage of the backend the batch has one pair: a retry if one is due, else a queued pair.
             return [*due, *retries]
 
     def _check_batch(self, owners: Owners, batch: list[Pair]) -> float:
-        """Check pairs concurrently; returns the CPU seconds used. Raises the first error of Redis; the pairs left are
-        checked again."""
+        """Check pairs concurrently; return the CPU seconds used.
+
+        Raises the first Redis error; the remaining pairs are checked again."""
         read_at = time.monotonic()
-        entries = deque(zip(batch, self._facts(batch), strict=True))
+        entries = deque(zip(batch, self._read_facts(batch), strict=True))
         errors: list[Exception] = []
         spent: list[float] = []
 
@@ -370,11 +371,11 @@ class ScoreWriter:
             spent.append(time.thread_time() - began)
 
         helpers: list[threading.Thread] = []
-        while entries and not errors and len(helpers) < _AT_ONCE:
-            if not helpers or not self._waiting.locked():
-                # Daemons: a hanging write must not delay shutdown.
+        while entries and not errors and len(helpers) < _MAX_WRITE_THREADS:
+            if not helpers or not self._write_turn_lock.locked():
+                # The threads are daemons, because a hanging write must not delay shutdown.
                 helpers.append(background(work, "score-write"))
-            helpers[-1].join(_ALONE)
+            helpers[-1].join(_THREAD_START_SECONDS)
         for helper in helpers:
             helper.join()
         self.check(pair for pair, _ in entries)
@@ -382,7 +383,7 @@ class ScoreWriter:
             raise errors[0]
         return sum(spent)
 
-    def _facts(self, pairs: list[Pair]) -> list[Facts]:
+    def _read_facts(self, pairs: list[Pair]) -> list[Facts]:
         try:
             return self._writes.facts(pairs)
         except redis.RedisError:
@@ -390,38 +391,38 @@ class ScoreWriter:
             raise
 
     def _check(self, owners: Owners, pair: Pair, facts: Facts, read_at: float) -> None:
-        """Process one pair; a failure of the backend postpones it."""
+        """Process one pair; postpone it if the backend fails."""
         with self._lock:
-            away = self._away is not None and time.monotonic() < self._attempt_at
+            away = self._outage is not None and time.monotonic() < self._attempt_at
         if self._stopping.is_set() or away:
             self.check([pair])
             return
         try:
-            self._make_so(owners, pair, facts, read_at)
+            self._reconcile_pair(owners, pair, facts, read_at)
         except redis.RedisError:
             raise
         except BackendError as error:
             self._fail(pair, error)
         except Exception as error:
-            # A failing object must not block those behind it.
+            # A failing object must not block the pairs behind it.
             if pair not in self._failures:
                 log.exception("writing a score failed", cluster=pair[0], scorer=pair[1])
             self._fail(pair, error)
 
-    def _make_so(self, owners: Owners, pair: Pair, facts: Facts, read_at: float) -> None:
-        """Apply the difference between the desired object of a pair and the backend's."""
+    def _reconcile_pair(self, owners: Owners, pair: Pair, facts: Facts, read_at: float) -> None:
+        """Apply the difference between the desired object of a pair and its object in the backend."""
         cluster, scorer = pair
         with self._lock:
             changes = self._changes[pair]
             if facts.scorer is not None:
                 self._scorer_of_label[label_value(scorer)] = scorer
         if self._differs(owners, pair, facts) and self._wait_for_turn(read_at):
-            # Time has passed: write the newest data.
+            # Read the data again, because it has become stale during the wait.
             [facts] = self._writes.facts([pair])
-        target = self._target(owners, pair, facts)
+        target = self._compute_target(owners, pair, facts)
         counts: Counter[str] = Counter()
         is_over = False
-        for name in self._superfluous(owners, pair, target):
+        for name in self._find_superfluous(owners, pair, target):
             self._backend.delete_score(cluster, name)
             with self._lock:
                 self._index(cluster, name, None)
@@ -436,38 +437,38 @@ class ScoreWriter:
                 state = self._backend.score(cluster, target.name)
             else:
                 counts["unchanged"] += 1
-            next_check = self._next_check(cluster, target.name, state)
+            next_check = self._compute_next_check(cluster, target.name, state)
         elif target is UNKNOWN:
-            next_check = min((state.valid_until for _, state in self._objects(pair)), default=None)
-        # Only the newest is written, or needs no write.
+            next_check = min((state.valid_until for _, state in self._list_objects(pair)), default=None)
+        # Only the newest change is written, or needs no write.
         counts["coalesced"] = max(changes - 1, 0)
         self._succeed(pair, counts, next_check, changes, is_over=is_over)
 
     def _apply(self, target: DesiredScore, state: ScoreState | None) -> None:
-        """Write an object. Raises BackendError, also if another program has changed it again and again."""
+        """Write an object. Raises BackendError, also if another program keeps changing the object."""
         now = self._clock()
         cluster, name = target.cluster.name, target.name
         with self._lock:
-            earlier = self._written.get((cluster, name))
+            earlier = self._last_writes.get((cluster, name))
             count, repaired_at = self._repairs.get((cluster, name), (0, 0.0))
             if earlier is not None and state is not None and state != earlier.state:
-                wait = min(_LONGEST_CONTEST, 2.0 ** min(count, 10)) if count >= _REPAIRS_AT_ONCE else 0.0
+                wait = min(_MAX_REPAIR_DELAY_SECONDS, 2.0 ** min(count, 10)) if count >= _IMMEDIATE_REPAIRS else 0.0
                 if repaired_at <= now < repaired_at + wait:
                     raise BackendError(
                         f"another program changes AddOnPlacementScore {name} in namespace {cluster} again and again; "
                         f"it is written once in {wait:.0f} s until that ends: find the program by kubectl get -o yaml "
                         "--show-managed-fields"
                     )
-                is_new = now > repaired_at + 2 * _LONGEST_CONTEST
+                is_new = now > repaired_at + 2 * _MAX_REPAIR_DELAY_SECONDS
                 self._repairs[cluster, name] = (1 if is_new else count + 1), now
         since = state.since if state is not None and state.since and state.digest else now
         written_state = self._backend.apply_score(target.manifest(), target.status(since))
         with self._lock:
             self._index(cluster, name, written_state)
-            self._written[cluster, name] = _Written(written_state, now, target.digest)
+            self._last_writes[cluster, name] = _LastWrite(written_state, now, target.digest)
 
-    def _target(self, owners: Owners, pair: Pair, facts: Facts) -> DesiredScore | Unknown | None:
-        """The desired object of a pair now."""
+    def _compute_target(self, owners: Owners, pair: Pair, facts: Facts) -> DesiredScore | Unknown | None:
+        """Compute the currently desired object of a pair."""
         cluster, scorer = pair
         if not facts.scheduled and not owners.wants(cluster, label_value(scorer)):
             return None
@@ -475,10 +476,10 @@ class ScoreWriter:
             return UNKNOWN
         score = parsed(PairScore, f"{cluster}/{scorer}", facts.score)
         if score is not None and not score.items and facts.items:
-            # Its results were for metrics only, which is no empty answer; the next one has items.
+            # The earlier results were for metrics only, so the response was not empty; the next score has items.
             score = None
-        shown_until = max((state.valid_until for _, state in self._objects(pair)), default=0.0)
-        target = desired(
+        shown_until = max((state.valid_until for _, state in self._list_objects(pair)), default=0.0)
+        target = compute_desired_score(
             score,
             facts.failing,
             facts.scorer,
@@ -487,23 +488,23 @@ class ScoreWriter:
             factor=self._factor,
             shown_until=shown_until,
         )
-        # The namespace may not exist: the cluster may be absent for a moment.
+        # Write no object: the cluster may be temporarily absent, and its namespace may not exist.
         return (
             UNKNOWN if isinstance(target, DesiredScore) and not owners.wants(cluster, label_value(scorer)) else target
         )
 
-    def _objects(self, pair: Pair) -> list[tuple[str, ScoreState]]:
-        """The backend's objects of a pair, by name."""
+    def _list_objects(self, pair: Pair) -> list[tuple[str, ScoreState]]:
+        """Return (name, state) of each object that the backend has for a pair."""
         cluster, scorer = pair
         with self._lock:
             names = [*self._names.get((cluster, label_value(scorer)), ())]
         states = ((name, self._backend.score(cluster, name)) for name in names)
         return [(name, state) for name, state in states if state is not None]
 
-    def _superfluous(self, owners: Owners, pair: Pair, target: DesiredScore | Unknown | None) -> list[str]:
-        """Names of a pair's objects that must not exist."""
+    def _find_superfluous(self, owners: Owners, pair: Pair, target: DesiredScore | Unknown | None) -> list[str]:
+        """Return the names of the objects of a pair that must not exist."""
         cluster, scorer = pair
-        objects = self._objects(pair)
+        objects = self._list_objects(pair)
         if isinstance(target, DesiredScore):
             names = [name for name, _ in objects if name != target.name]
         elif target is UNKNOWN:
@@ -512,7 +513,7 @@ class ScoreWriter:
             names = [name for name, _ in objects]
         remaining_names: list[str] = []
         for name in names:
-            # With the label of this scorer and the name of another one's score: that one's writing puts it right.
+            # If another scorer owns the name, its next write corrects the label.
             owner = owners.scorer_of(cluster, name)
             if owner is None or owner == scorer:
                 remaining_names.append(name)
@@ -521,9 +522,9 @@ class ScoreWriter:
         return remaining_names
 
     def _differs(self, owners: Owners, pair: Pair, facts: Facts) -> bool:
-        """True if the backend has to be called."""
-        target = self._target(owners, pair, facts)
-        if self._superfluous(owners, pair, target):
+        """True if an object of the pair must be written or deleted."""
+        target = self._compute_target(owners, pair, facts)
+        if self._find_superfluous(owners, pair, target):
             return True
         if not isinstance(target, DesiredScore):
             return False
@@ -534,41 +535,41 @@ class ScoreWriter:
         if state is None:
             return True
         with self._lock:
-            last_write = self._written.get((target.cluster.name, target.name))
+            last_write = self._last_writes.get((target.cluster.name, target.name))
         digest = last_write.digest if last_write is not None and last_write.state == state else state.digest
         if (digest, state.scorer) != (target.digest, label_value(target.scorer.name)):
             return True
         owner = target.cluster.uid
         if owner and state.owner != owner:
             return True
-        # The API server has whole seconds.
+        # The API server stores whole seconds.
         until, now = int(target.valid_until), self._clock()
         if until < int(state.valid_until):
-            # Its validity was made shorter.
+            # The validity was shortened.
             return True
-        return until > int(state.valid_until) and now >= self._renew_at(target.cluster.name, target.name, state)
+        return until > int(state.valid_until) and now >= self._plan_renewal(target.cluster.name, target.name, state)
 
-    def _renew_at(self, cluster: str, name: str, state: ScoreState) -> float:
-        """When to renew an object: by this writer's own clock, if it wrote it last."""
+    def _plan_renewal(self, cluster: str, name: str, state: ScoreState) -> float:
+        """Return the time to renew an object, by this writer's own clock if this writer wrote the object last."""
         with self._lock:
-            last_write = self._written.get((cluster, name))
+            last_write = self._last_writes.get((cluster, name))
         written_at = last_write.at if last_write is not None else min(state.written_at, self._clock())
         return written_at + (state.valid_until - written_at) * RENEW_AFTER
 
-    def _next_check(self, cluster: str, name: str, state: ScoreState | None) -> float:
-        """When it is to be renewed; then at half of each remainder; at the latest at expiry."""
+    def _compute_next_check(self, cluster: str, name: str, state: ScoreState | None) -> float:
+        """Return the time to renew an object; if that has passed, the time at half of its remaining validity."""
         now = self._clock()
         if state is None:
-            # Its write is not reported yet.
+            # The backend has not reported the write yet.
             return now + 1.0
-        renew_at = self._renew_at(cluster, name, state)
+        renew_at = self._plan_renewal(cluster, name, state)
         if now < renew_at:
             return renew_at
         rest = state.valid_until - now
-        # An object not yet renewable is checked again at half of its remaining time, but not in ever shorter steps.
+        # Check an object without a newer score at half of its remaining time, with a minimum step of one second.
         return min(state.valid_until, now + max(1.0, rest / 2)) if rest > 0 else now + 1.0
 
-    # --- how it went ---------------------------------------------------------------------------------------------
+    # --- outcomes ------------------------------------------------------------------------------------------------
 
     def _succeed(
         self, pair: Pair, counts: Counter[str], next_check: float | None, changes: int, *, is_over: bool
@@ -586,9 +587,9 @@ class ScoreWriter:
             if next_check is not None:
                 self._queue.add(pair, next_check)
             if counts["written"] or counts["deleted"]:
-                self._away = None
-            if pair in (self._noted or ()) or pair in self._news:
-                self._news[pair] = None
+                self._outage = None
+            if pair in (self._recorded_pairs or ()) or pair in self._pending_records:
+                self._pending_records[pair] = None
         if is_over and not counts["written"]:
             self._on_status({pair[1]})
         if has_failed and (not_logged := self._throttle.take("again")) is not None:
@@ -600,72 +601,75 @@ class ScoreWriter:
         is_refusal = isinstance(error, BackendError) and error.is_refusal
         reason = WriteReason.SCORE_NAME_FOREIGN if is_foreign else WriteReason.SCORES_NOT_WRITTEN
         message = str(error) if isinstance(error, BackendError) else repr(error)
-        is_expired = all(state.valid_until <= now for _, state in self._objects(pair))
+        is_expired = all(state.valid_until <= now for _, state in self._list_objects(pair))
         with self._lock:
             self._counts["failed"] += 1
             failure, backoff = self._failures.add(pair, reason, message, now)
             if isinstance(error, BackendError) and (error.is_unreachable or error.is_busy):
-                # The next attempt of any pair would get the same answer.
-                self._away = message, self._away[1] if self._away is not None else time.monotonic()
-                self._attempt_at = time.monotonic() + max(_AWAY_PAUSE, min(error.retry_after or 0.0, _LONGEST_ASKED))
+                # The next attempt of any pair would get the same error.
+                self._outage = message, self._outage[1] if self._outage is not None else time.monotonic()
+                self._attempt_at = time.monotonic() + max(
+                    _OUTAGE_RETRY_SECONDS, min(error.retry_after or 0.0, _MAX_RETRY_AFTER_SECONDS)
+                )
             self._retries.add(pair, now + backoff)
             if is_foreign:
-                # The object may be upstream's, written since the last look.
+                # The object may be upstream's, written since the last search.
                 self._adopted = None
             if is_refusal or failure.attempts >= (2 if is_expired else _ATTEMPTS_REPORTED):
-                self._news[pair] = Unwritten(reason=reason, message=message, since=failure.since)
-        # Only a pair's first failure, and not each of thousands when the backend is down.
+                self._pending_records[pair] = Unwritten(reason=reason, message=message, since=failure.since)
+        # Log only the first failure of a pair, throttled, because thousands of pairs fail if the backend is down.
         if failure.attempts == 1 and (not_logged := self._throttle.take("failed")) is not None:
             log.warning("score not written", cluster=pair[0], scorer=pair[1], error=message, not_logged=not_logged)
 
     def _report_outage(self) -> None:
-        """Record for every pair that waits for a backend that it is not written."""
+        """Record every overdue pair as not written if the backend has been unavailable for some seconds."""
         with self._lock:
-            if self._away is None or time.monotonic() - self._away[1] < _AWAY_REPORTED:
+            if self._outage is None or time.monotonic() - self._outage[1] < _OUTAGE_REPORT_SECONDS:
                 return
-            cause = Unwritten(reason=WriteReason.SCORES_NOT_WRITTEN, message=self._away[0], since=self._clock())
-            overdue = self._clock() - _AWAY_REPORTED
+            cause = Unwritten(reason=WriteReason.SCORES_NOT_WRITTEN, message=self._outage[0], since=self._clock())
+            overdue = self._clock() - _OUTAGE_REPORT_SECONDS
             for pair in (*self._queue.overdue(overdue), *self._retries.overdue(overdue)):
-                if pair not in (self._noted or ()) and pair not in self._news:
-                    self._news[pair] = cause
+                if pair not in (self._recorded_pairs or ()) and pair not in self._pending_records:
+                    self._pending_records[pair] = cause
 
     def _record(self) -> None:
-        """Store counters and causes. Raises redis.RedisError; they are stored next time."""
+        """Store counters and causes. Raises redis.RedisError; the next turn then stores them."""
         with self._lock:
-            counts, news = Counter(self._counts), dict(self._news)
-        if news:
-            self._writes.record_unwritten(news)
+            counts, pending_records = Counter(self._counts), dict(self._pending_records)
+        if pending_records:
+            self._writes.record_unwritten(pending_records)
         self._writes.record_turn(counts)
         with self._lock:
             self._counts -= counts
-            for pair, cause in news.items():
-                if self._news.get(pair) == cause:
-                    del self._news[pair]
-            noted = self._noted if self._noted is not None else set()
-            before = set(noted)
-            noted.update(pair for pair, cause in news.items() if cause is not None)
-            noted.difference_update(pair for pair, cause in news.items() if cause is None)
-            self._noted = noted
-        if changed := {scorer for _, scorer in before ^ noted}:
+            for pair, cause in pending_records.items():
+                if self._pending_records.get(pair) == cause:
+                    del self._pending_records[pair]
+            recorded_pairs = self._recorded_pairs if self._recorded_pairs is not None else set()
+            before = set(recorded_pairs)
+            recorded_pairs.update(pair for pair, cause in pending_records.items() if cause is not None)
+            recorded_pairs.difference_update(pair for pair, cause in pending_records.items() if cause is None)
+            self._recorded_pairs = recorded_pairs
+        if changed := {scorer for _, scorer in before ^ recorded_pairs}:
             self._on_status(changed)
 
     def _wait_for_turn(self, read_at: float) -> bool:
-        """Wait until the rate allows a write; returns whether data read at `read_at` (monotonic) is stale by then."""
-        with self._waiting:
+        """Wait until the rate allows a write; return True if data read at `read_at` (monotonic) is stale by then."""
+        with self._write_turn_lock:
             while not self._stopping.is_set() and (seconds := self._turns.take()) > 0:
-                self._stopping.wait(min(seconds, LONGEST_WAIT))
-        return time.monotonic() - read_at > _FRESH
+                self._stopping.wait(min(seconds, MAX_WAIT_SECONDS))
+        return time.monotonic() - read_at > _MAX_DATA_AGE_SECONDS
 
     def _yield(self, spent: float) -> None:
-        """Yield to waiting results after a batch that used this much CPU (seconds): a score written later is newer, and
-        is written once."""
-        cpu, until = time.process_time() + _CPU_SHARE_OF_INGEST * spent, time.monotonic() + _MAX_YIELD
+        """Yield CPU to waiting results after a batch that used `spent` CPU seconds.
+
+        A score that is written later is newer, and is written only once."""
+        cpu, until = time.process_time() + _CPU_SHARE_OF_INGEST * spent, time.monotonic() + _MAX_YIELD_SECONDS
         while time.process_time() < cpu and time.monotonic() < until and self._is_behind():
             if self._stopping.wait(0.1):
                 return
 
-    def _audit(self) -> None:
-        """Adapt the validities to the fleet's size."""
+    def _update_validity_factor(self) -> None:
+        """Adapt the factor that extends validities to the number of objects."""
         with self._lock:
             numbers = Counter(self._scorer_of_label.get(label, label) for label in self._labels.values())
         scorers = self._registry.scorers()

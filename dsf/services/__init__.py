@@ -1,6 +1,6 @@
-"""`dsf hub`: the services of the hub in one process.
+"""`dsf hub` runs the services of the hub in one process.
 
-process  runs the chosen services, from their start to their end
+process  runs the selected services, from start to shutdown
 beat     beat as a service
 
 The other services are `dsf.hub.service`, `dsf.results.worker` and `dsf.web.service`.

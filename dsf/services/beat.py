@@ -1,4 +1,4 @@
-"""Beat as a service: `celery.beat.Service` with our scheduler, in a thread."""
+"""Runs beat as a service: `celery.beat.Service` with `BeatScheduler`, in a thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dsf.beat_schedule import BeatScheduler
 from dsf.process.service import STUCK
 from dsf.process.threads import SupervisedThread
 
-#: Seconds for which the end of a tick is waited for: it waits at most half a second for Redis to have something.
-_END = 10.0
+#: Maximum seconds to wait for the end of a scheduler tick, which waits at most half a second for data in Redis.
+_MAX_STOP_SECONDS = 10.0
 
 
 class BeatService:
-    """Beat. Each process may have one: a lock in Redis says which is active, and the others stand by."""
+    """The beat service. Each process may have one; a lock in Redis elects the active beat, and the others stand by."""
 
     name = "beat"
 
@@ -27,25 +27,25 @@ class BeatService:
         self._thread = SupervisedThread(self._run, "beat")
 
     def start(self) -> None:
-        """Start to send what is due."""
+        """Start sending due ticks."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the tick and release the lock, so that another beat need not wait."""
+        """Finish the tick and release the lock, so that another beat can start immediately."""
         self._is_ending = True
         if self._service is not None:
             self._service.stop()
-        self._thread.join(_END)
+        self._thread.join(_MAX_STOP_SECONDS)
 
     def problem(self) -> str:
-        """See `Service`. An unreachable Redis is none: beat goes on trying."""
+        """Implement `Service.problem`. An unreachable Redis is no problem, because beat retries."""
         if self._scheduler is None:
             return ""
         silence = time.monotonic() - self._scheduler.ticked_at
         return f"beat has been stuck for {silence:.0f} s" if silence > STUCK else ""
 
     def _run(self) -> None:
-        # A new one each time: a scheduler that has been closed does not begin again.
+        # Create a new service at each start, because a closed scheduler cannot be restarted.
         self._service = beat.Service(self._app, scheduler_cls=BeatScheduler)
         scheduler = self._service.scheduler
         assert isinstance(scheduler, BeatScheduler)

@@ -1,8 +1,9 @@
-"""`dsf hub`: the services of one process of the hub, from its start to its end.
+"""Runs the services of one `dsf hub` process, from start to shutdown.
 
-`controller` works in one process at a time, which a Lease elects, and `beat` likewise, by a lock in Redis: ticks are
-sent while the API server is away. `results` and `web` work in each process. Celery's worker owns the main thread and
-its signals where `results` is among the services; the others are started before it, in threads of their own.
+`controller` works in one process at a time, which a Lease elects. `beat` works in one process at a time, which a lock
+in Redis elects, so that ticks are sent while the API server is unreachable. `results` and `web` work in each process.
+If `results` is among the services, Celery's worker owns the main thread and its signals; the other services start
+before the worker, in their own threads.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
 
 log = dsf.log.get(__name__)
 
-#: Seconds for which a process that has lost its Lease goes on, so that its beat gives its lock back.
-_LAST_SECONDS: Final = 1.0
+#: Maximum seconds for which a process without its Lease continues, so that its beat can release its lock.
+_BEAT_STOP_SECONDS: Final = 1.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings) -> int:
-    """Run the services of `settings.targets` until SIGTERM or SIGINT; returns the exit code.
+    """Run the services in `settings.targets` until SIGTERM or SIGINT; return the exit code.
 
     Call it in the main thread.
     """
@@ -63,7 +64,7 @@ class HubProcess:
     """The services of one process, and its probes."""
 
     def __init__(self, settings: Settings, ending: Ending) -> None:
-        """Raises SettingsError for a wrong setting, and DsfError if a service cannot be made."""
+        """Raises SettingsError for a wrong setting, and DsfError if a service cannot be created."""
         self._settings = settings
         self._ending = ending
         targets = settings.targets
@@ -81,7 +82,7 @@ class HubProcess:
             from dsf.hub.service import ControllerService
 
             controller = ControllerService(
-                settings, backend, on_failure=ending.fail, on_lost=self._end_at_once, is_behind=self._is_behind
+                settings, backend, on_failure=ending.fail, on_lost=self._end_process, is_behind=self._is_behind
             )
             self._registry.register(controller)
             self._services.append(controller)
@@ -102,28 +103,28 @@ class HubProcess:
         self._probes = self._make_probes()
 
     def run(self) -> int:
-        """Run until a signal or the failure of a service; returns the exit code."""
+        """Run until a signal or the failure of a service; return the exit code."""
         targets = self._settings.targets
         tracing.start(targets[0] if len(targets) == 1 else self._settings.role)
         started: list[Service] = []
-        with _signals() as signalled:
+        with _queue_signals() as signalled:
             try:
                 for service in (self._probes, *self._services):
                     started.append(service)
                     service.start()
                 log.info("hub runs", services=[*self._settings.targets], probes=self._probes.address[1])
-                self._work(signalled)
+                self._run_until_signal(signalled)
             except SettingsError as error:
                 log.error("wrong settings", error=str(error))
                 return USAGE
             finally:
-                # The controller last: another one takes over as soon as it has ended.
+                # Stop the controller last, because another process takes over as soon as it has ended.
                 for service in sorted(started, key=lambda service: service.name == "controller"):
                     service.stop()
         log.info("hub ended")
         return self._ending.code
 
-    def _work(self, signalled: SimpleQueue[int]) -> None:
+    def _run_until_signal(self, signalled: SimpleQueue[int]) -> None:
         if self._results is None or self._app is None:
             gctuning.settle()
             signalled.get()
@@ -136,51 +137,52 @@ class HubProcess:
         signals.worker_ready.connect(_settle)
         signals.worker_shutting_down.connect(lambda sig="", **_: stopped.append(sig), weak=False)
         worker = make_worker(self._app, self._settings, self._results)
-        # The worker ends in order by SystemExit, until it has handlers of its own.
+        # SystemExit shuts the worker down in order, until the worker has installed its own signal handlers.
         for number in _SIGNALS:
             signal.signal(number, lambda *_: sys.exit(0))
         if signalled.empty():
             worker.start()
             if not stopped:
-                # The worker ended without being asked to: it has failed.
+                # The worker ended without a signal, so it has failed.
                 self._ending.code = self._ending.code or int(worker.exitcode or FAILED)
 
     def _make_probes(self) -> Any:
         from dsf.http.probes import make_probes
         from dsf.http.serving import HttpServer
 
-        # Asked from other machines: by kubelet, and by Prometheus.
+        # Kubelet and Prometheus send their requests from other machines.
         host = EVERYWHERE if self._settings.listen_host is None else self._settings.listen_host
-        checks = {"/healthz": self._problem, "/readyz": self._unready}
+        checks = {"/healthz": self._find_problem, "/readyz": self._find_unready_reason}
         app = make_probes(self._registry, checks)
         return HttpServer(app, host, self._settings.probe_port, name="probes", variable="DSF_PROBE_PORT")
 
     def _is_behind(self) -> bool:
-        """True if more results wait than this process takes in at once; results workers of other processes yield
-        nothing to its writer."""
+        """True if more results wait than this process ingests in one batch.
+
+        The score writer yields only to the results worker of its own process."""
         return self._results is not None and self._results.is_behind
 
-    def _problem(self) -> str:
-        """Why a restart of this process may help; empty if it would not."""
+    def _find_problem(self) -> str:
+        """Return the problem that a restart of this process may solve; empty if a restart would not help."""
         services: Sequence[Service] = [*self._services, *([self._results] if self._results is not None else [])]
         return "; ".join(problem for service in services if (problem := service.problem()))
 
-    def _unready(self) -> str:
-        return self._problem() or threads.problem() or (self._web.unready() if self._web is not None else "")
+    def _find_unready_reason(self) -> str:
+        return self._find_problem() or threads.problem() or (self._web.unready() if self._web is not None else "")
 
-    def _end_at_once(self) -> None:
-        """The Lease is lost. Threads may be in the middle of a write; only the end of the process stops them."""
+    def _end_process(self) -> None:
+        """End the process because the Lease is lost; nothing else stops threads in the middle of a write."""
         if self._beat is not None:
-            # Without this the next beat would wait until the lock expires.
-            threads.background(self._beat.stop, "end of beat").join(_LAST_SECONDS)
+            # Otherwise the next beat would wait until the lock expires.
+            threads.background(self._beat.stop, "end of beat").join(_BEAT_STOP_SECONDS)
         sys.stderr.flush()
         os._exit(FAILED)
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[SimpleQueue[int]]:
-    """SIGTERM and SIGINT that arrive before a Celery worker handles them itself."""
-    # Only SimpleQueue.put is safe in a signal handler, which interrupts its own thread anywhere; an Event is not.
+def _queue_signals() -> Iterator[SimpleQueue[int]]:
+    """Yield a queue of the SIGTERM and SIGINT signals that arrive before a Celery worker handles them itself."""
+    # A signal handler may interrupt its own thread anywhere; SimpleQueue.put is safe there, and Event.set is not.
     signalled: SimpleQueue[int] = SimpleQueue()
     for number in _SIGNALS:
         signal.signal(number, lambda number, _: signalled.put(number))
@@ -201,16 +203,16 @@ def _make_app(settings: Settings) -> Celery:
     from dsf.worker.application import make_app
 
     app = make_app(settings)
-    # The tasks.
+    # Register the tasks.
     app.loader.import_default_modules()
     return app
 
 
 def _with_secret(settings: Settings, backend: Backend | None) -> Settings:
-    """Return these settings with the master secret; where there is none, that of the controller, which is made if
-    needed.
+    """Return these settings with the master secret. If they contain none, use the secret in the backend, which creates
+    it if necessary.
 
-    Raises BackendError if it cannot be read.
+    Raises BackendError if the secret cannot be read.
     """
     if backend is None or settings.resolved_signing_secret():
         return settings

@@ -73,7 +73,7 @@ def test_validities_are_extended_with_the_size_of_the_fleet(bed: Bed) -> None:
 def test_waiting_results_go_before_scores(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a batch of scores the process's other threads have its CPU; the writer waits for results only."""
     monkeypatch.setattr(writer_module, "_CPU_SHARE_OF_INGEST", 1e9)
-    monkeypatch.setattr(writer_module, "_MAX_YIELD", 600.0)
+    monkeypatch.setattr(writer_module, "_MAX_YIELD_SECONDS", 600.0)
     fill(bed, 40, write_rate=100_000.0)
     writer, is_behind, looks = bed.writer(), threading.Event(), []
     is_behind.set()

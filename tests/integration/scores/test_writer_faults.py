@@ -96,7 +96,7 @@ def test_any_lasting_failure_is_reported_and_written_soon_after_its_end(
     bed: Bed, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers see it whatever the error is, and no pair waits for a long backoff."""
-    monkeypatch.setattr(writer_module, "_AWAY_PAUSE", 0.0)
+    monkeypatch.setattr(writer_module, "_OUTAGE_RETRY_SECONDS", 0.0)
     bed.add("c2")
     writer = bed.writer()
     bed.cycle()
@@ -120,7 +120,7 @@ def test_any_lasting_failure_is_reported_and_written_soon_after_its_end(
 
 
 def test_outage_of_the_backend_is_reported_for_every_pair(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "_AWAY_REPORTED", 0.0)
+    monkeypatch.setattr(writer_module, "_OUTAGE_REPORT_SECONDS", 0.0)
     clusters = [f"c{number}" for number in range(1, 41)]
     for cluster in clusters:
         bed.add(cluster)

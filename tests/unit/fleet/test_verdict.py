@@ -13,7 +13,7 @@ from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleetmetrics.families import PairFamilies
 from dsf.hub.cycleoutcomes import CycleOutcomes
-from dsf.scores.desired import desired
+from dsf.scores.desired import compute_desired_score
 from dsf.store.pairs import PairScore, PairState, row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -57,5 +57,5 @@ def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     [scores] = [family for family in families.collect() if family.name == "dynamic_score"]
     assert bool(scores.samples) is is_usable
     # The AddOnPlacementScore.
-    there = desired(state.score, 0, SCORER, ClusterRecord(name="c"), now=NOW, factor=factor)
+    there = compute_desired_score(state.score, 0, SCORER, ClusterRecord(name="c"), now=NOW, factor=factor)
     assert (there is not None) is is_usable

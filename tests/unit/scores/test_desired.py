@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.scorerule import EmptyItem, EmptyRule, FailingRule
-from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, desired, validity_factor
+from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, compute_desired_score, validity_factor
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -24,7 +24,9 @@ def record(**values: object) -> ScorerRecord:
 def desired_score(
     score: PairScore | None = SCORE, failing: int = 0, factor: float = 1.0, shown_until: float = 0.0, **values: object
 ) -> DesiredScore | Unknown | None:
-    return desired(score, failing, record(**values), CLUSTER, now=NOW, factor=factor, shown_until=shown_until)
+    return compute_desired_score(
+        score, failing, record(**values), CLUSTER, now=NOW, factor=factor, shown_until=shown_until
+    )
 
 
 def test_score_is_desired_until_it_expires() -> None:
