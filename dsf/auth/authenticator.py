@@ -1,4 +1,4 @@
-"""Turns an agent's configuration of a server into the credentials of a request."""
+"""Translation of an agent's configuration of a server into the credentials of a request."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
 from dsf.text import shown_url
 
-#: The entry point group of functions that other distributions have, by field of `Methods`.
+#: Entry point group for functions in other distributions; entry points are named after the fields of `Methods`.
 GROUP: Final = "dsf.authentication"
-#: Field of `Methods` -> its function, in order of use; empty for those of `GROUP`. An agent loads what its scorers use.
+#: Function by field of `Methods`, in order of use; empty for functions in `GROUP`. Functions are loaded on first use.
 METHODS: Final = {
     "token_secret_ref": "dsf.auth.methods:token_secret_ref",
     "basic": "dsf.auth.methods:basic",
     "oauth2": "dsf.auth.oauth2:oauth2",
     "service_account_token": "dsf.auth.methods:service_account_token",
-    # The extra of the field's name brings the distribution and the cloud's library.
+    # The extra with the field's name installs the distribution and the cloud's library.
     **dict.fromkeys(("aws", "azure", "gcp"), ""),
     "client_certificate": "dsf.auth.methods:client_certificate",
     "headers": "dsf.auth.methods:headers",
@@ -34,17 +34,19 @@ METHODS: Final = {
 
 
 class Authenticator:
-    """Turns the configuration of a server into credentials. Secrets are read each time, so changes take effect
-    immediately. Thread-safe."""
+    """Translator of a server's configuration into credentials. Thread-safe.
+
+    Reads Secrets for each request, so that changes take effect immediately.
+    """
 
     def __init__(self, source: SecretSource) -> None:
         self._source = source
         self._tokens = TokenCache()
 
     def access(self, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float) -> Access:
-        """Credentials for the requests of a stage. Raises HttpError, of which SecretError is one.
+        """Return the credentials for the requests of a stage. Raises HttpError, including SecretError.
 
-        `deadline` (time.monotonic()) applies to token servers.
+        `deadline` (time.monotonic()) limits requests to token servers.
         """
         if stage == "fetch":
             spec, url = summary.source_access, summary.source_endpoint
@@ -63,38 +65,38 @@ class Authenticator:
                 "upgrade it",
                 "auth_unsupported",
             )
-        return self._access(spec, url, deadline, is_direct)
+        return self._build_access(spec, url, deadline, is_direct)
 
-    def _access(
+    def _build_access(
         self, spec: ServerAccess, url: str, deadline: float, is_direct: bool, rejected_token: str | None = None
     ) -> Access:
         proxy = None if is_direct else spec.proxy_url
-        hosts, tls = self._hosts(spec, url), self._tls(spec.tls)
+        hosts, tls = self._list_hosts(spec, url), self._make_tls_options(spec.tls)
         builder = CredentialsBuilder(url, deadline, hosts, self._source, self._tokens, tls, rejected_token, proxy)
         builder.is_direct = is_direct
-        for line in _shown(spec):
-            builder.shows(line)
+        for line in _describe_connection(spec):
+            builder.add_description(line)
         for field in METHODS:
             if method := getattr(spec.methods, field):
-                _function(field)(method, builder)
-        return builder.done(lambda token, until: self._access(spec, url, until, is_direct, token))
+                _load_function(field)(method, builder)
+        return builder.build(lambda token, until: self._build_access(spec, url, until, is_direct, token))
 
-    def _hosts(self, spec: ServerAccess, url: str) -> TokenHosts:
-        """The servers that a ScoringAuthentication binds Secrets to."""
+    def _list_hosts(self, spec: ServerAccess, url: str) -> TokenHosts:
+        """Return the servers to which a ScoringAuthentication binds its Secrets."""
         if not spec.authentication:
             return NO_HOSTS
         hosts = TokenHosts(spec.allowed_hosts)
         if not hosts.allow(url):
-            # The hub has validated this; a faulty hub must not redirect Secrets either.
+            # The hub has already checked the URL. Check again, so that a faulty hub cannot redirect Secrets.
             raise SecretError(
                 f"ScoringAuthentication {spec.authentication!r} is not for {shown_url(url)}: nothing was sent",
                 "secret_refused",
             )
-        # The object names these, too.
+        # The ScoringAuthentication also names its token servers and its proxy.
         server_urls = (*spec.methods.token_urls, *((spec.proxy_url,) if spec.proxy_url else ()))
         return TokenHosts([*spec.allowed_hosts, *map(base_url, server_urls)]) if server_urls else hosts
 
-    def _tls(self, spec: Tls | None) -> TlsOptions:
+    def _make_tls_options(self, spec: Tls | None) -> TlsOptions:
         if spec is None:
             return TlsOptions()
         ca = b""
@@ -104,19 +106,19 @@ class Authenticator:
 
 
 @functools.cache
-def _entry_point(field: str) -> EntryPoint | None:
-    """The entry point of an installed package for this method."""
+def _find_entry_point(field: str) -> EntryPoint | None:
+    """Return the entry point of an installed package for this method; None without one."""
     return next(iter(entry_points(group=GROUP, name=field)), None)
 
 
-def _function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
-    """The function of a method. Raises SecretError (auth_unsupported)."""
+def _load_function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
+    """Load the function of a method. Raises SecretError (auth_unsupported)."""
     try:
         function: Callable[[Any, CredentialsBuilder], None]
         if METHODS[field]:
             function = pkgutil.resolve_name(METHODS[field])
         else:
-            entry = _entry_point(field)
+            entry = _find_entry_point(field)
             if entry is None:
                 raise ModuleNotFoundError(f"no installed package has an entry point {field} of {GROUP}")
             function = entry.load()
@@ -126,8 +128,8 @@ def _function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
         raise SecretError(f"{text} ({error})", "auth_unsupported") from None
 
 
-def _shown(spec: ServerAccess) -> Iterator[str]:
-    """Description of server verification and proxy for users."""
+def _describe_connection(spec: ServerAccess) -> Iterator[str]:
+    """Yield lines for users about server verification and proxy."""
     if spec.tls is not None and spec.tls.insecure_skip_verify:
         yield "the server's certificate is not verified"
     elif spec.tls is not None and (ca := spec.tls.ca_ref) is not None:

@@ -1,4 +1,4 @@
-"""Builder of the credentials for one server: the methods write into it in sequence."""
+"""Builder of the credentials for a server, which the authentication methods call in sequence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsf.text import MASK
 
 
 class CredentialsBuilder:
-    """Builder of the Access that a request carries."""
+    """Builder of the Access for requests to a server."""
 
     def __init__(
         self,
@@ -32,18 +32,21 @@ class CredentialsBuilder:
         rejected_token: str | None = None,
         proxy: str | None = None,
     ) -> None:
-        """`url` is the request's URL, `hosts` are the servers that the Secrets are bound to, `tls` has no client
-        certificate. `rejected_token` is a token that the server rejected, `proxy` a configured proxy."""
+        """Start to build the credentials for `url`.
+
+        `hosts` are the servers to which the Secrets are bound, `tls` contains no client certificate yet.
+        `rejected_token` is a token that the server rejected, `proxy` a configured proxy.
+        """
         self.url = url
         self.deadline = deadline
         self.source = source
         self.tokens = tokens
         self.rejected_token = rejected_token
         self.tls = tls
-        #: Whether to bypass all proxies.
+        #: True to bypass all proxies.
         self.is_direct = False
         self.sign: Callable[[requests.PreparedRequest], None] | None = None
-        #: The token that can be renewed after an answer that `is_outdated`; empty if there is none.
+        #: Token that is renewed after a response for which `is_outdated` is True; empty without such a token.
         self.renewable = ""
         self.is_outdated: Callable[[HttpError], bool] = is_unauthorized
         self._hosts = hosts
@@ -54,31 +57,31 @@ class CredentialsBuilder:
         self._shown: list[str] = []
 
     def header(self, name: str, value: str, *, masked_value: str) -> None:
-        """Send this header; `masked_value` is its value for display."""
+        """Add a header; `masked_value` is its value for display."""
         self._headers.append((name, value))
         self._shown.append(f"{name}: {masked_value}")
 
     def parameter(self, name: str, value: str, *, masked_value: str) -> None:
-        """Send this URL parameter."""
+        """Add a URL parameter; `masked_value` is its value for display."""
         self._params.append((name, value))
         self._shown.append(f"?{name}={masked_value}")
 
     def bearer(self, token: str) -> None:
-        """Send this token."""
+        """Add a bearer token."""
         self.hide(token)
         self.header("Authorization", f"Bearer {token}", masked_value=f"Bearer {MASK}")
 
     def token(self, key: Hashable, get: Callable[[float], Token]) -> None:
-        """Send a token that expires; arguments and errors are those of `TokenCache.token`."""
+        """Add a bearer token that expires; arguments and errors are the same as for `TokenCache.token`."""
         self.renewable = self.tokens.token(key, get, self.deadline, self.rejected_token)
         self.bearer(self.renewable)
 
-    def shows(self, line: str) -> None:
+    def add_description(self, line: str) -> None:
         """Add a line for display."""
         self._shown.append(line)
 
     def hide(self, *secrets: str) -> None:
-        """Mask these in messages."""
+        """Mask these values in messages."""
         self._secrets += [secret for secret in secrets if secret and secret not in self._secrets]
 
     @property
@@ -87,24 +90,24 @@ class CredentialsBuilder:
         return tuple(self._secrets)
 
     def to_token_server(self, headers: Pairs, *, is_direct: bool = False) -> Access:
-        """The Access for a token server, whose certificate is always verified.
+        """Return the Access for a token server, whose certificate is always verified.
 
         `is_direct` bypasses all proxies.
         """
         return Access(headers, tls=TlsOptions(self.tls.ca), proxy=self._proxy, is_direct=is_direct, secrets=self.hidden)
 
-    def bytes(self, ref: SecretKeyRef, *also: str, is_sent: bool = True) -> bytes:
-        """The value of a Secret, for the server and for those of the URLs `also`. Raises SecretError."""
-        urls = (self.url, *also)
-        # Over verified TLS a proxy sees only the server's name; otherwise it can read everything.
+    def read_bytes(self, ref: SecretKeyRef, *further_urls: str, is_sent: bool = True) -> bytes:
+        """Return the value of a Secret for the server, and for the servers of `further_urls`. Raises SecretError."""
+        urls = (self.url, *further_urls)
+        # With verified TLS a proxy learns only the server's name; otherwise the proxy can read the Secret.
         is_hidden = self.tls.verify and all(url.lower().startswith("https://") for url in urls)
         if is_sent and self._proxy is not None and not is_hidden:
             urls = (*urls, self._proxy)
         return self.source.secret(ref.name, ref.key, Use(urls, self._hosts, is_sent))
 
-    def text(self, ref: SecretKeyRef, *also: str) -> str:
-        """The same as one stripped line of printable ASCII; it is masked in messages."""
-        data = self.bytes(ref, *also)
+    def read_text(self, ref: SecretKeyRef, *further_urls: str) -> str:
+        """Return the value of a Secret as a stripped line of printable ASCII, and mask it in messages."""
+        data = self.read_bytes(ref, *further_urls)
         try:
             text = data.decode("ascii").strip()
             if len(text) > 16 * 1024 or not is_header_value(text):
@@ -114,29 +117,29 @@ class CredentialsBuilder:
                 f"key {ref.key!r} of Secret {ref.name!r} cannot be sent: expected one line of printable ASCII",
                 "secret_invalid",
             ) from None
-        # Hides it as encoded in a form, in a URL, and in OAuth2's header, too.
+        # Also mask the encodings of the value in forms, in URLs and in the header of OAuth2.
         self.hide(text, quote(text, safe=""), quote_plus(text))
         return text
 
-    def value(self, value: Value, *also: str) -> tuple[str, str]:
-        """A value, and its text for display."""
+    def read_value(self, value: Value, *further_urls: str) -> tuple[str, str]:
+        """Return a value, and its text for display."""
         if value.secret_ref is not None:
-            return self.text(value.secret_ref, *also), MASK
+            return self.read_text(value.secret_ref, *further_urls), MASK
         return value.value or "", value.value or ""
 
-    def done(self, renew: Callable[[str, float], Access]) -> Access:
-        """The finished Access. `renew` makes another one without the refused token, before a deadline."""
+    def build(self, renew: Callable[[str, float], Access]) -> Access:
+        """Return the Access. `renew` builds another Access without the rejected token, before a deadline."""
         token = self.renewable
 
-        def renewed(deadline: float) -> Access:
+        def renew_access(deadline: float) -> Access:
             try:
-                newer = renew(token, deadline)
+                renewed_access = renew(token, deadline)
             except SecretError as error:
-                # With the status of the answer to the older one, which is shown.
+                # Report the status of the response to the rejected token, which is also displayed.
                 raise HttpError(error.reason, str(error), status=HTTPStatus.UNAUTHORIZED) from None
-            # Requests with the older one must also mask the newer one.
-            self.hide(*newer.secrets)
-            return newer
+            # Messages about requests with the rejected token must also mask the renewed token.
+            self.hide(*renewed_access.secrets)
+            return renewed_access
 
         return Access(
             headers=tuple(self._headers),
@@ -146,7 +149,7 @@ class CredentialsBuilder:
             is_direct=self.is_direct,
             secrets=self._secrets,
             shown=tuple(self._shown),
-            renew=renewed if token else None,
+            renew=renew_access if token else None,
             is_outdated=self.is_outdated,
             sign=self.sign,
         )

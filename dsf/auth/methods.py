@@ -1,4 +1,4 @@
-"""The methods that write what they send into the builder of the credentials. OAuth2 is in `oauth2`."""
+"""Authentication methods that add headers, parameters or certificates to a `CredentialsBuilder`, except OAuth2."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TOKEN: Final = re.compile(r"[!-~]+")
 
 
 def token_secret_ref(method: TokenSecretRef, builder: CredentialsBuilder) -> None:
-    """Send a token of a Secret."""
-    data = builder.bytes(SecretKeyRef(name=method.name, key=method.key))
+    """Send a token from a Secret."""
+    data = builder.read_bytes(SecretKeyRef(name=method.name, key=method.key))
     builder.bearer(parse_token(data, method.name, method.key))
 
 
 def parse_token(data: bytes, name: str, key: str) -> str:
-    """Parse a token from a Secret. Raises SecretError (without the text) when it is invalid."""
+    """Parse a token from a Secret. Raises SecretError, without the value, if the token is invalid."""
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
@@ -39,9 +39,9 @@ def parse_token(data: bytes, name: str, key: str) -> str:
 
 
 def basic(method: Basic, builder: CredentialsBuilder) -> None:
-    """Send a user and a password."""
-    password = "" if method.password is None else builder.text(method.password)
-    user, masked_user = builder.value(method.username)
+    """Send a user name and a password."""
+    password = "" if method.password is None else builder.read_text(method.password)
+    user, masked_user = builder.read_value(method.username)
     if ":" in user:
         raise SecretError("basic.username has a colon, which ends a user's name in HTTP", "secret_invalid")
     text = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -50,18 +50,17 @@ def basic(method: Basic, builder: CredentialsBuilder) -> None:
 
 
 def service_account_token(method: ServiceAccountToken, builder: CredentialsBuilder) -> None:
-    """Send a token of the agent's own ServiceAccount for one audience."""
-
+    """Send a token of the agent's own ServiceAccount for an audience."""
     token_parameters = method.audience, method.expiration_seconds
     builder.token(("serviceAccountToken", *token_parameters), partial(builder.source.account_token, *token_parameters))
 
 
 def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -> None:
-    """Present a client certificate (mTLS). The private key stays in this process."""
+    """Present a client certificate (mTLS). The private key does not leave this process."""
     if not builder.url.lower().startswith("https://"):
         raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
-    certificate = builder.bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
-    key = builder.bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
+    certificate = builder.read_bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
+    key = builder.read_bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
     where = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
     try:
         begin, end = trust.period(certificate)
@@ -74,18 +73,18 @@ def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -
             f"{where}: the client certificate {what}; now it is {now:%Y-%m-%dT%H:%M:%SZ}", "secret_invalid"
         )
     builder.tls = replace(builder.tls, certificate=certificate, key=key)
-    builder.shows(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")
+    builder.add_description(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")
 
 
 def headers(method: tuple[Header, ...], builder: CredentialsBuilder) -> None:
-    """Send headers with each request, such as a tenant's id or an API key."""
+    """Send headers with each request, such as a tenant id or an API key."""
     for header in method:
-        value, masked_value = builder.value(header)
+        value, masked_value = builder.read_value(header)
         builder.header(header.name, value, masked_value=masked_value)
 
 
 def query_parameters(method: tuple[Parameter, ...], builder: CredentialsBuilder) -> None:
-    """Send parameters of each request's URL. Servers and proxies log them: prefer a header."""
+    """Send parameters in the URL of each request. Servers and proxies log URLs, so headers are preferable."""
     for parameter in method:
-        value, masked_value = builder.value(parameter)
+        value, masked_value = builder.read_value(parameter)
         builder.parameter(parameter.name, value, masked_value=masked_value)

@@ -13,36 +13,36 @@ from dsf.errors import HttpError
 class Use(NamedTuple):
     """Purpose of reading a Secret."""
 
-    #: The servers that get the value, or one derived from it: it must be released for all of them.
+    #: The servers that receive the value or a derived value, and that must all be allowed.
     urls: Sequence[str]
-    #: Servers that the owner of the binding released.
+    #: The servers that a ScoringAuthentication allows.
     hosts: TokenHosts = NO_HOSTS
-    #: Whether the value is sent. A private key is not.
+    #: True if the value is sent; False for a private key.
     is_sent: bool = True
 
 
 class Token(NamedTuple):
-    """A token, and its lifetime in seconds from now on."""
+    """A token, and its remaining lifetime in seconds."""
 
     value: str
     seconds: float
 
 
 class SecretSource(Protocol):
-    """Store of Secrets. Implementations are thread-safe and return current values."""
+    """Interface of a store of Secrets. Implementations are thread-safe and return current values."""
 
     def secret(self, name: str, key: str, use: Use) -> bytes:
-        """Value of a Secret's key. Raises SecretError."""
+        """Return the value of a Secret's key. Raises SecretError."""
 
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
-        """The certificates, and nothing else, in a key of a ConfigMap or a Secret. Raises SecretError."""
+        """Return the certificates in a key of a ConfigMap or Secret, without other content. Raises SecretError."""
 
     def account_token(self, audience: str, seconds: int, until: float) -> Token:
-        """A new token of the agent's own account. Raises SecretError."""
+        """Request a new token of the agent's own ServiceAccount. Raises SecretError."""
 
 
 class SecretError(HttpError):
-    """A secret is missing or unusable; the message names Secret and key, never the value.
+    """Error of a missing or unusable secret. The message names Secret and key, but never contains the value.
 
     The reason is `secret_missing`, `secret_refused`, `secret_invalid`, `auth_failed` or `auth_unsupported`.
     """

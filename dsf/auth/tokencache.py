@@ -1,4 +1,4 @@
-"""Cache of tokens: one for all pairs that use it, renewed by one of them before it expires."""
+"""Cache of tokens, which all pairs share. A single thread renews a token before the token expires."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dsf.auth.secrets import Token
 from dsf.errors import HttpError
 
 #: A token is renewed after this share of its lifetime, or a minute before its end if that is later.
-_SHARE: Final = 0.8
-#: Seconds per attempt: the cycle must query its source, too.
-_TRY: Final = 5.0
+_RENEWAL_SHARE: Final = 0.8
+#: Maximum seconds for the renewal of a valid token, because the cycle also needs time to query its source.
+_MAX_RENEWAL_SECONDS: Final = 5.0
 
 
 @dataclass(eq=False)
 class _CachedToken:
-    """A token; the thread that renews it holds the lock."""
+    """A token, with the lock of the thread that renews the token."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     value: str = ""
@@ -35,25 +35,26 @@ class _CachedToken:
 
 
 class TokenCache:
-    """Tokens of token servers, which all pairs share. Thread-safe."""
+    """Cache of tokens by token servers, which all pairs share. Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, _CachedToken] = {}
-        # Guards _kept; never held during a request.
+        self._cached_tokens: dict[Hashable, _CachedToken] = {}
+        # Guards _cached_tokens; never held during a request.
         self._lock = threading.Lock()
 
     def token(
-        self, key: Hashable, get: Callable[[float], Token], deadline: float, rejected_token: str | None = None
+        self, key: Hashable, request_token: Callable[[float], Token], deadline: float, rejected_token: str | None = None
     ) -> str:
-        """The token of `key`, which covers all that the token depends on; `get` requests one until its deadline.
+        """Return the cached token for `key`, or request a token by `request_token`, which gets its deadline.
 
-        `rejected_token` is one that a server rejected. Raises what `get` raises, and HttpError (timeout) when another
-        thread waits for the token's server until the deadline.
+        `key` contains all parameters of the token. `rejected_token` is a token that a server rejected. Raises the
+        errors of `request_token`, and HttpError (timeout) if another thread waits for the token server until the
+        deadline.
         """
         with self._lock:
-            cached_token = self._kept.pop(key, None) or _CachedToken()
-            self._kept[key] = cached_token
-            self._tidy()
+            cached_token = self._cached_tokens.pop(key, None) or _CachedToken()
+            self._cached_tokens[key] = cached_token
+            self._evict()
         if cached_token.is_fresh(rejected_token):
             return cached_token.value
         # While the old token is valid, no other thread waits for the renewal.
@@ -64,41 +65,45 @@ class TokenCache:
                 return cached_token.value
             raise HttpError("timeout", "another cycle waits for the server of the token, too", retryable=True)
         try:
-            return self._renewed(cached_token, get, deadline, rejected_token)
+            return self._renew(cached_token, request_token, deadline, rejected_token)
         finally:
             cached_token.lock.release()
 
-    def _renewed(
-        self, cached_token: _CachedToken, get: Callable[[float], Token], deadline: float, rejected_token: str | None
+    def _renew(
+        self,
+        cached_token: _CachedToken,
+        request_token: Callable[[float], Token],
+        deadline: float,
+        rejected_token: str | None,
     ) -> str:
         if cached_token.is_fresh(rejected_token):
             return cached_token.value
-        until, now = deadline, time.monotonic()
+        renewal_deadline, now = deadline, time.monotonic()
         if cached_token.is_good(rejected_token):
-            # Half of what is left at most: a server that hangs must not end the cycle.
-            until = now + min(_TRY, (deadline - now) / 2)
+            # Use at most half of the remaining time, so that an unresponsive token server does not fail the cycle.
+            renewal_deadline = now + min(_MAX_RENEWAL_SECONDS, (deadline - now) / 2)
         try:
-            value, seconds = get(until)
+            value, seconds = request_token(renewal_deadline)
         except HttpError:
             if not cached_token.is_good(rejected_token):
                 raise
-            # The old token is valid until the next attempt.
+            # Keep the old token, which is still valid, and retry in ten seconds.
             cached_token.renewed_at = time.monotonic() + 10.0
             return cached_token.value
         now = time.monotonic()
         cached_token.value, cached_token.ends_at = value, now + seconds
-        cached_token.renewed_at = now + max(seconds * _SHARE, seconds - 60.0)
+        cached_token.renewed_at = now + max(seconds * _RENEWAL_SHARE, seconds - 60.0)
         return value
 
-    def _tidy(self) -> None:
-        # Tokens; expired ones go first.
-        if len(self._kept) <= 256:
+    def _evict(self) -> None:
+        # Evict expired tokens first.
+        if len(self._cached_tokens) <= 256:
             return
         now = time.monotonic()
-        # The newest is left out: it has no token yet.
-        older_items = list(self._kept.items())[:-1]
+        # Skip the newest entry, which has no token yet.
+        older_items = list(self._cached_tokens.items())[:-1]
         expired_keys = [
             key for key, cached_token in older_items if cached_token.ends_at < now and not cached_token.lock.locked()
         ]
-        for key in expired_keys or list(self._kept)[:1]:
-            del self._kept[key]
+        for key in expired_keys or list(self._cached_tokens)[:1]:
+            del self._cached_tokens[key]

@@ -46,7 +46,7 @@ def test_valid_oauth2_token_is_used_while_its_server_fails(
     bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Renewed from the first moment on.
-    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
+    monkeypatch.setattr(tokencache, "_RENEWAL_SHARE", 0.0)
     tokens.seconds = 30
     source_methods = methods(tokens)
     assert bed.fetch(source.url, source_methods) == 1
@@ -58,8 +58,8 @@ def test_valid_oauth2_token_is_used_while_its_server_fails(
 def test_valid_oauth2_token_is_used_while_its_server_hangs(
     bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
-    monkeypatch.setattr(tokencache, "_TRY", 1.0)
+    monkeypatch.setattr(tokencache, "_RENEWAL_SHARE", 0.0)
+    monkeypatch.setattr(tokencache, "_MAX_RENEWAL_SECONDS", 1.0)
     tokens.seconds = 59
     source_methods = methods(tokens)
     assert bed.fetch(source.url, source_methods) == 1

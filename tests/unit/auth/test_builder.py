@@ -24,7 +24,7 @@ def test_failed_renewal_is_reported_as_401() -> None:
     def fail(token: str, deadline: float) -> Access:
         raise SecretError(f"no token after {token} within {deadline:g} s", "auth_failed")
 
-    renew = builder.done(fail).renew
+    renew = builder.build(fail).renew
     assert renew is not None
     # Code that queries data, such as a plug-in, handles HttpError but not SecretError.
     with pytest.raises(HttpError, match="no token after old within 3 s") as raised:
@@ -53,7 +53,7 @@ def test_proxy_that_sees_a_secret_must_be_allowed(url: str, verify: bool, is_pro
         url, 0.0, NO_HOSTS, cast("SecretSource", uses), TokenCache(), TlsOptions(verify=verify), proxy=proxy
     )
     ref = SecretKeyRef(name="s", key="k")
-    assert builder.bytes(ref) == b"value"
+    assert builder.read_bytes(ref) == b"value"
     # The key of a client certificate is not sent.
-    builder.bytes(ref, is_sent=False)
+    builder.read_bytes(ref, is_sent=False)
     assert uses.urls == [(url, proxy) if is_proxied else (url,), (url,)]

@@ -16,7 +16,7 @@ from dsf.errors import HttpError
 def test_valid_token_is_renewed_within_part_of_the_deadline(
     monkeypatch: pytest.MonkeyPatch, remaining_seconds: float
 ) -> None:
-    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
+    monkeypatch.setattr(tokencache, "_RENEWAL_SHARE", 0.0)
     cache = TokenCache()
     deadline = time.monotonic() + remaining_seconds
     deadlines: list[float] = []

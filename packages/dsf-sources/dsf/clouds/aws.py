@@ -69,16 +69,16 @@ def add(method: Aws, builder: CredentialsBuilder) -> None:
     signer = SigV4Auth(Credentials(key.id, key.secret, key.token), method.service, method.region)
     builder.sign = lambda request: _sign(request, signer)
     scope = f"{method.region}/{method.service}/aws4_request"
-    builder.shows(f"Authorization: AWS4-HMAC-SHA256 Credential={key.shown}/{scope}, Signature={MASK}")
+    builder.add_description(f"Authorization: AWS4-HMAC-SHA256 Credential={key.shown}/{scope}, Signature={MASK}")
 
 
 def _of_secrets(method: Aws, builder: CredentialsBuilder) -> _Key:
     # Without a role the model has both.
     if method.secret_access_key is None or method.access_key_id is None:
         raise TypeError
-    secret = builder.text(method.secret_access_key)
-    user, shown_user = builder.value(method.access_key_id)
-    token = builder.text(method.session_token) if method.session_token is not None else None
+    secret = builder.read_text(method.secret_access_key)
+    user, shown_user = builder.read_value(method.access_key_id)
+    token = builder.read_text(method.session_token) if method.session_token is not None else None
     return _Key(user, secret, token, shown_user)
 
 

@@ -30,4 +30,4 @@ def add(method: Azure, builder: CredentialsBuilder) -> None:
         return Token(token.token, token.expires_on - time.time())
 
     builder.bearer(cloud.get((method,), get))
-    builder.shows(f"token of Azure for {method.scope}, as {method.client_id}")
+    builder.add_description(f"token of Azure for {method.scope}, as {method.client_id}")

@@ -31,7 +31,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
         credentials = _federated(method, cloud, identity_pool)
         whom = method.service_account or method.audience
     else:
-        data = builder.bytes(method.key, method.server)
+        data = builder.read_bytes(method.key, method.server)
         credentials = _of_key(data, method.key, method, service_account)
         whom = credentials.service_account_email
         # A changed Secret takes effect at once. Hashed: no cache key holds the secret.
@@ -44,7 +44,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
         return Token(credentials.token, (credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds())
 
     builder.bearer(cloud.get(key, get))
-    builder.shows(f"token of Google for {whom}")
+    builder.add_description(f"token of Google for {whom}")
 
 
 # The modules are Any: the library is only partly typed.

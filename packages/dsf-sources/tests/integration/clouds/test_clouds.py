@@ -138,7 +138,7 @@ def test_cloud_token_is_renewed_before_its_end(
 def test_valid_token_is_used_while_the_api_server_is_away(
     world: World, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokencache, "_SHARE", 0.0)
+    monkeypatch.setattr(tokencache, "_RENEWAL_SHARE", 0.0)
     world.clouds.seconds = 30
     requested_audiences: list[str] = []
 
