@@ -1,9 +1,9 @@
-"""The hub controller: scorers, clusters and one configuration in; ManifestWorks, schedule entries and statuses out.
+"""The hub controller turns scorers, clusters and one configuration into ManifestWorks, schedule entries and statuses.
 
 hub                event routing and thread lifecycle
 service            the controller as a service, with leader election
 controller         the reconciliation loop and its work queue
-desiredstate       reads the backend's objects and keeps the desired state up to date
+desiredstate       reads the objects in the backend and keeps the desired state up to date
 plan               computes the desired state: accepted clusters x runnable scorers, minus masks
 scorerplan         one scorer's part of the desired state
 admission          decides which names and servers a scorer may use
@@ -13,14 +13,14 @@ manifestwork       the ManifestWork of a cluster, and which scorers fit into it
 secretdelivery     Secrets that are delivered to clusters
 credentials        agents' credentials: signing keys, Redis users
 registrar          writes registry and schedule to Redis
-uninstall          removes all that the hub made (`dsf hub --leave`)
+uninstall          removes all objects that the hub created (`dsf hub --leave`)
 statusreconcilers  the reconcilers of scorers and the configuration
 conditions         builds conditions and statuses
 cycleoutcomes      recent outcomes of a scorer's cycles
 health             checks scoring APIs and polls their /config
 plannedscores      which scores the desired state contains, for the score writer
-notifications      receives notifications of other processes
+notifications      receives notifications from other processes
 rediswatch         watches Redis: version, owner, eviction, persistence, clocks
 
-`dsf.backends` is the store of the hub's objects.
+`dsf.backends` stores the objects.
 """

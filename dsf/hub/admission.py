@@ -1,10 +1,11 @@
-"""Which names and servers a scorer may use, and which texts of servers its author may see. Pure functions.
+"""Decides which names and servers a scorer may use, and which response texts its author may see. Pure functions.
 
-A score name belongs to one scorer, and so does a scorer's own name, which several namespaces may use.
+A score name belongs to one scorer. A scorer name, which several namespaces may use, also belongs to one scorer.
 
 The hub and the agents send requests to the servers that a scorer names, which its author may be unable to reach. A
-status with the body of a response would show internal pages. Therefore statuses of scorers outside of the hub's own
-namespace contain only status and kind of a failure; operators see the responses in `dsf history` and on the page.
+scorer status with the body of a response would show internal pages. Therefore a scorer outside of the hub's own
+namespace only gets the HTTP status and the kind of a failure; operators see the responses in `dsf history` and on the
+page.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from dsf.hub.scorerplan import NAME_NOT_ALLOWED, Obstacle, ScorerPlan
 
 @dataclass(frozen=True)
 class NameRules:
-    """Rules about names, besides the scorers."""
+    """The inputs, besides the scorers, that decide about names."""
 
-    #: As stored.
+    #: The stored claims.
     claims: NameClaims = field(default_factory=NameClaims)
     #: The hub's own namespace.
     home: str = ""
     allowed: AllowedNames = field(default_factory=AllowedNames)
-    #: Keys (`namespace/name`) of unreadable scorers, which keep what they hold.
+    #: Keys (`namespace/name`) of unreadable scorers, which keep their names.
     unreadable: frozenset[str] = frozenset()
 
 
@@ -41,107 +42,109 @@ NO_RULES: Final = NameRules()
 
 
 def is_owner(owner: str, namespace: str) -> bool:
-    """True if what Redis has under a scorer's name belongs to the one in this namespace; empty if not stored."""
+    """True if the namespace `owner` that Redis has for a scorer name is this namespace, or is empty (not stored)."""
     return owner in ("", namespace)
 
 
 def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tuple[NameClaims, dict[str, Obstacle]]:
-    """The claims of all names, and by key (`namespace/name`) why scorers have not theirs."""
+    """Return the claims on all names, and by key (`namespace/name`) why scorers do not own their names."""
     created: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
     created |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
     name_claims = settle(
-        rules.claims.scorers, (Wish(key, _name(key), at) for key, at in created.items()), now, rules.home
+        rules.claims.scorers, (Wish(key, _parse_name(key), at) for key, at in created.items()), now, rules.home
     )
     obstacles: dict[str, Obstacle] = {}
     wishes: dict[str, Wish] = {}
     for key, at in created.items():
         score_name = scorers[key].score_name if key in scorers else None
         wished: str | None = ""
-        if why := refusal(f"scorer name {_name(key)!r}", name_claims.get(_name(key), ()), key):
-            # A refused scorer claims no score name either.
+        if why := refusal(f"scorer name {_parse_name(key)!r}", name_claims.get(_parse_name(key), ()), key):
+            # A scorer without its own name must not claim a score name.
             obstacles[key] = Obstacle(NAME_CONFLICT, why)
-        elif score_name is not None and (why := rules.allowed.refusal(_namespace(key), score_name)):
+        elif score_name is not None and (why := rules.allowed.refusal(_parse_namespace(key), score_name)):
             obstacles[key] = Obstacle(NAME_NOT_ALLOWED, why)
         else:
             wished = None if score_name is None else sanitize_resource_name(score_name)
-        wishes[key] = Wish(key, wished, at, _config(scorers[key]) if wished else "")
+        wishes[key] = Wish(key, wished, at, _digest_config(scorers[key]) if wished else "")
     before = rules.claims
     former = former_owners(before.scores, before.former, wishes.values(), now)
     scores = settle(before.scores, wishes.values(), now, rules.home, former)
     for key, wish in wishes.items():
-        if wish.name and (why := refusal(_described(scorers[key], wish.name), scores.get(wish.name, ()), key)):
+        if wish.name and (
+            why := refusal(_describe_score_name(scorers[key], wish.name), scores.get(wish.name, ()), key)
+        ):
             obstacles[key] = Obstacle(NAME_CONFLICT, why)
     return NameClaims(name_claims, scores, former), {key: why for key, why in obstacles.items() if key in scorers}
 
 
-def _config(plan: ScorerPlan) -> str:
+def _digest_config(plan: ScorerPlan) -> str:
     """Return the digest of the `/config` that sets the score name; empty if the spec sets it."""
     spec = plan.scorer.spec
     params = spec.scoring.params
     return "" if params is not None and params.name == plan.score_name else config_digest(spec.config_url)
 
 
-def _described(scorer: ScorerPlan, object_name: str) -> str:
+def _describe_score_name(scorer: ScorerPlan, object_name: str) -> str:
     what = f"score name {scorer.score_name!r}"
     return what if object_name == scorer.score_name else f"{what}, which becomes the object name {object_name!r},"
 
 
-def _namespace(key: str) -> str:
+def _parse_namespace(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _name(key: str) -> str:
+def _parse_name(key: str) -> str:
     return key.partition("/")[2]
 
 
-#: At the end of a message without the answer.
-NOT_SHOWN: Final = "what it answered is shown only to scorers in the hub's own namespace"
+#: Suffix of a message that omits the response.
+RESPONSE_HIDDEN: Final = "what it answered is shown only to scorers in the hub's own namespace"
 
 _STATUS: Final = re.compile(r"\bstatus ([1-5][0-9]{2})\b")
 
 
-def server_refusal(allowed: TokenHosts, urls: Iterable[str]) -> str:
-    """Why a scorer of another namespace may not name one of these servers; empty if it may. Without a list any may."""
+def find_server_refusal(allowed: TokenHosts, urls: Iterable[str]) -> str:
+    """Return why a scorer in another namespace may not use one of these servers; empty if it may, or without a list."""
     if not allowed:
         return ""
     for url in urls:
         if not allowed.allow(url):
             return (
-                f"scorers outside of the hub's own namespace may not name {_server(url)}: have the hub's admin add it "
-                "to DSF_SCORER_HOSTS (the chart's hubSetting.scorerHosts)"
+                f"scorers outside of the hub's own namespace may not name {_format_server(url)}: have the hub's admin "
+                "add it to DSF_SCORER_HOSTS (the chart's hubSetting.scorerHosts)"
             )
     return ""
 
 
-def servers_of(summary: ScorerSummary) -> list[str]:
-    """URLs of all servers that agents request for a scorer; of token servers, those that its author named."""
+def list_servers(summary: ScorerSummary) -> list[str]:
+    """Return the URLs of all servers that agents request for a scorer, except token servers not set by its author."""
     urls = [summary.scoring_endpoint, *(source.source_endpoint for source in summary.each_source)]
     for access in summary.accesses:
         urls += [access.proxy_url or "", *access.methods.named_servers]
     return [url for url in urls if url]
 
 
-def _server(url: str) -> str:
+def _format_server(url: str) -> str:
     try:
         return base_url(url)
     except ValueError:
         return "this server"
 
 
-def kind_of(reason: str, status: int | None) -> str:
-    """A failure by its kind alone: its reason in words, and the status of the answer if there was one."""
+def describe_failure(reason: str, status: int | None) -> str:
+    """Describe a failure without the response text: its reason in words, and the status of the response, if any."""
     words = reason.replace("_", " ")
     return f"{words}, status {status}" if status else words
 
 
-def without_answers(failures: Iterable[FailedCycle]) -> list[FailedCycle]:
-    """The failures of cycles without the servers' texts, which agents put into messages."""
+def remove_response_texts(failures: Iterable[FailedCycle]) -> list[FailedCycle]:
+    """Remove the response texts, which agents put into messages, from the failures of cycles."""
     return [
-        failure.model_copy(update={"message": kind_of(failure.reason, _status(failure.message))})
+        failure.model_copy(update={"message": describe_failure(failure.reason, _parse_status(failure.message))})
         for failure in failures
     ]
 
 
-def _status(message: str) -> int | None:
+def _parse_status(message: str) -> int | None:
     match = _STATUS.search(message)
     return int(match[1]) if match else None

@@ -1,7 +1,7 @@
-"""The reconcilers of a cluster. A served one gets credentials, its ManifestWork and entries in the schedule.
+"""Reconcilers for clusters. A served cluster gets credentials, its ManifestWork and entries in the schedule.
 
-A departed one loses them after a grace period: a ManagedClusterAddOn that flaps, or a ManagedCluster or configuration
-that is deleted and made again, would otherwise cost clusters their scores, histories and credentials.
+A departed cluster loses them after a grace period. Otherwise a flapping ManagedClusterAddOn, or a ManagedCluster or
+configuration that is deleted and created again, would cost clusters their scores, histories and credentials.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from dsf.store.notices import ClusterNotice
 
 log = dsf.log.get(__name__)
 
-#: Longest time in seconds that new entries wait for OCM's delivery to the agent. An unreachable cluster gets them after
-#: this; its agent then reports an unknown scorer.
+#: Maximum seconds that new entries wait for OCM's delivery to the agent. An unreachable cluster then gets the entries
+#: without delivery; its agent reports an unknown scorer.
 MAX_DELIVERY_WAIT: Final = 2.0
-#: Stands for the DynamicScoringConfig among clusters that are gone: no cluster has this name.
+#: Key of the DynamicScoringConfig in `Departures`; no cluster has this name.
 _CONFIG: Final = "/"
 
 
 class Departures:
-    """Names that are absent, with the time since when. In memory: a restart restarts every grace period.
-    Thread-safe."""
+    """Grace periods of absent clusters and of an absent configuration. They are kept in memory, so a restart of the
+    process restarts every grace period. Thread-safe."""
 
     def __init__(self, grace: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`grace` in seconds."""
@@ -51,20 +51,21 @@ class Departures:
         self._since: dict[str, float] = {}
 
     def left(self, name: str) -> float:
-        """Seconds for which this is still kept; the first call begins its grace."""
+        """Return the remaining seconds of the grace period, which begins at the first call."""
         with self._lock:
             now = self._clock()
             return max(0.0, self._since.setdefault(name, now) + self._grace - now)
 
     def forget(self, name: str) -> None:
-        """Forget a name that is back, or of which everything is removed."""
+        """End the grace period of a name that is back, or whose data is removed."""
         with self._lock:
             self._since.pop(name, None)
 
 
 @dataclass(frozen=True)
 class DepartedClusters:
-    """Clusters that the hub does not serve: what they have is suspended until their grace is over, then removed."""
+    """Reconciler for clusters that the hub does not serve: suspends their scorers, and after the grace period removes
+    their data."""
 
     backend: Backend
     registrar: Registrar
@@ -72,11 +73,11 @@ class DepartedClusters:
     departures: Departures
 
     def reconcile(self, cluster: str, plan: FleetPlan) -> float | None:
-        """Stop what runs on the cluster. Returns the seconds until all of it is removed; None if it is already.
+        """Stop the scorers on the cluster. Returns the seconds until its data is removed; None if it has none.
 
         Raises BackendError and redis.RedisError.
         """
-        grace_seconds = self.grace_of(cluster)
+        grace_seconds = self.compute_grace_seconds(cluster)
         unreachable: redis.RedisError | None = None
         has_agent = self._may_have_agent(cluster)
         try:
@@ -96,21 +97,21 @@ class DepartedClusters:
             raise unreachable
         return grace_seconds if grace_seconds and cluster in self.registrar.known_clusters() else None
 
-    def grace_of(self, cluster: str) -> float:
-        """Seconds for which a cluster without the hub's service is still kept; 0 if it is refused."""
+    def compute_grace_seconds(self, cluster: str) -> float:
+        """Return the remaining grace seconds of a cluster that is not served; 0 if a person has denied it."""
         managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         if managed_cluster is not None and (managed_cluster.get("spec") or {}).get("hubAcceptsClient") is not True:
-            # A person's decision, perhaps about a cluster that is not trusted any more.
+            # A person has denied the cluster, perhaps because it is no longer trusted.
             return 0.0
         return self.departures.left(cluster)
 
     def _may_have_agent(self, cluster: str) -> bool:
-        """True if only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
+        """True if only the add-on is missing: OCM then does not wait for a ManifestWork, and credentials may stay."""
         managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         return managed_cluster is not None and not managed_cluster["metadata"].get("deletionTimestamp")
 
     def _pause(self, cluster: str, plan: FleetPlan, grace_seconds: float, *, has_agent: bool) -> None:
-        """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""
+        """Stop all entries of a temporarily absent cluster. Returns without a round trip if the cluster is unknown."""
         if cluster not in self.registrar.known_clusters():
             return
         self.credentials.keep(cluster, deliver=has_agent)
@@ -129,7 +130,7 @@ class DepartedClusters:
 
 
 def delete_work(backend: Backend, cluster: str) -> None:
-    """Delete the ManifestWork with a cluster's scorers, if there is one."""
+    """Delete the ManifestWork with the scorers of a cluster, if it exists."""
     work = backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
     if work is not None and not work["metadata"].get("deletionTimestamp"):
         backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
@@ -141,7 +142,7 @@ class _ClusterState(NamedTuple):
     #: Scorers delivered to its agent; None if not known to be up to date.
     delivered: frozenset[str] | None = None
     is_checked: bool = False
-    #: Why delivery failed, and whether that was a refusal; empty if it did not.
+    #: Error of the last delivery, empty after a success; and whether the API server rejected it.
     problem: str = ""
     is_refused: bool = False
 
@@ -169,19 +170,21 @@ class ClusterReconciler:
         self._lock = threading.Lock()
         # Clusters reconciled since this process started.
         self._states: dict[str, _ClusterState] = {}
-        # The ones whose last run failed or is unfinished.
+        # Clusters whose last run failed or is unfinished.
         self._unsettled: set[str] = set()
-        # Cluster -> end (monotonic clock) of its new entries' wait.
-        self._held: dict[str, float] = {}
+        # Cluster -> time (monotonic clock) at which its new entries stop waiting for delivery.
+        self._delivery_deadlines: dict[str, float] = {}
 
     def reconcile(self, key: ObjectKey) -> float | None:
-        """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
+        """Reconcile one cluster. Raises BackendError and redis.RedisError.
+
+        An error of Redis does not prevent the work on the backend, and vice versa."""
         plan = self._desired.plan
         problem, is_refused = "", False
         with self._lock:
             self._unsettled.add(key.name)
         try:
-            reconcile = self._serve_what_fits if key.name in plan.clusters else self._leave
+            reconcile = self._serve_within_limit if key.name in plan.clusters else self._handle_departure
             recheck_after = reconcile(key.name, plan)
             with self._lock:
                 self._unsettled.discard(key.name)
@@ -195,54 +198,54 @@ class ClusterReconciler:
             problem = f"the hub cannot go on: {type(error).__name__}; the hub's log says where"
             raise
         finally:
-            # Also after a failure: the delivery is then not up to date. Statuses may have waited for the first
-            # check, although it changed nothing.
-            before, after = self._note(key.name, is_checked=True, problem=problem, is_refused=is_refused)
+            # Record the outcome even after a failure, because the delivery is then not up to date. Statuses may have
+            # waited for the first check, even if it changed nothing.
+            before, after = self._update_state(key.name, is_checked=True, problem=problem, is_refused=is_refused)
             if before != after:
                 self._on_distributed(frozenset(scorer.name for scorer in plan.running(key.name)))
 
     def distributed(self, scorer: str) -> int:
-        """Number of clusters that this scorer was delivered to."""
-        return sum(scorer in (row.delivered or ()) for row in self._rows().values())
+        """Return the number of clusters to which this scorer was delivered."""
+        return sum(scorer in (row.delivered or ()) for row in self._copy_states().values())
 
-    def have_looked_at(self, clusters: Iterable[str]) -> bool:
+    def have_checked(self, clusters: Iterable[str]) -> bool:
         """True if the counts cover all of these clusters; not yet right after a start."""
-        rows = self._rows()
+        rows = self._copy_states()
         return all(cluster in rows and rows[cluster].is_checked for cluster in clusters)
 
     def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
-        """Why delivery to one of these clusters failed, `<cluster>: <error>`, and whether that was a refusal."""
-        rows = self._rows()
+        """Return the delivery error of one of these clusters, `<cluster>: <error>`, and whether it was a rejection."""
+        rows = self._copy_states()
         problem_clusters = [
             (not rows[name].is_refused, name) for name in clusters if name in rows and rows[name].problem
         ]
         if not problem_clusters:
             return "", False
-        # Refusals first, in stable order: a status must not change without need.
+        # Prefer rejections, in a stable order, so that statuses do not change without need.
         _, name = min(problem_clusters)
         return f"{name}: {rows[name].problem}", rows[name].is_refused
 
     def unsettled(self) -> frozenset[str]:
-        """Clusters whose last run failed or is unfinished."""
+        """Return the clusters whose last run failed or is unfinished."""
         with self._lock:
             return frozenset(self._unsettled)
 
     def up_to_date(self) -> int:
-        """Number of clusters that are up to date."""
-        return sum(row.delivered is not None for row in self._rows().values())
+        """Return the number of clusters that are up to date."""
+        return sum(row.delivered is not None for row in self._copy_states().values())
 
-    def _rows(self) -> dict[str, _ClusterState]:
+    def _copy_states(self) -> dict[str, _ClusterState]:
         with self._lock:
             return dict(self._states)
 
-    def _note(self, cluster: str, **facts: Any) -> tuple[_ClusterState, _ClusterState]:
-        """Note facts about a cluster; returns what was known before and what is now."""
+    def _update_state(self, cluster: str, **facts: Any) -> tuple[_ClusterState, _ClusterState]:
+        """Update the state of a cluster; return the previous state and the new state."""
         with self._lock:
             before = self._states.get(cluster, _ClusterState())
             after = self._states[cluster] = before._replace(**facts)
         return before, after
 
-    def _serve_what_fits(self, cluster: str, plan: FleetPlan) -> float | None:
+    def _serve_within_limit(self, cluster: str, plan: FleetPlan) -> float | None:
         """Call `_serve` with fewer scorers each time the API server rejects the object as too large."""
         while True:
             try:
@@ -252,32 +255,32 @@ class ClusterReconciler:
                     raise
                 plan = self._desired.update()
                 if cluster not in plan.clusters:
-                    # The cluster left meanwhile, which triggers its own event.
+                    # The cluster has departed in the meantime, which triggers its own event.
                     return None
 
     def _serve(self, cluster: str, plan: FleetPlan) -> float | None:
         unreachable: redis.RedisError | None = None
         recheck_after: float | None = None
         try:
-            # Credentials are ensured without a configuration too: they are the agent's identity, not its work. They are
-            # removed when the cluster is no longer accepted.
+            # Ensure credentials even without a configuration, because they are the agent's identity. They are removed
+            # when the cluster is no longer accepted.
             recheck_after = self._departed.credentials.ensure(cluster, plan.clusters[cluster])
             self._departed.departures.forget(cluster)
         except redis.RedisError as error:
-            # Deliveries without Redis are done.
+            # Continue, because deliveries do not need Redis.
             unreachable = error
         try:
             present = self._registrar.present(cluster)
             entries = plan.entries(cluster, present)
             if not self._desired.has_no_config:
-                # An unreadable configuration is not absent: each check restarts its grace period.
+                # An unreadable configuration counts as present, so its grace period ends.
                 self._departed.departures.forget(_CONFIG)
             if not plan.is_enabled and (grace_seconds := self._departed.departures.left(_CONFIG)):
                 entries, recheck_after = (
                     plan.stopped(cluster, present),
                     min(grace_seconds, recheck_after or grace_seconds),
                 )
-            # Before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
+            # Remove entries before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
             self._registrar.remove_other_entries(cluster, entries)
         except redis.RedisError as error:
             unreachable = error
@@ -285,21 +288,22 @@ class ClusterReconciler:
             has_arrived = self._distribute(cluster, plan)
         except Exception:
             if unreachable is None:
-                self._put_known(cluster, entries)
+                self._put_delivered_entries(cluster, entries)
             raise
         if unreachable is not None:
             raise unreachable
-        # With the current plan: scorers may have been added since, and those not in it are removed.
+        # Use the current plan: scorers may have been added since, and scorers outside of the plan are removed.
         self._registrar.sync_scorers(self._desired.plan)
-        # After the ManifestWork for the same reason.
+        # Add entries after the ManifestWork, so that the agent knows the scorer before its first tick.
         wait = self._delay_undelivered(cluster, entries, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, entries)
         self._registrar.notices.write_cluster(plan.notice(cluster))
         waits = [seconds for seconds in (wait, recheck_after) if seconds is not None]
         return min(waits, default=None)
 
-    def _put_known(self, cluster: str, entries: dict[str, Entry]) -> None:
-        """Apply pauses and intervals although delivery to the agent fails: it continues with the scorers that it knows.
+    def _put_delivered_entries(self, cluster: str, entries: dict[str, Entry]) -> None:
+        """Apply pauses and intervals although delivery failed: the agent continues with the delivered scorers.
+
         New scorers wait for delivery."""
         present = self._registrar.present(cluster)
         delivered_entries = {
@@ -310,17 +314,19 @@ class ClusterReconciler:
         try:
             self._registrar.put_entries(cluster, delivered_entries)
         except redis.RedisError as error:
-            # The delivery error is the one to report.
+            # The caller reports the delivery error.
             log.warning("changes wait for redis", cluster=cluster, error=str(error))
 
-    def _leave(self, cluster: str, plan: FleetPlan) -> float | None:
-        self._held.pop(cluster, None)
-        self._note_delivery(cluster, None)
+    def _handle_departure(self, cluster: str, plan: FleetPlan) -> float | None:
+        self._delivery_deadlines.pop(cluster, None)
+        self._record_delivery(cluster, None)
         return self._departed.reconcile(cluster, plan)
 
     def _delay_undelivered(self, cluster: str, entries: dict[str, Entry], *, has_arrived: bool) -> float | None:
-        """Take entries out of `entries` that would start before delivery to the agent; returns the seconds until they
-        start regardless, None if there are none. Delivery shows as a change of the ManifestWork."""
+        """Stop or remove those `entries` that would start before delivery to the agent.
+
+        Returns the seconds until they start regardless, None if no entry waits. A delivery triggers an event about the
+        ManifestWork."""
         present = self._registrar.present(cluster)
         begins = [
             name
@@ -328,56 +334,56 @@ class ClusterReconciler:
             if entry.is_started and (name not in present or not present[name].is_started)
         ]
         if has_arrived or not begins:
-            self._held.pop(cluster, None)
+            self._delivery_deadlines.pop(cluster, None)
             return None
         now = time.monotonic()
-        wait = self._held.setdefault(cluster, now + MAX_DELIVERY_WAIT) - now
+        wait = self._delivery_deadlines.setdefault(cluster, now + MAX_DELIVERY_WAIT) - now
         if wait <= 0:
-            # Kept: no second wait until delivery, or until no entry is new.
+            # Keep the expired deadline, so that there is no second wait before delivery.
             return None
         for name in begins:
             if name in present:
-                # Even an override "not paused" must not send the tick.
+                # A stopped entry gets no tick even if an override resumes the scorer.
                 entries[name] = entries[name].stopped()
             else:
                 del entries[name]
         return wait
 
     def _distribute(self, cluster: str, plan: FleetPlan) -> bool:
-        """Apply the ManifestWork; returns whether the agent has received it."""
+        """Apply the ManifestWork; return True if the agent has received it."""
         if not plan.is_enabled:
             delete_work(self._backend, cluster)
-            self._note_delivery(cluster, None)
+            self._record_delivery(cluster, None)
             return False
         running = plan.running(cluster)
         desired_work = manifest_work(
             cluster,
             self._agent_namespace,
             [scorer.part_on(cluster) for scorer in running],
-            secrets=self._secrets(plan.delivered(cluster)),
+            secrets=self._copy_secrets(plan.delivered(cluster)),
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not carries(work, desired_work):
             if work is None:
-                # Noted before the write, which may fail, as in a namespace that is being deleted.
-                self._note_delivery(cluster, None)
+                # Record the loss before the write, which may fail, for example in a namespace that is being deleted.
+                self._record_delivery(cluster, None)
             self._backend.apply(desired_work)
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         has_arrived = work is not None and is_applied(work) and carries(work, desired_work)
         if work is not None and work["metadata"].get("deletionTimestamp"):
-            # An earlier one: deleted first, then created again.
+            # A ManifestWork that is being deleted is created again later.
             has_arrived = False
-        self._note_delivery(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
+        self._record_delivery(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
 
-    def _secrets(self, names: Mapping[str, str]) -> list[Manifest]:
-        """The hub's Secrets as delivered to a cluster: name there -> name on the hub."""
+    def _copy_secrets(self, names: Mapping[str, str]) -> list[Manifest]:
+        """Return the copies of Secrets for a cluster; `names` maps the name on the cluster to the name on the hub."""
         namespace = self._desired.config_key.namespace
-        # A Secret deleted just now will trigger an event, and then leave the plan.
+        # A Secret that was just deleted triggers an event, after which the plan no longer contains it.
         secrets = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
         return [copy_for(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
 
-    def _note_delivery(self, cluster: str, names: frozenset[str] | None) -> None:
-        before, _ = self._note(cluster, delivered=names)
+    def _record_delivery(self, cluster: str, names: frozenset[str] | None) -> None:
+        before, _ = self._update_state(cluster, delivered=names)
         if before.delivered != names:
             self._on_distributed((before.delivered or frozenset()) ^ (names or frozenset()))

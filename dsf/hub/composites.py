@@ -1,4 +1,4 @@
-"""Checks the inputs of scorers that combine scores: each must be a scorer of the same namespace, without a circle."""
+"""Checks the inputs of composite scorers: each must be a scorer in the same namespace, without a circle."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from dsf.api.types import NAME_CONFLICT, ResolveReason
 from dsf.hub.scorerplan import Obstacle, ScorerPlan
 from dsf.text import listed
 
-#: Scorers of a circle that are named.
-_MOST_NAMED: Final = 8
+#: Maximum scorers of a circle that a message lists.
+_MAX_LISTED: Final = 8
 
 
-def input_obstacles(plans: Mapping[str, ScorerPlan]) -> dict[str, Obstacle]:
+def find_input_obstacles(plans: Mapping[str, ScorerPlan]) -> dict[str, Obstacle]:
     """Return, by key (`namespace/name`), why scorers cannot combine their inputs."""
     inputs = {
         key: [f"{plan.namespace}/{score.scorer}" for score in plan.scorer.spec.source.scores]
         for key, plan in plans.items()
         if plan.scorer.spec.source.scores
     }
-    circles = _circles(inputs)
-    # The first namespace with a scorer of each name.
-    namespaces = {plan.name: plan.namespace for plan in sorted(plans.values(), key=_namespace, reverse=True)}
-    problems = {key: circles.get(key, "") or _missing(plans[key], plans, namespaces) for key in inputs}
+    circles = _find_circles(inputs)
+    # Scorer name -> the first namespace that has a scorer with this name.
+    namespaces = {plan.name: plan.namespace for plan in sorted(plans.values(), key=_get_namespace, reverse=True)}
+    problems = {key: circles.get(key, "") or _describe_missing_inputs(plans[key], plans, namespaces) for key in inputs}
     return {key: Obstacle(str(ResolveReason.InputInvalid), text) for key, text in problems.items() if text}
 
 
-def _circles(inputs: Mapping[str, list[str]]) -> dict[str, str]:
+def _find_circles(inputs: Mapping[str, list[str]]) -> dict[str, str]:
     """Return a description of a circle for each scorer that is part of one. Takes time linear in all inputs."""
     circles: dict[str, str] = {}
-    for component in _components(inputs):
+    for component in _find_components(inputs):
         members = frozenset(component)
-        if len(members) > _MOST_NAMED:
-            names = listed(sorted(key.partition("/")[2] for key in members), _MOST_NAMED)
+        if len(members) > _MAX_LISTED:
+            names = listed(sorted(key.partition("/")[2] for key in members), _MAX_LISTED)
             circles |= dict.fromkeys(members, f"spec.source.scores: a circle of {len(members)} scorers: {names}")
         elif len(members) > 1 or component[0] in inputs.get(component[0], ()):
-            circles |= {key: _circle(key, inputs, members) for key in members}
+            circles |= {key: _describe_circle(key, inputs, members) for key in members}
     return circles
 
 
-def _components(inputs: Mapping[str, list[str]]) -> Iterator[list[str]]:
+def _find_components(inputs: Mapping[str, list[str]]) -> Iterator[list[str]]:
     """Yield the strongly connected components: sets of scorers that all read each other (Tarjan's algorithm)."""
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
@@ -79,8 +79,8 @@ def _components(inputs: Mapping[str, list[str]]) -> Iterator[list[str]]:
                     yield component
 
 
-def _circle(start: str, inputs: Mapping[str, list[str]], members: frozenset[str]) -> str:
-    """Describe a circle through this scorer, which there is, among these few scorers."""
+def _describe_circle(start: str, inputs: Mapping[str, list[str]], members: frozenset[str]) -> str:
+    """Describe a circle through `start` and further `members`. The caller guarantees that a circle exists."""
     paths = [[start]]
     reached: set[str] = set()
     while paths:
@@ -95,16 +95,18 @@ def _circle(start: str, inputs: Mapping[str, list[str]], members: frozenset[str]
     return ""
 
 
-def _namespace(plan: ScorerPlan) -> str:
+def _get_namespace(plan: ScorerPlan) -> str:
     return plan.namespace
 
 
-def _missing(plan: ScorerPlan, plans: Mapping[str, ScorerPlan], namespaces: Mapping[str, str]) -> str:
-    """Name the inputs without a default that are no scorers of the namespace; empty if there are none."""
-    return "; ".join(_problems(plan, plans, namespaces))
+def _describe_missing_inputs(plan: ScorerPlan, plans: Mapping[str, ScorerPlan], namespaces: Mapping[str, str]) -> str:
+    """Describe the inputs without a default that are not scorers in the namespace; empty if all are."""
+    return "; ".join(_find_input_problems(plan, plans, namespaces))
 
 
-def _problems(plan: ScorerPlan, plans: Mapping[str, ScorerPlan], namespaces: Mapping[str, str]) -> Iterator[str]:
+def _find_input_problems(
+    plan: ScorerPlan, plans: Mapping[str, ScorerPlan], namespaces: Mapping[str, str]
+) -> Iterator[str]:
     for score in plan.scorer.spec.source.scores or ():
         scorer = plans.get(f"{plan.namespace}/{score.scorer}")
         if score.default is not None or (

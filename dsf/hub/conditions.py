@@ -1,4 +1,4 @@
-"""Conditions and statuses of DynamicScorer and DynamicScoringConfig. Pure functions."""
+"""Builds conditions and statuses of DynamicScorer and DynamicScoringConfig. Pure functions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from dsf.text import listed
 
 #: Condition of a DynamicScoringConfig that is ignored.
 IGNORED: Final = "Ignored"
-#: Condition of the effective DynamicScoringConfig; present once some agent was too old or too new.
+#: Condition of the effective DynamicScoringConfig; present once an agent was too old or too new.
 AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons used in several places.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
-#: Conditions of a DynamicScorer that the hub cannot work on, and of an unreadable one.
+#: Conditions of a DynamicScorer that the hub cannot process, and of an unreadable DynamicScorer.
 _OF_STOPPED: Final = (ConditionType.Scoring, ConditionType.Ready)
 _OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, *_OF_STOPPED)
 #: Conditions of a deleted object that finalizers keep.
@@ -46,12 +46,12 @@ _NO_CYCLES: Final = "NoCyclesYet"
 _NOT_SELECTED: Final = "NotSelected"
 _SOME_FAIL: Final = "SomeClustersFail"
 _ALL_FAIL: Final = "AllClustersFail"
-#: Reasons that end without a change of this object: with them Ready is Unknown.
-_PASSING: Final = frozenset(
+#: Temporary reasons, which end without a change of this object. With them Ready is Unknown.
+_TEMPORARY: Final = frozenset(
     {NOT_CHECKED_YET, NOT_DISTRIBUTED, _DISTRIBUTING, _NO_CLUSTERS, _NO_CONFIG, _NO_CYCLES, _NOT_SELECTED}
 )
-#: Conditions that Ready sums up, each cause before its effects.
-_SUMMED_UP: Final = (
+#: Conditions that Ready summarizes, each cause before its effects.
+_SUMMARIZED: Final = (
     ConditionType.ConfigSynced,
     ConditionType.Healthy,
     ConditionType.Distributed,
@@ -60,7 +60,7 @@ _SUMMED_UP: Final = (
 
 
 class Statement(NamedTuple):
-    """Content of a condition."""
+    """The content of a condition."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str
@@ -68,30 +68,30 @@ class Statement(NamedTuple):
 
     @classmethod
     def against(cls, obstacle: Obstacle) -> Self:
-        """Return the statement that this obstacle makes the condition false."""
+        """Return a False statement with the reason and message of an obstacle."""
         return cls("False", obstacle.reason, obstacle.message)
 
 
 @dataclass(frozen=True)
 class DeliveryCounts:
-    """Where a scorer is wanted and where it is delivered."""
+    """Numbers of clusters on which a scorer should run and to which it is delivered."""
 
-    #: Accepted clusters, whether they want it or not.
+    #: Accepted clusters, including those on which the scorer does not run.
     clusters: int
     desired: int
     distributed: int
-    #: `namespace/name` of the one configuration, for messages, and whether it exists.
+    #: `namespace/name` of the effective configuration, for messages, and whether it exists.
     config: str
     is_enabled: bool
-    #: Why that one cannot be read; empty if it can, or is not there.
+    #: Why the effective configuration cannot be read; empty if it is readable or absent.
     config_mistake: str = ""
-    #: Text about the effective configuration while it is being deleted; empty if it is not.
+    #: Text about the effective configuration while it is being deleted; empty otherwise.
     config_terminating: str = ""
     #: Whether `distributed` covers every cluster; not yet right after a start.
     is_counted: bool = True
-    #: Why delivery to one of the missing clusters failed, `<cluster>: <error>`; empty if none failed.
+    #: Delivery error of one of the missing clusters, `<cluster>: <error>`; empty if no delivery failed.
     problem: str = ""
-    #: Whether that was a refusal, which needs manual action.
+    #: Whether the delivery was rejected, which needs manual action.
     is_refused: bool = False
     #: Accepted clusters left out for lack of a ManagedClusterAddOn.
     without_addon: int = 0
@@ -107,12 +107,12 @@ def scorer_status(
     previous: DynamicScorerStatus,
     now: datetime,
 ) -> DynamicScorerStatus:
-    """The whole status. `cycles` and `pace` are None if they cannot be read; the previous values then stay."""
+    """Return the complete status. If `cycles` or `pace` cannot be read (None), previous values stay."""
     generation, resolved = plan.scorer.metadata.generation, plan.resolved
     delivered = distributed(plan, health, deliveries)
     scored = scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
     if scored and scored.reason == NOT_DISTRIBUTED and delivered and delivered.status == "False":
-        # The cause first: this is the reason that kubectl shows.
+        # Report the cause, because kubectl shows the reason of this condition.
         scored = delivered
     statements: dict[str, Statement | None] = {
         ConditionType.Healthy: healthy(plan, health),
@@ -122,21 +122,21 @@ def scorer_status(
     }
     if (verified := tls_verified(plan, previous)) is not None:
         statements[ConditionType.TLSVerified] = verified
-    conditions = _stated(previous.conditions, statements, generation, now)
+    conditions = _apply_statements(previous.conditions, statements, generation, now)
     if cycles is not None:
         statement = ready(conditions, plan, health, cycles)
         if statement.reason == _NO_CONFIG and (deliveries.config_mistake or deliveries.config_terminating):
             statement = statement._replace(status="False")
-        conditions = _stated(conditions, {ConditionType.Ready: statement}, generation, now)
+        conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, generation, now)
     declared = resolved.summary.scoring_interval if resolved is not None else 0
     if pace is None:
         in_force = previous.interval if declared == previous.declared_interval else declared
         pace = Pace(in_force, min(previous.clusters_with_other_interval, deliveries.desired))
-    counts = cycles or _known_cycles(previous, deliveries.desired)
+    counts = cycles or _restore_cycles(previous, deliveries.desired)
     return DynamicScorerStatus(
         health_status=health.status,
         last_synced_config=health.config,
-        last_synced_config_time=_config_time(health, previous, now),
+        last_synced_config_time=_find_config_time(health, previous, now),
         observed_generation=generation,
         conditions=conditions,
         score_name=resolved.score_name if resolved is not None else "",
@@ -150,7 +150,7 @@ def scorer_status(
     )
 
 
-def _known_cycles(previous: DynamicScorerStatus, desired: int) -> CycleOutcomes:
+def _restore_cycles(previous: DynamicScorerStatus, desired: int) -> CycleOutcomes:
     succeeding, empty, failing = (
         min(number, desired)
         for number in (previous.clusters.succeeding, previous.clusters.empty, previous.clusters.failing)
@@ -158,7 +158,7 @@ def _known_cycles(previous: DynamicScorerStatus, desired: int) -> CycleOutcomes:
     return CycleOutcomes(succeeding, failing, empty=empty, failures=previous.failures)
 
 
-def _config_time(health: Health, previous: DynamicScorerStatus, now: datetime) -> datetime | None:
+def _find_config_time(health: Health, previous: DynamicScorerStatus, now: datetime) -> datetime | None:
     if health.config is None:
         return None
     is_same = health.config == previous.last_synced_config
@@ -166,44 +166,44 @@ def _config_time(health: Health, previous: DynamicScorerStatus, now: datetime) -
 
 
 def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetime) -> DynamicScorerStatus:
-    """The status of a scorer in a namespace that is ignored; `namespace` is one that counts."""
+    """Return the status of a scorer in an ignored namespace; `namespace` is the hub's own namespace."""
     text = (
         f"only DynamicScorers in namespace {namespace} count, and those of DSF_SCORER_NAMESPACES (the chart's "
         "hubSetting.scorerNamespaces): create it there, or have the hub's admin add its namespace"
     )
     statement = Statement("False", OTHER_NAMESPACE, text)
-    return _only(_OF_STOPPED, statement, scorer.status.conditions, scorer.metadata.generation, now)
+    return _make_minimal_status(_OF_STOPPED, statement, scorer.status.conditions, scorer.metadata.generation, now)
 
 
-def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
-    """The status of a scorer with an internal error; all else known of it stays."""
+def failed_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
+    """Return the status of a scorer with an internal error; all other conditions and fields stay."""
     statements: dict[str, Statement | None] = dict.fromkeys(_OF_STOPPED, Statement.against(obstacle))
-    conditions = _stated(scorer.status.conditions, statements, scorer.metadata.generation, now)
+    conditions = _apply_statements(scorer.status.conditions, statements, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
 
 
 def unreadable_scorer_status(
     mistake: str, previous_conditions: list[Condition], generation: int, *, now: datetime
 ) -> DynamicScorerStatus:
-    """The status of a scorer with an unreadable manifest: it runs nowhere, and earlier findings are void."""
+    """Return the status of a scorer with an unreadable manifest: it runs nowhere, and other conditions are removed."""
     statement = Statement(
         "False", INVALID, f"{mistake}; until it is mended nothing runs, earlier scores stay until they expire"
     )
-    return _only(_OF_UNREADABLE, statement, previous_conditions, generation, now)
+    return _make_minimal_status(_OF_UNREADABLE, statement, previous_conditions, generation, now)
 
 
 def terminating_scorer_status(
     previous_conditions: list[Condition], metadata: ObjectMeta, *, now: datetime
 ) -> DynamicScorerStatus:
-    """The status of a deleted scorer that finalizers keep."""
+    """Return the status of a deleted scorer that finalizers keep."""
     statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; it runs nowhere")
-    return _only(_OF_TERMINATING, statement, previous_conditions, metadata.generation, now)
+    return _make_minimal_status(_OF_TERMINATING, statement, previous_conditions, metadata.generation, now)
 
 
 def terminating_text(metadata: ObjectMeta) -> str:
     """Return the text for users about a deleted object that finalizers keep."""
     since = f" since {rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
-    # The hub removes the obsolete ones itself.
+    # The hub removes obsolete finalizers itself.
     names = listed([name for name in metadata.finalizers if name not in OBSOLETE_FINALIZERS], 3) or "none"
     return (
         f"it is being deleted{since} and stays until the owners of its finalizers ({names}) remove them; a changed "
@@ -211,19 +211,19 @@ def terminating_text(metadata: ObjectMeta) -> str:
     )
 
 
-def _only(
+def _make_minimal_status(
     kinds: Sequence[str], statement: Statement, previous_conditions: list[Condition], generation: int, now: datetime
 ) -> DynamicScorerStatus:
-    """A status of these conditions alone."""
+    """Return a status that has only these conditions."""
     earlier = [condition for condition in previous_conditions if condition.type in kinds]
-    conditions = _stated(earlier, dict.fromkeys(kinds, statement), generation, now)
+    conditions = _apply_statements(earlier, dict.fromkeys(kinds, statement), generation, now)
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 
-def _stated(
+def _apply_statements(
     conditions: list[Condition], statements: Mapping[str, Statement | None], generation: int, now: datetime
 ) -> list[Condition]:
-    """The conditions with these statements. Where there is none the earlier one stays."""
+    """Return the conditions updated by these statements. For None, an existing condition stays."""
     for kind, statement in statements.items():
         if statement is None and any(condition.type == kind for condition in conditions):
             continue
@@ -232,7 +232,7 @@ def _stated(
             type=str(kind),
             status=status,
             reason=reason,
-            # The CRD allows no more.
+            # The CRD limits the length.
             message=message[:32768],
             last_transition_time=now,
             observed_generation=generation,
@@ -242,21 +242,21 @@ def _stated(
 
 
 def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
-    """Condition Ready: the whole truth about a scorer in one, for `kubectl wait` and GitOps tools.
+    """Return condition Ready, which summarizes the other conditions for `kubectl wait` and GitOps tools.
 
-    The status is False only if a person must act, with the reason of the condition that reports it. The status is
-    Unknown for what passes by itself: a rollout, a first cycle that has not ended, a scoring API that is starting,
-    failing cycles while earlier scores are valid, a `/config` that cannot be read while the last good one is in force.
+    The status is False only if a person must act, with the reason of the condition that reports the problem. The status
+    is Unknown during temporary states: a rollout, a first cycle that has not ended, a scoring API that is starting,
+    failing cycles while earlier scores are valid, an unreadable `/config` while the last valid one is in effect.
     """
     condition_by_type = {condition.type: condition for condition in conditions}
     unmet = [
         condition_by_type[kind]
-        for kind in _SUMMED_UP
+        for kind in _SUMMARIZED
         if kind in condition_by_type and condition_by_type[kind].status != "True"
     ]
     was_bad = ConditionType.Ready in condition_by_type and condition_by_type[ConditionType.Ready].status == "False"
     is_starting = 0 < health.failures < FAILURE_THRESHOLD and health.status is not HealthStatus.Active and not was_bad
-    passing = set(_PASSING)
+    passing = set(_TEMPORARY)
     if plan.obstacle is None and health.status is HealthStatus.Active and health.config_failure is not None:
         passing.add(health.config_failure.reason)
     if cycles.failing_without_score == 0:
@@ -273,7 +273,7 @@ def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cyc
 
 
 def healthy(plan: ScorerPlan, health: Health) -> Statement | None:
-    """Condition Healthy; None if no check has ended yet and the earlier condition stays."""
+    """Return condition Healthy; None if no check has ended yet, so that the earlier condition stays."""
     if not health.is_checked:
         return None
     if health.status is HealthStatus.Active and health.failure is None:
@@ -289,7 +289,7 @@ def healthy(plan: ScorerPlan, health: Health) -> Statement | None:
 
 
 def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
-    """Condition ConfigSynced: whether spec and `/config` are complete, and whether `/config` is valid now."""
+    """Return condition ConfigSynced: whether spec and `/config` are complete, and whether `/config` is valid now."""
     obstacle = plan.obstacle
     if plan.scorer.spec.config_sync_mode is not ConfigSyncMode.Full:
         if obstacle is not None:
@@ -313,7 +313,7 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
 
 
 def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
-    """Condition TLSVerified: whether agents verify the certificates of all servers; None if not worth mentioning."""
+    """Return condition TLSVerified: whether agents verify all server certificates; None if they always did."""
     summaries = [
         variant for variant in plan.variants.values() if variant is not None and not isinstance(variant, Obstacle)
     ]
@@ -336,7 +336,7 @@ def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement |
     return None
 
 
-def _without_config(deliveries: DeliveryCounts) -> str:
+def _describe_missing_config(deliveries: DeliveryCounts) -> str:
     if deliveries.config_mistake:
         return (
             f"the DynamicScoringConfig {deliveries.config} has a mistake, so nothing runs: {deliveries.config_mistake}"
@@ -347,9 +347,9 @@ def _without_config(deliveries: DeliveryCounts) -> str:
 
 
 def distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCounts) -> Statement | None:
-    """Condition Distributed: whether the scorer is delivered to every cluster that wants it.
+    """Return condition Distributed: whether the scorer is delivered to every cluster on which it should run.
 
-    Returns None while that is unknown and the earlier condition stays.
+    The result is None while the counts are incomplete, so that the earlier condition stays.
     """
     if plan.obstacle is not None and not (health.config is None and not health.is_checked):
         return Statement.against(plan.obstacle)
@@ -358,9 +358,9 @@ def distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCounts) ->
     if plan.runnable is None:
         return Statement("False", "NotHealthy", "the scoring API does not pass its health checks, so it runs nowhere")
     if not deliveries.is_enabled:
-        return Statement("False", _NO_CONFIG, _without_config(deliveries))
+        return Statement("False", _NO_CONFIG, _describe_missing_config(deliveries))
     if deliveries.clusters == 0:
-        return _no_clusters(deliveries.without_addon)
+        return _make_no_clusters_statement(deliveries.without_addon)
     if obstacles := plan.obstacles:
         cluster, first = min(obstacles.items())
         suffix = f", and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
@@ -390,29 +390,29 @@ def scoring(
     cycles: CycleOutcomes,
     pauses: Pauses = Pauses(),  # noqa: B008
 ) -> Statement:
-    """Condition Scoring: True if no cluster fails and at least one has a score.
+    """Return condition Scoring: True if no cluster fails and at least one has a score.
 
-    Manual pauses are always mentioned; if all clusters are paused, that is the reason.
+    The message always mentions manual pauses. If all clusters are paused, the reason is `Paused`.
     """
     if not pauses.clusters or deliveries.desired == 0 or plan.is_suspended:
-        return _scoring(plan, deliveries, cycles)
-    text = _paused(pauses)
+        return _judge_cycles(plan, deliveries, cycles)
+    text = _describe_pause(pauses)
     if pauses.clusters >= deliveries.desired:
         return Statement("False", "Paused", text)
-    statement = _scoring(plan, deliveries, cycles)
+    statement = _judge_cycles(plan, deliveries, cycles)
     message = (
         f"{statement.message}; {pauses.clusters} of {deliveries.desired} clusters are paused, {pauses.cluster}: {text}"
     )
     return statement._replace(message=message)
 
 
-def _paused(pauses: Pauses) -> str:
+def _describe_pause(pauses: Pauses) -> str:
     override = pauses.override or ScheduleOverride()
     until = f" until {rfc3339(datetime.fromtimestamp(override.paused_until, UTC))}" if override.paused_until else ""
     return f"paused by {override.by or 'somebody'}{until}{': ' if override.note else ''}{override.note}"
 
 
-def _scoring(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
+def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
     if deliveries.desired == 0:
         return Statement("False", NOT_DISTRIBUTED, "it runs on no cluster; see the other conditions")
     if plan.is_suspended:
@@ -432,16 +432,16 @@ def _scoring(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOutcomes
         text = f"{cycles.unwritten} of {deliveries.desired} scores cannot be written; {cycles.refusal}"
         return Statement("False", cycles.unwritten_reason, text)
     if cycles.skips is not None:
-        # Without the number of ticks, which would change the text every time.
+        # Omit the number of ticks, which would change the text every time.
         skips = cycles.skips
         text = f"{cycles.idle} of {deliveries.desired} clusters have no score, for they are sent no ticks; longest: "
         text += f"{skips.cluster}, {skips.reason}: {skips.why(plan.scorer.spec.execution.rate_limit)}"
         return Statement("False", "TicksSkipped", text)
-    return _answered(deliveries, cycles)
+    return _judge_results(deliveries, cycles)
 
 
-def _answered(deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
-    """Where no cycle fails: what the answers brought."""
+def _judge_results(deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
+    """Return the statement about the results of cycles if no cycle fails."""
     remark = f"; {cycles.remark}" if cycles.remark else ""
     empty = f"the scoring API answers without usable results on {cycles.empty} of {deliveries.desired} clusters{remark}"
     if cycles.succeeding == 0:
@@ -462,7 +462,7 @@ def _answered(deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
     return Statement("True", "CyclesSucceed", text)
 
 
-def _no_clusters(without_addon: int) -> Statement:
+def _make_no_clusters_statement(without_addon: int) -> Statement:
     text = "no ManagedCluster is accepted"
     if without_addon:
         text = f"none of {without_addon} accepted clusters has the ManagedClusterAddOn {ADDON_NAME} yet"
@@ -481,14 +481,14 @@ def config_status(
     without_addon: int = 0,
     without_room: Sequence[str] = (),
 ) -> DynamicScoringConfigStatus:
-    """The status of the effective configuration; delivered to `distributed` of `clusters`.
+    """Return the status of the effective configuration; `distributed` of `clusters` are up to date.
 
-    `agents` explains, for each cluster with a too old or too new agent, the effect; None if unknown now.
-    `without_addon` is the number of accepted clusters left out for lack of the addon, `without_room` are the scorers
-    that do not fit into the ManifestWork of some cluster.
+    `agents` describes the effect for each cluster with a too old or too new agent; None if currently unknown.
+    `without_addon` is the number of accepted clusters without the add-on, `without_room` are the scorers that do not
+    fit into the ManifestWork of some cluster.
     """
     if clusters == 0:
-        statement = _no_clusters(without_addon)
+        statement = _make_no_clusters_statement(without_addon)
     elif distributed < clusters:
         statement = Statement("False", _DISTRIBUTING, f"{distributed} of {clusters} clusters are up to date")
     elif without_room:
@@ -503,16 +503,16 @@ def config_status(
     statements: dict[str, Statement | None] = {"Distributed": statement}
     previous_conditions = [old for old in config.status.conditions if old.type != IGNORED]
     if agents or (agents is not None and any(old.type == AGENTS_SUPPORTED for old in previous_conditions)):
-        statements[AGENTS_SUPPORTED] = _agents_statement(agents)
-    conditions = _stated(previous_conditions, statements, config.metadata.generation, now)
+        statements[AGENTS_SUPPORTED] = _make_agents_statement(agents)
+    conditions = _apply_statements(previous_conditions, statements, config.metadata.generation, now)
     unsupported = [
         condition for condition in conditions if condition.type == AGENTS_SUPPORTED and condition.status == "False"
     ]
-    if statement.reason in _PASSING:
+    if statement.reason in _TEMPORARY:
         statement = statement._replace(status="Unknown")
     elif unsupported and statement.status == "True":
         statement = Statement("False", unsupported[0].reason, unsupported[0].message)
-    conditions = _stated(conditions, {ConditionType.Ready: statement}, config.metadata.generation, now)
+    conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, config.metadata.generation, now)
     return DynamicScoringConfigStatus(
         observed_generation=config.metadata.generation,
         conditions=conditions,
@@ -522,7 +522,7 @@ def config_status(
     )
 
 
-def _agents_statement(problems: Mapping[str, str]) -> Statement:
+def _make_agents_statement(problems: Mapping[str, str]) -> Statement:
     if not problems:
         return Statement("True", "AgentsSupported", "the agents of all clusters speak with this hub")
     problem_lines = [f"{cluster}: {problem}" for cluster, problem in sorted(problems.items())[:MAX_FAILURES]]
@@ -532,21 +532,21 @@ def _agents_statement(problems: Mapping[str, str]) -> Statement:
 
 
 def terminating_config_status(config: DynamicScoringConfig, *, now: datetime) -> DynamicScoringConfigStatus:
-    """The status of a deleted configuration that finalizers keep."""
+    """Return the status of a deleted configuration that finalizers keep."""
     metadata = config.metadata
     statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; its masks do not count")
     statements: dict[str, Statement | None] = {"Distributed": statement, ConditionType.Ready: statement}
     previous_conditions = [old for old in config.status.conditions if old.type in statements]
-    conditions = _stated(previous_conditions, statements, metadata.generation, now)
+    conditions = _apply_statements(previous_conditions, statements, metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=metadata.generation, conditions=conditions)
 
 
 def ignored_config_status(
     config: DynamicScoringConfig, namespace: str, *, now: datetime, stops_scorers: bool = False
 ) -> DynamicScoringConfigStatus:
-    """The status of a configuration other than the effective one, which is in `namespace`.
+    """Return the status of a configuration other than the effective one, which is in `namespace`.
 
-    `stops_scorers` is True if DynamicScorers of the configuration's own namespace count, and so do not run.
+    `stops_scorers` is True if this configuration stops the DynamicScorers in its own namespace.
     """
     reason = "OtherName" if config.metadata.name != CONFIG_NAME else OTHER_NAMESPACE
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"
@@ -560,5 +560,5 @@ def ignored_config_status(
         ConditionType.Ready: Statement("False", reason, text),
     }
     previous_conditions = [old for old in config.status.conditions if old.type in statements]
-    conditions = _stated(previous_conditions, statements, config.metadata.generation, now)
+    conditions = _apply_statements(previous_conditions, statements, config.metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=config.metadata.generation, conditions=conditions)

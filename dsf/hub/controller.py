@@ -1,8 +1,8 @@
-"""The reconciliation loop and its work queue: take a key, reconcile it, schedule its next run.
+"""The reconciliation loop and its work queue. The loop takes a key, reconciles it and schedules its next run.
 
 The queue is modelled on client-go's: each key is queued at most once and processed by one thread at a time. A key added
-while being processed is processed once more afterwards; a failed key returns after a doubling delay; a key may be added
-for later. All times are seconds.
+while being processed is processed once more afterwards. A failed key is retried after a doubling delay. A key may be
+added for later. All times are seconds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: Seconds without a finished key, while some wait, after which the workers count as stuck. Every request has a
-#: time-out, so a waiting thread returns long before.
+#: Seconds without a finished key, while keys wait, after which the workers count as stuck. Every request has a shorter
+#: time-out, so a thread that waits for a response does not count as stuck.
 STUCK: Final = 180.0
 
-#: Longest delay of a failed key.
+#: Maximum delay of a failed key.
 RETRY_MAX: Final = 60.0
 
 Key = TypeVar("Key")
@@ -40,23 +40,23 @@ class WorkQueue(Generic[Key]):
     """A thread-safe queue of hashable keys."""
 
     def __init__(self, may_begin: Callable[[Key, Set[Key]], bool] = lambda *_: True) -> None:
-        """`may_begin` returns True if a ready key may be processed beside these other keys; otherwise the key keeps its
-        place in the queue. The queue is locked during the call."""
+        """`may_begin` returns True if a ready key may be processed in parallel with these other keys; otherwise the key
+        keeps its position in the queue. The queue is locked during the call."""
         self._may_begin = may_begin
         self._ready: deque[Key] = deque()
-        # Waiting for processing, in `_ready` or, while in `_processing`, until `done`.
+        # Keys that wait for processing: in `_ready` or, if in `_processing`, until `done`.
         self._dirty: set[Key] = set()
         self._processing: set[Key] = set()
         # Key -> its scheduled time, by the monotonic clock.
         self._later: dict[Key, float] = {}
-        # Lower bound of the scheduled times: scanning all of them for each key would cost more than the keys' work.
+        # Lower bound of the scheduled times: a scan of all times for each key would cost more than the reconciliations.
         self._earliest = math.inf
         self._failures: dict[Key, int] = {}
         self._is_shut_down = False
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """Number of ready keys, without those for later."""
+        """Return the number of ready keys, without those scheduled for later."""
         with self._changed:
             return len(self._ready)
 
@@ -66,7 +66,7 @@ class WorkQueue(Generic[Key]):
             self._add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Process `key` after this time. If several times are given, the earliest counts."""
+        """Process `key` after this time. If the key is already scheduled, the earlier time counts."""
         if seconds <= 0:
             self.add(key)
             return
@@ -80,7 +80,7 @@ class WorkQueue(Generic[Key]):
                 self._changed.notify()
 
     def retry(self, key: Key, *, min_delay: float = 0.0) -> float:
-        """Process `key` again after a delay that doubles with each call until `forget`; returns the delay.
+        """Process `key` again after a delay that doubles with each call until `forget`; return the delay.
 
         The delay is at least `min_delay` seconds.
         """
@@ -88,40 +88,40 @@ class WorkQueue(Generic[Key]):
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
         delay: float = min(0.005 * 2 ** min(failures, 30), RETRY_MAX)
-        # Keys that failed together are not retried together.
+        # Jitter spreads the retries of keys that failed together.
         delay *= 1 - random.uniform(0, 0.2)  # noqa: S311 (spreads load, guards nothing)
         delay = max(delay, min_delay * (1 + random.uniform(0, 0.2)))  # noqa: S311
         self.add_after(key, delay)
         return delay
 
     def forget(self, key: Key) -> None:
-        """`key` succeeded: its next failure starts with the shortest delay again."""
+        """Reset the retry delay of a key that succeeded."""
         with self._changed:
             self._failures.pop(key, None)
 
     def get(self) -> Key | None:
-        """Wait for a key and take it; None after shutdown. Call `done` with it afterwards."""
+        """Wait for a key and return it; None after shutdown. Call `done` with the key after processing it."""
         with self._changed:
             while True:
                 if self._is_shut_down:
                     return None
-                wait = self._bring_due()
+                wait = self._release_due_keys()
                 for key in self._ready:
                     if self._may_begin(key, self._processing):
                         self._ready.remove(key)
                         self._dirty.discard(key)
                         self._processing.add(key)
                         return key
-                # No operating system can wait for a time such as a pause until 9999.
+                # Limit the wait: operating systems reject long ones, such as for a pause until the year 9999.
                 self._changed.wait(min(wait, 3600.0) if wait is not None else None)
 
     def done(self, key: Key) -> None:
-        """`key` is processed; if added meanwhile, it is ready again."""
+        """Mark `key` as processed; if it was added in the meantime, it is ready again."""
         with self._changed:
             self._processing.discard(key)
             if key in self._dirty and not self._is_shut_down:
                 self._ready.append(key)
-            # Another key may have been waiting because it could not begin beside this one.
+            # Another key may have waited because `may_begin` rejected it while this key was processed.
             self._changed.notify()
 
     def shutdown(self) -> None:
@@ -143,8 +143,8 @@ class WorkQueue(Generic[Key]):
             self._ready.append(key)
             self._changed.notify()
 
-    def _bring_due(self) -> float | None:
-        """Make due keys ready; returns the time until the next one, None if there is none."""
+    def _release_due_keys(self) -> float | None:
+        """Make due keys ready; return the seconds until the next key is due, None if no key is scheduled."""
         now = time.monotonic()
         if now >= self._earliest:
             for key in [key for key, due in self._later.items() if due <= now]:
@@ -153,14 +153,14 @@ class WorkQueue(Generic[Key]):
         return max(0.0, self._earliest - now) if self._later else None
 
 
-#: Reads the object named by the key and brings the actual state to the desired one. A reconciler does not get the
-#: event: it must be idempotent. Returns the seconds until the next reconciliation, None to wait for a change. After an
+#: A function that reads the object of a key and brings the actual state to the desired state. It gets no event, so it
+#: must be idempotent. It returns the seconds until the next reconciliation, None to wait for a change. After an
 #: exception the key is retried later.
 Reconcile = Callable[[ObjectKey], float | None]
 
 
 class Controller:
-    """Worker threads that feed the keys of one queue to one function."""
+    """A group of worker threads that call one function with the keys of one queue."""
 
     def __init__(
         self,
@@ -180,17 +180,17 @@ class Controller:
         self._outage = outage
         self._threads = [SupervisedThread(self._work, f"{name}-{number}") for number in range(workers)]
         self._lock = threading.Lock()
-        # Seen by `is_progressing`: finished keys, and since when unchanged while work waits.
-        self._seen: tuple[int, float] = (-1, 0.0)
+        # Last values in `is_progressing`: number of finished keys, and time of the last progress.
+        self._last_progress: tuple[int, float] = (-1, 0.0)
 
     def is_progressing(self) -> bool:
-        """True if waiting work progresses. Must be called periodically."""
+        """True if queued keys are processed. Must be called periodically."""
         with self._lock:
             finished = sum(self.results.values())
             now = time.monotonic()
-            if finished != self._seen[0] or not len(self.queue):
-                self._seen = (finished, now)
-            return now - self._seen[1] < STUCK
+            if finished != self._last_progress[0] or not len(self.queue):
+                self._last_progress = (finished, now)
+            return now - self._last_progress[1] < STUCK
 
     def start(self) -> None:
         """Start the workers."""
@@ -198,7 +198,7 @@ class Controller:
             thread.start()
 
     def stop(self, patience: float = 10.0) -> None:
-        """Take no more keys and wait, at most so many seconds, for work in progress."""
+        """Take no more keys and wait up to `patience` seconds for work in progress."""
         self.queue.shutdown()
         deadline = time.monotonic() + patience
         for thread in self._threads:
@@ -219,12 +219,12 @@ class Controller:
         try:
             again_after = self._reconcile(key)
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            # Logged once for all keys; each is retried by itself.
+            # The outage is logged once for all keys; each key is retried separately.
             self._outage.begin(error)
             self.queue.retry(key)
             return "error"
         except (DsfError, redis.RedisError) as error:
-            after = self._retry(key, min_delay=_asked(error))
+            after = self._retry(key, min_delay=_requested_delay(error))
             log.warning("reconciliation failed, will be tried again", error=str(error), after=after)
             return "error"
         except Exception:
@@ -240,8 +240,8 @@ class Controller:
         return round(self.queue.retry(key, min_delay=min_delay), 3)
 
 
-def _asked(error: Exception) -> float:
-    """Seconds requested by the API server (Retry-After): else all keys together would query it constantly."""
+def _requested_delay(error: Exception) -> float:
+    """Return the Retry-After seconds of the API server, which prevent that all keys together query it constantly."""
     retry_after = getattr(error, "retry_after", None)
     if not retry_after and isinstance(error, BackendError) and error.is_busy:
         # A busy server may send no Retry-After.

@@ -1,13 +1,14 @@
-"""Agents' credentials: signing keys, Redis users, and changes of both.
+"""Issues, rotates and withdraws credentials of agents: signing keys and Redis users.
 
 A cluster's key ids are stored with its delivery (`Backend.delivered_key_ids`), so that neither a lost Redis nor a new
 hub forgets a withdrawn credential. Keys and passwords are derived from the master secret and stored nowhere.
 
-A cluster that is gone keeps its credentials for a grace; one that is made again by then gets others, which its old ones
-overlap, as in a rotation. A revocation has neither.
+A departed cluster keeps its credentials for a grace period. If it is created again in that time, it gets new
+credentials, and the old ones stay valid for an overlap, as in a rotation. A revocation has no grace period and no
+overlap.
 
 A rotation loses no cycle: Redis and the results worker accept the new credentials before the agent can have them, and
-the old ones are removed once it has used the new ones. Steps may be repeated after a crash at any point.
+the old credentials are removed after the agent has used the new ones. Steps may be repeated after a crash at any point.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from dsf.store.registry import ClusterRecord
 
 log = dsf.log.get(__name__)
 
-#: Least seconds for which the old credentials of a cluster stay valid beside the new ones. Kubernetes updates a mounted
-#: Secret within some 90 s; until then the agent connects with the old password.
+#: Minimum seconds for which the old credentials of a cluster stay valid in addition to the new ones. Kubernetes updates
+#: a mounted Secret within some 90 s; until then the agent connects with the old password.
 OVERLAP = 180.0
 
 
@@ -47,31 +48,31 @@ class AgentCredentials:
         client: redis.Redis,
         settings: Settings,
     ) -> None:
-        """Call `begin` before all else. Raises SettingsError."""
+        """Call `begin` before any other method. Raises SettingsError."""
         self._backend = backend
         self._registrar = registrar
         self._keys = AgentKeys(client)
         self._secret = b""
         self._settings = settings
         # Report a wrong setting at startup.
-        self._shared()
+        self._read_shared()
         self._users: UsersEverywhere | None = None
-        # Last seen by `have_changed`.
-        self._seen: object = None
+        # Shared files at the last call of `have_changed`.
+        self._last_shared: object = None
         # Seconds between two checks of a rotation in progress.
         self._check_interval = min(max(OVERLAP / 10, 0.5), 10.0)
-        # Guards `_ids`, `_gone` and the users in Redis: they change together.
+        # Guards `_ids`, `_gone` and the users in Redis, which change together.
         self._lock = threading.Lock()
         # Cluster -> ids in force in Redis.
         self._ids: dict[str, KeyIds] = {}
-        # Withdrawn for good: an older plan may still name them, and their delivery still exist.
-        self._gone: set[str] = set()
-        # Users' requests; None until first read.
+        # Clusters with permanently withdrawn credentials; an older plan or a delivery may still contain these clusters.
+        self._withdrawn_clusters: set[str] = set()
+        # Requests by users; None until first read.
         self._requests: dict[str, KeyRequest] | None = None
         self._client = client
 
     def begin(self, master_secret: bytes) -> None:
-        """All credentials are derived from this secret. Raises SettingsError for users in another database than 0."""
+        """Derive all credentials from this secret. Raises SettingsError for users in another database than 0."""
         self._secret = master_secret
         if self._settings.redis_manage_users:
             if address.parse(self._settings.resolved_redis_url()).db:
@@ -82,14 +83,14 @@ class AgentCredentials:
             self._users = UsersEverywhere(self._client, self._settings, master_secret)
 
     def ensure(self, cluster: str, uid: str, *, deliver: bool = True) -> float | None:
-        """Make the cluster's credentials valid and `deliver` them; returns seconds until the next check.
+        """Make the cluster's credentials valid and `deliver` them; return the seconds until the next check.
 
-        Without Redis only credentials valid before are delivered. Raises BackendError and redis.RedisError.
+        Without Redis only previously valid credentials are delivered. Raises BackendError and redis.RedisError.
         """
         request: KeyRequest | None = None
         try:
             registered = self._registrar.cluster(cluster).key_ids
-            request = self._request(cluster)
+            request = self._get_request(cluster)
             ids = self._admit(cluster, uid, registered, request)
         except redis.RedisError:
             key_ids = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
@@ -103,7 +104,7 @@ class AgentCredentials:
         return self._check_interval if ids.previous is not None else None
 
     def keep(self, cluster: str, *, deliver: bool) -> None:
-        """The cluster is gone for a moment: its credentials stay as they are, but for a revocation, which counts now.
+        """Keep the credentials of a temporarily absent cluster valid, except for a revocation, which takes effect now.
 
         Raises BackendError and redis.RedisError. Costs nothing for an unknown cluster.
         """
@@ -112,14 +113,14 @@ class AgentCredentials:
             self.ensure(cluster, registered.uid, deliver=deliver)
 
     def withdraw(self, cluster: str) -> None:
-        """The cluster is gone for good: delete its user and close its connections; its credentials never become valid
-        again.
+        """Withdraw the credentials of a permanently departed cluster: delete its user and close its connections. These
+        credentials never become valid again.
 
         Raises redis.RedisError. Costs nothing for an unknown cluster.
         """
         registered = self._registrar.cluster(cluster).key_ids
         with self._lock:
-            self._gone.add(cluster)
+            self._withdrawn_clusters.add(cluster)
             ids = self._ids.get(cluster)
             current = ids.current if ids is not None else max(registered, default=0)
             if not current:
@@ -132,15 +133,17 @@ class AgentCredentials:
         log.info("credentials of a cluster withdrawn", cluster=cluster, key_id=current)
 
     def sync(self, clusters: Mapping[str, str]) -> set[str]:
-        """Make the users in Redis those of these clusters (name -> uid); returns the clusters whose users were wrong.
+        """Make the users in Redis match these clusters (name -> uid); return the clusters whose users were wrong.
 
         Raises BackendError and redis.RedisError.
         """
         if self._users is None:
             return set()
         with self._lock:
-            served_clusters = ((cluster, uid) for cluster, uid in clusters.items() if cluster not in self._gone)
-            cluster_ids = ((cluster, self._in_force(cluster, uid)) for cluster, uid in served_clusters)
+            served_clusters = (
+                (cluster, uid) for cluster, uid in clusters.items() if cluster not in self._withdrawn_clusters
+            )
+            cluster_ids = ((cluster, self._find_acceptable_ids(cluster, uid)) for cluster, uid in served_clusters)
             changes = self._users.sync({cluster: ids.valid for cluster, ids in cluster_ids if ids is not None})
             for cluster in changes.removed:
                 self._keys.empty(cluster)
@@ -148,15 +151,15 @@ class AgentCredentials:
 
     def have_changed(self) -> bool:
         """True if the files shared by all agents changed since the last call."""
-        before = self._seen
+        before = self._last_shared
         try:
-            self._seen = self._shared()
+            self._last_shared = self._read_shared()
         except SettingsError as error:
-            self._seen = str(error)
-        return self._seen != before
+            self._last_shared = str(error)
+        return self._last_shared != before
 
     def read_requests(self) -> set[str]:
-        """Read users' requests; returns the clusters. Raises redis.RedisError."""
+        """Read requests by users; return their clusters. Raises redis.RedisError."""
         requests = self._keys.requests()
         self._requests = requests
         return set(requests)
@@ -166,43 +169,43 @@ class AgentCredentials:
         if self._users is not None:
             self._users.close()
 
-    def _request(self, cluster: str) -> KeyRequest | None:
+    def _get_request(self, cluster: str) -> KeyRequest | None:
         if self._requests is None:
-            # First: a revoked credential must not become valid again even briefly.
+            # Read the requests first: a revoked credential must not become valid again even briefly.
             self.read_requests()
         return (self._requests or {}).get(cluster)
 
     def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
-        """Have Redis and the results worker accept the currently valid credentials."""
+        """Make Redis and the results worker accept the currently valid credentials, which are returned."""
         now = hubclock.now()
         existing_ids = None
-        is_another = self._is_another(cluster, uid)
-        if is_another:
+        is_recreated = self._is_recreated(cluster, uid)
+        if is_recreated:
             log.info("a cluster was deleted and made again", cluster=cluster)
-        if is_another and cluster not in self._ids:
-            # The time of that is unknown.
+        if is_recreated and cluster not in self._ids:
+            # The time of the deletion is unknown, so no overlap is possible.
             self.withdraw(cluster)
-            # The object holds the valid ids. It is removed before the registration, after which this would not be
-            # repeated.
+            # Remove the delivery, which contains the valid ids, before the registration: after the registration a crash
+            # would leave it in place.
             self._backend.remove_credentials(cluster)
         else:
-            existing_ids = self._known(cluster, registered)
-        before = existing_ids or self._new(cluster, now)
-        ids = before.rotated(now) if is_another and existing_ids is not None else before
+            existing_ids = self._find_valid_ids(cluster, registered)
+        before = existing_ids or self._create_ids(cluster, now)
+        ids = before.rotated(now) if is_recreated and existing_ids is not None else before
         if ids.previous is not None:
             ids = ids.settled(now, self._keys.last_used(cluster), min_age=OVERLAP)
         if request is not None and request.key_id == ids.current:
             if request.action == "revoke":
                 ids = ids.revoked(now)
             elif ids.previous is None:
-                # During a rotation the agent may lack the current ones: the request waits for the end of that rotation.
+                # During a rotation the agent may lack the current credentials, so the request waits for its end.
                 ids = ids.rotated(now)
         with self._lock:
-            self._gone.discard(cluster)
+            self._withdrawn_clusters.discard(cluster)
             if self._users is not None:
                 self._users.ensure(cluster, ids.valid)
             if before.current not in ids.valid:
-                # Its user can no longer add anything; before any write, for which there may be no room.
+                # The user can no longer add data. Empty the keys before other writes, which may lack memory.
                 self._keys.empty(cluster)
             self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid, key_since=ids.since))
             self._ids[cluster] = ids
@@ -210,28 +213,33 @@ class AgentCredentials:
             log.info("credentials of a cluster changed", cluster=cluster, valid=list(ids.valid), before=before.valid)
         return ids
 
-    def _known(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
-        """A cluster's valid credentials, as far as known; Redis is queried last."""
+    def _find_valid_ids(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
+        """Return the known valid credentials of a cluster; the registry in Redis is the last source."""
         key_ids = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
         return key_ids or (KeyIds(max(registered)) if registered else None)
 
-    def _is_another(self, cluster: str, uid: str) -> bool:
-        """True if the registered cluster is an earlier one of this name."""
+    def _is_recreated(self, cluster: str, uid: str) -> bool:
+        """True if the registered cluster is an earlier cluster of the same name."""
         registered = self._registrar.cluster(cluster).uid
         return bool(registered and uid and registered != uid)
 
-    def _in_force(self, cluster: str, uid: str) -> KeyIds | None:
-        """The credentials of a cluster that Redis is to accept, also if a hub died between a revocation's two steps:
-        what Redis already refuses must not become valid again even briefly."""
-        if cluster not in self._ids and self._is_another(cluster, uid):
+    def _find_acceptable_ids(self, cluster: str, uid: str) -> KeyIds | None:
+        """Return the credentials of a cluster that Redis must accept.
+
+        If a hub crashed between the two steps of a revocation, the revoked credentials must not become valid again even
+        briefly."""
+        if cluster not in self._ids and self._is_recreated(cluster, uid):
             return None
-        ids, request = self._known(cluster, self._registrar.cluster(cluster).key_ids), self._request(cluster)
+        ids, request = (
+            self._find_valid_ids(cluster, self._registrar.cluster(cluster).key_ids),
+            self._get_request(cluster),
+        )
         if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):
             return ids.revoked(hubclock.now())
         return ids
 
-    def _new(self, cluster: str, now: float) -> KeyIds:
-        """Credentials of a new cluster: different from those of a removed one of that name."""
+    def _create_ids(self, cluster: str, now: float) -> KeyIds:
+        """Return the credentials of a new cluster, which differ from those of a removed cluster of the same name."""
         retired = self._keys.last_used(cluster) or 0
         return KeyIds(retired + 1, None, now)
 
@@ -239,12 +247,12 @@ class AgentCredentials:
         password = self._users.password(cluster, ids.current) if self._users is not None else ""
         key = derive_key(self._secret, cluster, ids.current).dump()
         try:
-            shared = self._shared()
+            shared = self._read_shared()
         except SettingsError as error:
-            # The delivery fails as a whole: the agent's pod would wait for the missing Secret.
+            # Do not deliver a part, because the agent's pod would wait for the missing Secret.
             raise BackendError(str(error)) from None
         self._backend.deliver_credentials(cluster, Credentials(ids, key, password, *shared))
 
-    def _shared(self) -> tuple[str, str]:
-        """Shared by all agents: the Sentinels' password, the pull Secret. Raises SettingsError."""
+    def _read_shared(self) -> tuple[str, str]:
+        """Return the values shared by all agents: Sentinel password and pull Secret. Raises SettingsError."""
         return self._settings.resolved_agent_sentinel_password() or "", self._settings.resolved_agent_pull_secret()

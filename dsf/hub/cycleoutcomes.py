@@ -1,4 +1,4 @@
-"""Recent outcomes of a scorer's cycles, summed over its clusters for its status. Pure functions."""
+"""Sums the outcomes of a scorer's newest cycles over its clusters, for its status. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsf.reasons import RefusalReason
 from dsf.store.pairs import PairState
 from dsf.store.ticks import Skips
 
-#: Reasons of the condition Scoring for valid answers that do not count, or not all of them.
+#: Reasons of condition Scoring for valid responses whose items are all or partly rejected.
 NO_ITEMS: Final = "NoItems"
 RESULTS_REFUSED: Final = "ResultsRefused"
 ITEMS_REPLACED: Final = "ItemsReplaced"
@@ -23,34 +23,34 @@ ITEMS_REPLACED: Final = "ItemsReplaced"
 
 @dataclass(frozen=True)
 class CycleOutcomes:
-    """Outcomes of a scorer's newest cycles on the clusters that it is wanted on."""
+    """Outcomes of a scorer's newest cycles on the clusters on which it should run."""
 
     succeeding: int = 0
     failing: int = 0
-    #: Number of the failing clusters without a valid score of an earlier cycle.
+    #: Number of failing clusters without a valid score from an earlier cycle.
     failing_without_score: int = 0
     #: Clusters whose newest cycle succeeded without items, and those whose score expired without a newer cycle.
     empty: int = 0
     expired: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[FailedCycle] = field(default_factory=list)
-    #: Remark on answers that do not count, or not all of them: the condition's reason, the number of clusters, and
-    #: `<cluster>: <sentence>` for one of them. Clusters without a score come first.
+    #: Remark on responses whose items are all or partly rejected: the condition's reason, the number of clusters, and
+    #: `<cluster>: <sentence>` for one cluster. Clusters without a score come first.
     remark_reason: str = ""
     remarked: int = 0
     remark: str = ""
-    #: Clusters whose valid score the API server does not have, and for one of them the condition's reason and
+    #: Clusters whose valid score could not be written to the API server, and for one cluster the condition's reason and
     #: `<cluster>: <error>`.
     unwritten: int = 0
     unwritten_reason: str = ""
     refusal: str = ""
-    #: Clusters without a valid score because beat sends them no ticks, and the longest waiting one.
+    #: Clusters without a valid score because beat sends no ticks, and the cluster that has waited longest.
     idle: int = 0
     skips: Skips | None = None
 
     @classmethod
     def of(cls, states: Iterable[PairState], now: float) -> CycleOutcomes:
-        """Sum up the states of a scorer's pairs at `now` (unix seconds)."""
+        """Sum the states of a scorer's pairs at `now` (unix seconds)."""
         counts: Counter[Verdict] = Counter()
         unwritten = failing_without_score = 0
         refusal, unwritten_reason = "", ""
@@ -68,7 +68,7 @@ class CycleOutcomes:
             if judged is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
                 idle.append(skips)
             else:
-                # Its score is valid until it expires, although it gets no ticks.
+                # A pair without ticks keeps its score until the score expires.
                 counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
             failing_without_score += judged is Verdict.FAILING and not _is_usable(state, now)
             if state.remark is not None and judged in (Verdict.EMPTY, Verdict.OK):
@@ -114,5 +114,5 @@ def _condition_reason(judged: Verdict, reason: str) -> str:
 
 
 def _is_usable(state: PairState, now: float) -> bool:
-    """True if it has a valid score of any age."""
+    """True if the pair has a score that has not expired."""
     return state.last_success is not None and not has_expired(state.valid_until, now)

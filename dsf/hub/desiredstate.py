@@ -27,7 +27,7 @@ from dsf.api.urls import TokenHosts
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import manifestwork
-from dsf.hub.admission import NameRules, server_refusal
+from dsf.hub.admission import NameRules, find_server_refusal
 from dsf.hub.conditions import terminating_text
 from dsf.hub.controller import Controller
 from dsf.hub.health import Health
@@ -196,9 +196,9 @@ class DesiredState:
         """True if this is the hub's own namespace."""
         return namespace == self._settings.namespace
 
-    def server_refusal(self, namespace: str, urls: Iterable[str]) -> str:
+    def find_server_refusal(self, namespace: str, urls: Iterable[str]) -> str:
         """Why scorers of this namespace may not name these URLs; empty if they may."""
-        return "" if self.is_home(namespace) else server_refusal(self._scorer_hosts, urls)
+        return "" if self.is_home(namespace) else find_server_refusal(self._scorer_hosts, urls)
 
     def counts(self, namespace: str) -> bool:
         """True if DynamicScorers of this namespace count."""

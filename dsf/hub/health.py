@@ -27,7 +27,7 @@ from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED
-from dsf.hub.admission import NOT_SHOWN, kind_of
+from dsf.hub.admission import RESPONSE_HIDDEN, describe_failure
 from dsf.hub.controller import Controller
 from dsf.hub.scorerplan import Obstacle
 from dsf.process import hubclock
@@ -144,7 +144,7 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
             message = f"{place('GET', url)}: no complete answer in time" if late else str(error)
             help_ = _OWN_CA * (TLS_FAILED in message)
             if not late and not target.shows_answers:
-                message = f"{place('GET', url)}: {kind_of(error.reason, error.status)}"
+                message = f"{place('GET', url)}: {describe_failure(error.reason, error.status)}"
             return Obstacle(_camel_case(error.reason), message + help_)
 
     try:
@@ -192,7 +192,7 @@ def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[
     try:
         return parse_remote_config(answer.body), None
     except RemoteConfigError as error:
-        text = str(error) if target.shows_answers else f"the answer is no valid configuration; {NOT_SHOWN}"
+        text = str(error) if target.shows_answers else f"the answer is no valid configuration; {RESPONSE_HIDDEN}"
         return None, Obstacle("ConfigInvalid", cleaned(f"{shown_url(target.config_url)}: {text}", 1024))
 
 

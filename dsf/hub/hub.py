@@ -341,7 +341,9 @@ class Hub:
             # Clusters that are absent for a moment are included.
             departed_clusters = self._registrar.known_clusters() - plan.clusters.keys()
             retained_uids = {
-                name: self._registrar.cluster(name).uid for name in departed_clusters if self._departed.grace_of(name)
+                name: self._registrar.cluster(name).uid
+                for name in departed_clusters
+                if self._departed.compute_grace_seconds(name)
             }
             retained_uids |= plan.clusters
             clusters |= self._registrar.notices.keep(plan.scorer_names(), retained_uids.keys())

@@ -21,8 +21,8 @@ from dsf.api.types import CONFIG_NAME, ResolveReason
 from dsf.api.urls import NO_HOSTS, TokenHosts
 from dsf.errors import ResolutionError
 from dsf.hub import manifestwork, secretdelivery
-from dsf.hub.admission import NO_RULES, NameRules, decide, is_owner, server_refusal, servers_of
-from dsf.hub.composites import input_obstacles
+from dsf.hub.admission import NO_RULES, NameRules, decide, find_server_refusal, is_owner, list_servers
+from dsf.hub.composites import find_input_obstacles
 from dsf.hub.manifestwork import part_of
 from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanCache, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
@@ -371,7 +371,7 @@ def make_plan(
     claims, name_obstacles = decide(plans, names, int(now.timestamp()))
     for key, obstacle in name_obstacles.items():
         plans[key] = replace(plans[key], obstacle=obstacle)
-    for key, obstacle in input_obstacles(plans).items():
+    for key, obstacle in find_input_obstacles(plans).items():
         if plans[key].obstacle is None:
             plans[key] = replace(plans[key], obstacle=obstacle)
     plan = FleetPlan(
@@ -401,12 +401,12 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
     """The scorer without the clusters on which it names other servers than these."""
     if plan.resolved is None:
         return plan
-    common = [] if plan.variants else servers_of(plan.resolved.summary)
-    if why := server_refusal(allowed, filter(None, [plan.scorer.spec.config_url, *common])):
+    common = [] if plan.variants else list_servers(plan.resolved.summary)
+    if why := find_server_refusal(allowed, filter(None, [plan.scorer.spec.config_url, *common])):
         return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why))
     variants = dict(plan.variants)
     for cluster, variant in plan.variants.items():
-        if isinstance(variant, ScorerSummary) and (why := server_refusal(allowed, servers_of(variant))):
+        if isinstance(variant, ScorerSummary) and (why := find_server_refusal(allowed, list_servers(variant))):
             variants[cluster] = Obstacle(str(ResolveReason.HostNotAllowed), why)
     return replace(plan, variants=variants)
 

@@ -26,16 +26,16 @@ from dsf.api.types import MANIFESTWORK_NAME, OBSOLETE_FINALIZERS, UPSTREAM_FINAL
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import DsfError, ObjectNotFoundError
 from dsf.http.access import DIRECT, PLAIN, Access
-from dsf.hub.admission import without_answers
+from dsf.hub.admission import remove_response_texts
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import (
     IGNORED,
     DeliveryCounts,
     config_status,
+    failed_scorer_status,
     ignored_config_status,
     ignored_scorer_status,
     scorer_status,
-    stumbled_scorer_status,
     terminating_config_status,
     terminating_scorer_status,
     unreadable_scorer_status,
@@ -122,7 +122,7 @@ class ScorerReconciler:
         scorer = self.desired.scorer(key)
         if scorer is not None:
             now = datetime.now(UTC)
-            status = stumbled_scorer_status(scorer, internal_obstacle(error, "working on it"), now=now)
+            status = failed_scorer_status(scorer, internal_obstacle(error, "working on it"), now=now)
             write_status(self.backend, key, scorer.status.conditions, status)
 
     def _reconcile(self, key: ObjectKey) -> float | None:
@@ -144,7 +144,7 @@ class ScorerReconciler:
         spec = scorer.spec
         access, is_home = self._access(scorer), self.desired.is_home(key.namespace)
         servers = [url for url in (spec.config_url, access.proxy) if url]
-        refusal = self.desired.server_refusal(key.namespace, servers)
+        refusal = self.desired.find_server_refusal(key.namespace, servers)
         uid, mistake = scorer.metadata.uid, spec.expression_mistake
         target = HealthTarget(spec.config_url, spec.config_sync_mode, access, uid, is_home, refusal, mistake)
         health = self.health.track(key, target, Health.of(scorer))
@@ -164,7 +164,7 @@ class ScorerReconciler:
             clusters = plan.clusters_of(scorer_plan)
             cycles, pace = self.registrar.cycles(scorer_plan, clusters), self.registrar.pace(scorer_plan, clusters)
             if not is_home:
-                cycles = replace(cycles, failures=without_answers(cycles.failures))
+                cycles = replace(cycles, failures=remove_response_texts(cycles.failures))
         except redis.RedisError as error:
             unreachable = error
         status = scorer_status(
@@ -232,7 +232,7 @@ class ScorerReconciler:
             is_enabled=plan.is_enabled,
             config_mistake=self.desired.mistake(config),
             config_terminating=self.desired.config_terminating,
-            is_counted=self.clusters.have_looked_at(clusters),
+            is_counted=self.clusters.have_checked(clusters),
             problem=problem,
             is_refused=is_refused,
             without_addon=plan.without_addon,
@@ -297,7 +297,7 @@ class ConfigReconciler:
             home, stops_scorers = self.desired.config_key.namespace, self.desired.counts(key.namespace)
             status = ignored_config_status(config, home, stops_scorers=stops_scorers, now=now)
         else:
-            if config.status.conditions and not self.clusters.have_looked_at(plan.clusters):
+            if config.status.conditions and not self.clusters.have_checked(plan.clusters):
                 # After a start: the counts are not yet complete. The last cluster's run triggers this again.
                 return
             status = config_status(

@@ -78,7 +78,7 @@ class HubFixture:
         """Reconcile the cluster as after an event, without waiting for the delivery."""
         self.registrar.sync_scorers(self.desired.update())
         again = self.clusters.reconcile(KEY)
-        self.clusters._held["c"] = 0.0
+        self.clusters._delivery_deadlines["c"] = 0.0
         return self.clusters.reconcile(KEY) if again is not None and again <= 2.0 else again
 
     def runs(self) -> bool | None:

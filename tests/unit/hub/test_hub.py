@@ -45,7 +45,7 @@ def test_cluster_with_a_failed_run_is_reconciled_in_the_next_round(monkeypatch: 
     hub = Hub(Settings(backend="dir"), Objects().backend)
     hub._desired.update()
     key = ObjectKey(Kind.CLUSTER, "", "a")
-    monkeypatch.setattr(hub._deliveries, "_leave", Mock(side_effect=[BackendError("not now"), None]))
+    monkeypatch.setattr(hub._deliveries, "_handle_departure", Mock(side_effect=[BackendError("not now"), None]))
     monkeypatch.setattr(hub, "_registrar", Mock(**{"refresh.side_effect": redis.ResponseError}))
     with pytest.raises(BackendError):
         hub._reconcile(key)

@@ -11,7 +11,7 @@ from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode
 from dsf.api.urls import TokenHosts
-from dsf.hub.admission import NameRules, server_refusal, servers_of, without_answers
+from dsf.hub.admission import NameRules, find_server_refusal, list_servers, remove_response_texts
 from dsf.hub.health import Check, HealthTarget, check
 from dsf.hub.plan import FleetPlan, make_plan
 from tests.support.httpserver import Handler, ScriptedServer, answer
@@ -67,7 +67,7 @@ def test_failures_of_cycles_show_kind_and_status() -> None:
     def failure(reason: str, message: str) -> FailedCycle:
         return FailedCycle(cluster="c", stage="fetch", reason=reason, message=message, time=datetime.now(UTC))
 
-    redacted_failures = without_answers(
+    redacted_failures = remove_response_texts(
         [
             failure("http_error", f"GET http://x/y: status 503: {CANARY}"),
             failure("bad_answer", f"the answer is not JSON; it starts with '{CANARY} status 7777'"),
@@ -133,8 +133,8 @@ def test_token_servers_obey_the_list(methods: dict[str, Any], token_server: str 
     summary = ScorerSummary.model_validate(values | {"scoringAccess": {"methods": methods}})
     assert summary.scoring_access is not None
     assert summary.scoring_access.problem == ""
-    assert servers_of(summary) == ["http://scorer.test/scoring", *([token_server] if token_server else [])]
-    assert bool(server_refusal(TokenHosts(["scorer.test"]), servers_of(summary))) == (token_server is not None)
+    assert list_servers(summary) == ["http://scorer.test/scoring", *([token_server] if token_server else [])]
+    assert bool(find_server_refusal(TokenHosts(["scorer.test"]), list_servers(summary))) == (token_server is not None)
 
 
 def test_host_template_is_checked_per_cluster() -> None:
@@ -147,5 +147,5 @@ def test_host_template_is_checked_per_cluster() -> None:
 
 
 def test_without_a_list_every_server_may_be_named() -> None:
-    assert server_refusal(TokenHosts(), ["http://x"]) == ""
-    assert "http://y" in server_refusal(TokenHosts(["x"]), ["http://x/a", "http://y/b?c"])
+    assert find_server_refusal(TokenHosts(), ["http://x"]) == ""
+    assert "http://y" in find_server_refusal(TokenHosts(["x"]), ["http://x/a", "http://y/b?c"])

@@ -33,7 +33,7 @@ from dsf.backtest.runstore import KeptRun, keep, new_id
 from dsf.backtest.scorers import from_manifest, read_objects
 from dsf.backtest.summary import BacktestList
 from dsf.errors import DsfError
-from dsf.hub.admission import server_refusal, servers_of
+from dsf.hub.admission import find_server_refusal, list_servers
 from dsf.process import hubclock, threads
 from dsf.process.children import tied
 from dsf.text import cleaned
@@ -164,11 +164,11 @@ class BacktestRunner:
             scorer = next(each for each in read_objects(file) if isinstance(each, DynamicScorer))
             if scorer.metadata.namespace == settings.namespace:
                 return
-            refusal = server_refusal(allowed, filter(None, [scorer.spec.config_url]))
+            refusal = find_server_refusal(allowed, filter(None, [scorer.spec.config_url]))
             if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
                 refusal = refusal or "the hub has not read its /config yet: try again when it has"
             for cluster in () if refusal else clusters:
-                refusal = refusal or server_refusal(allowed, servers_of(from_manifest(file, None, cluster)))
+                refusal = refusal or find_server_refusal(allowed, list_servers(from_manifest(file, None, cluster)))
         if refusal:
             raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
 
