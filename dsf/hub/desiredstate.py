@@ -1,4 +1,4 @@
-"""Reads the backend's objects and builds the desired state from them, soon after changes."""
+"""Reads the objects in the backend and builds the desired state from them, soon after changes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: A plan is made from all objects, whatever changed. After one that took a second none is made for this many seconds:
-#: so while a thousand scorers become Active one after the other, planning takes a quarter of the time, not all of it.
+#: A plan is made from all objects, whatever changed. After a plan that took one second, no plan is made for this many
+#: seconds: while a thousand scorers become Active one after the other, planning takes only a quarter of the time.
 REST: Final = 3.0
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
 _HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
@@ -50,11 +50,10 @@ _Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthent
 
 
 class DesiredState:
-    """Rebuilds the plan after changes and reports what has to be reconciled with it. Thread-safe.
+    """The current plan. It is rebuilt after changes, and the affected keys are reported. Thread-safe.
 
-    A plan is made from all objects. Therefore changes are gathered, and reconcilers take the current plan: a changed
-    object is reconciled when there is a plan that knows the change. A thread makes plans, soon after a change and never
-    one right after the other.
+    A plan is made from all objects. Therefore changes are collected, and a changed object is reconciled after a plan
+    with the change exists. A thread makes plans soon after changes, with a pause between two plans.
     """
 
     def __init__(
@@ -65,12 +64,12 @@ class DesiredState:
         health: Callable[[ObjectKey], Health | None],
         on_new: Callable[[Differences, Set[ObjectKey]], None],
     ) -> None:
-        """`on_new` gets a new plan's differences, and the objects that changed, in the thread that made it.
+        """`on_new` gets the differences of a new plan, and the changed objects, in the thread that made the plan.
 
         Raises SettingsError.
         """
-        self._token_hosts = _hosts("DSF_TOKEN_HOSTS", settings.token_hosts)
-        self._scorer_hosts = _hosts("DSF_SCORER_HOSTS", settings.scorer_hosts)
+        self._token_hosts = _parse_hosts("DSF_TOKEN_HOSTS", settings.token_hosts)
+        self._scorer_hosts = _parse_hosts("DSF_SCORER_HOSTS", settings.scorer_hosts)
         try:
             self._allowed_names = AllowedNames(settings.score_names)
         except ValueError as error:
@@ -87,34 +86,34 @@ class DesiredState:
         # Held while a plan is made.
         self._making = threading.Lock()
         self._lock = threading.RLock()
-        # Manifest, parsed object, and error if unreadable.
+        # Key -> manifest, parsed object (None if unreadable), and parse error.
         self._parsed: dict[ObjectKey, tuple[Manifest, ApiObject | None, str]] = {}
-        # Object -> last message logged about its unknown fields.
-        self._ignored: dict[ObjectKey, str] = {}
-        # Clusters whose hosted add-on is reported.
-        self._hosted: set[str] = set()
-        self._memory = PlanCache()
+        # Key -> last logged message about unknown fields.
+        self._logged_ignored_fields: dict[ObjectKey, str] = {}
+        # Clusters whose hosted add-on was reported.
+        self._reported_hosted: set[str] = set()
+        self._plan_cache = PlanCache()
         # Scorer -> last logged error.
-        self._reported: dict[str, str] = {}
-        # The stored claims of names, None if they must be read, and the stored text of each namespace.
+        self._logged_errors: dict[str, str] = {}
+        # The stored claims on names, None if they must be read, and the stored text of each namespace.
         self._claims: NameClaims | None = None
         self._stored: dict[str, str] = {}
         self._plan = FleetPlan()
-        # Most bytes of a ManifestWork, as far as known. A restart tries the largest again.
-        self._limit = manifestwork.MOST
-        # Objects to be reconciled with the next plan.
+        # Known maximum bytes of a ManifestWork. A restart begins with the largest maximum again.
+        self._limit = manifestwork.MAX_BYTES
+        # Objects to reconcile with the next plan.
         self._changed: set[ObjectKey] = set()
-        # Objects to be reconciled that came before the first plan; None after it.
+        # Objects to reconcile with the first plan; None after the first plan.
         self._early: set[ObjectKey] | None = set()
-        # Unix time at which a pause ends or a name becomes free, and the plan changes by itself.
-        self._ends = math.inf
+        # Unix time of the next plan change without an event: a pause ends or a name becomes free.
+        self._next_change_at = math.inf
         # By the monotonic clock.
         self._rests_until = -math.inf
-        #: Its queue has one key, which stands for the whole plan.
-        self.controller = Controller("plan", self._plan_again, workers=1, outage=outage)
+        #: Makes plans; its queue has one key, which stands for the whole plan.
+        self.controller = Controller("plan", self._update_when_due, workers=1, outage=outage)
 
     def changed(self, *objects: ObjectKey) -> None:
-        """Note that these objects changed: they are reconciled with a plan that includes the change."""
+        """Record changed objects, which are reconciled with a plan that includes the change."""
         with self._lock:
             self._changed.update(objects)
         self.controller.queue.add_after(self.config_key, self._rests_until - time.monotonic())
@@ -126,27 +125,27 @@ class DesiredState:
 
     @property
     def is_known(self) -> bool:
-        """True if there is a plan yet."""
+        """True after the first plan."""
         return self._early is None
 
-    def waits(self, key: ObjectKey) -> bool:
-        """True if this object is reconciled later, with the first plan, since there is none yet."""
+    def defer_until_planned(self, key: ObjectKey) -> bool:
+        """True before the first plan; the object is then reconciled with the first plan."""
         with self._lock:
             if self._early is not None:
                 self._early.add(key)
             return self._early is not None
 
     def update(self) -> FleetPlan:
-        """A plan made in the caller's thread, for one that cannot wait. Raises BackendError."""
+        """Make a plan in the caller's thread and return it. Raises BackendError."""
         try:
             return self._update()
         except Exception:
-            # The caller tries its own work again, and not what has changed meanwhile.
+            # The caller retries only its own work, so schedule a plan for changes in the meantime.
             self.controller.queue.retry(self.config_key)
             raise
 
-    def _plan_again(self, _: ObjectKey) -> float | None:
-        """Returns the seconds until the next plan is due without a change; None if never. Raises BackendError."""
+    def _update_when_due(self, _: ObjectKey) -> float | None:
+        """Make a plan; return the seconds until a plan is due without a change, None if never. Raises BackendError."""
         began = time.monotonic()
         if began < self._rests_until:
             return self._rests_until - began
@@ -155,19 +154,19 @@ class DesiredState:
         finally:
             finished_at = time.monotonic()
             self._rests_until = finished_at + REST * (finished_at - began)
-        return max(0.0, self._ends - hubclock.now()) if self._ends < math.inf else None
+        return max(0.0, self._next_change_at - hubclock.now()) if self._next_change_at < math.inf else None
 
     def _update(self) -> FleetPlan:
-        """Make a new plan and report what is to be reconciled with it.
+        """Make a new plan and report the keys to reconcile.
 
-        Raises BackendError; what is to be reconciled is then reported with the next plan.
+        Raises BackendError; the keys are then reported with the next plan.
         """
         with self._making:
             with self._lock:
-                # Before reading: what changes later is for the next plan.
+                # Take the changes before reading: later changes are for the next plan.
                 changed, self._changed = self._changed, set()
             try:
-                plan = self._make()
+                plan = self._make_plan()
                 news = differences(self._plan, plan)
             except BaseException:
                 with self._lock:
@@ -177,15 +176,15 @@ class DesiredState:
             with self._lock:
                 early, self._early = self._early or set(), None
             pauses = (scorer.suspended_until for scorer in plan.scorers.values())
-            self._ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
+            self._next_change_at = min([until for until in pauses if until is not None] + [plan.claims.next_end])
         self._on_new(news, changed | early)
         return plan
 
     def lower_limit(self, plan: FleetPlan, refusal: str) -> bool:
-        """A ManifestWork of this plan was refused: whether the next plan has a lower limit on its size."""
+        """Lower the size limit after a ManifestWork in `plan` was rejected; return False if size was not the cause."""
         with self._lock:
             if self._limit == plan.limit:
-                limit = manifestwork.lower(plan.limit, refusal)
+                limit = manifestwork.lower_limit(plan.limit, refusal)
                 if limit is None:
                     return False
                 log.warning("a ManifestWork was too large, the next ones are smaller", bytes=limit, refusal=refusal)
@@ -197,28 +196,28 @@ class DesiredState:
         return namespace == self._settings.namespace
 
     def find_server_refusal(self, namespace: str, urls: Iterable[str]) -> str:
-        """Why scorers of this namespace may not name these URLs; empty if they may."""
+        """Return why scorers in this namespace may not use these URLs; empty if they may."""
         return "" if self.is_home(namespace) else find_server_refusal(self._scorer_hosts, urls)
 
     def counts(self, namespace: str) -> bool:
-        """True if DynamicScorers of this namespace count."""
+        """True if DynamicScorers in this namespace run."""
         return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
 
     def scorer(self, key: ObjectKey) -> DynamicScorer | None:
-        """A DynamicScorer as stored; None if missing, being deleted or unreadable."""
-        scorer = self._one(key, DynamicScorer)
+        """Return a stored DynamicScorer; None if missing, being deleted or unreadable."""
+        scorer = self._get_object(key, DynamicScorer)
         return scorer if scorer is not None and scorer.metadata.deletion_timestamp is None else None
 
     def config(self, key: ObjectKey) -> DynamicScoringConfig | None:
-        """A DynamicScoringConfig as stored; None if missing or unreadable."""
-        return self._one(key, DynamicScoringConfig)
+        """Return a stored DynamicScoringConfig; None if missing or unreadable."""
+        return self._get_object(key, DynamicScoringConfig)
 
     def authentication(self, namespace: str, name: str) -> ScoringAuthentication | None:
-        """A ScoringAuthentication as stored; None if missing or unreadable."""
-        return self._one(ObjectKey(Kind.AUTHENTICATION, namespace, name), ScoringAuthentication)
+        """Return a stored ScoringAuthentication; None if missing or unreadable."""
+        return self._get_object(ObjectKey(Kind.AUTHENTICATION, namespace, name), ScoringAuthentication)
 
     def mistake(self, key: ObjectKey) -> str:
-        """The error of an unreadable object; empty for all others."""
+        """Return the parse error of an unreadable object; empty for readable or missing objects."""
         with self._lock:
             parsed = self._parsed.get(key)
         return parsed[2] if parsed is not None else ""
@@ -230,25 +229,24 @@ class DesiredState:
 
     @property
     def has_no_config(self) -> bool:
-        """True if the configuration is absent, or being deleted. A configuration that cannot be read is present."""
+        """True if the configuration is absent or being deleted; an unreadable configuration is present."""
         manifest = self._backend.get(*self.config_key)
         return manifest is None or bool(manifest["metadata"].get("deletionTimestamp"))
 
     @property
     def config_terminating(self) -> str:
-        """Return the text about the effective DynamicScoringConfig while finalizers keep it; empty if it is not
-        deleted."""
+        """Text about the effective DynamicScoringConfig while it is being deleted; empty otherwise."""
         manifest = self._backend.get(*self.config_key)
         if manifest is None or not manifest["metadata"].get("deletionTimestamp"):
             return ""
         return terminating_text(ObjectMeta.model_validate(manifest["metadata"], by_alias=True))
 
-    def _make(self) -> FleetPlan:
-        read, mistakes = self._all(Kind.SCORER, DynamicScorer)
-        scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
+    def _make_plan(self) -> FleetPlan:
+        read, mistakes = self._list_objects(Kind.SCORER, DynamicScorer)
+        scorers = [self._merge_health(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
         unreadable = {key: text for key, text in mistakes.items() if self.counts(key.partition("/")[0])}
-        clusters, _ = self._all(Kind.CLUSTER, ManagedCluster)
-        authentications, unusable = self._all(Kind.AUTHENTICATION, ScoringAuthentication)
+        clusters, _ = self._list_objects(Kind.CLUSTER, ManagedCluster)
+        authentications, unusable = self._list_objects(Kind.AUTHENTICATION, ScoringAuthentication)
         without_addon = 0
         if self._settings.addon_mode:
             addons = {
@@ -257,39 +255,41 @@ class DesiredState:
                 if manifest["metadata"]["name"] == ADDON_NAME and not manifest["metadata"].get("deletionTimestamp")
             }
             self._report_hosted({name for name, annotations in addons.items() if annotations.get(_HOSTING)})
-            having = addons.keys()
-            without_addon = sum(cluster.is_served and cluster.metadata.name not in having for cluster in clusters)
-            clusters = [cluster for cluster in clusters if cluster.metadata.name in having]
+            addon_clusters = addons.keys()
+            without_addon = sum(
+                cluster.is_served and cluster.metadata.name not in addon_clusters for cluster in clusters
+            )
+            clusters = [cluster for cluster in clusters if cluster.metadata.name in addon_clusters]
         plan = make_plan(
             scorers,
             self.config(self.config_key),
             clusters,
             datetime.now(UTC),
             self._token_hosts,
-            {scorer.key: failure for scorer in scorers if (failure := self._failure(scorer)) is not None},
+            {scorer.key: failure for scorer in scorers if (failure := self._find_failure(scorer)) is not None},
             authentications,
-            self._delivery(),
+            self._read_deliverable_secrets(),
             unusable,
-            self._memory,
+            self._plan_cache,
             self._limit,
-            NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
+            NameRules(self._read_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
             self._scorer_hosts,
-            self._misplaced(),
+            self._find_misplaced_configs(),
             self._backend.list(Kind.CLUSTER_SET),
         )
-        self._keep_claims(plan.claims)
+        self._store_claims(plan.claims)
         plan = replace(
             plan,
             without_addon=without_addon,
             has_no_config=self.has_no_config,
             unreadable=unreadable,
-            terminating=self._terminating(),
+            terminating=self._list_terminating(),
         )
         self._report(plan)
         return plan
 
-    def _misplaced(self) -> frozenset[str]:
-        """The namespaces of scorers, beside the hub's own, that have a DynamicScoringConfig."""
+    def _find_misplaced_configs(self) -> frozenset[str]:
+        """Return the scorer namespaces, except the hub's own, that have a DynamicScoringConfig."""
         metadata = (manifest["metadata"] for manifest in self._backend.list(Kind.CONFIG))
         return frozenset(
             config["namespace"]
@@ -300,8 +300,8 @@ class DesiredState:
             and not config.get("deletionTimestamp")
         )
 
-    def _terminating(self) -> frozenset[str]:
-        """The keys of the DynamicScorers that count and are being deleted."""
+    def _list_terminating(self) -> frozenset[str]:
+        """Return the keys of DynamicScorers in scorer namespaces that are being deleted."""
         metadata = (manifest["metadata"] for manifest in self._backend.list(Kind.SCORER))
         return frozenset(
             f"{scorer['namespace']}/{scorer['name']}"
@@ -309,7 +309,7 @@ class DesiredState:
             if scorer.get("deletionTimestamp") and self.counts(scorer["namespace"])
         )
 
-    def _stored_claims(self) -> NameClaims:
+    def _read_claims(self) -> NameClaims:
         if self._claims is None:
             namespaces = (self._settings.namespace, *self._settings.scorer_namespaces)
             self._stored = {namespace: self._backend.name_claims(namespace) for namespace in namespaces}
@@ -318,8 +318,8 @@ class DesiredState:
             )
         return self._claims
 
-    def _keep_claims(self, claims: NameClaims) -> None:
-        """Store new claims before they take effect: after a crash the same scorer has the name."""
+    def _store_claims(self, claims: NameClaims) -> None:
+        """Store new claims before they take effect, so that the same scorer owns the name after a crash."""
         if claims == self._claims:
             return
         for namespace, stored_text in self._stored.items():
@@ -333,7 +333,7 @@ class DesiredState:
             self._stored[namespace] = text
         self._claims = claims
 
-    def _delivery(self) -> DeliverableSecrets:
+    def _read_deliverable_secrets(self) -> DeliverableSecrets:
         if not self._settings.secret_delivery:
             return NO_DELIVERY
         return DeliverableSecrets.of(self._settings.namespace, self._backend.list(Kind.SECRET))
@@ -343,33 +343,34 @@ class DesiredState:
         errors = {key: scorer.obstacle.error for key, scorer in plan.scorers.items() if scorer.obstacle is not None}
         reported = {key: (error, repr(error)) for key, error in errors.items() if error is not None}
         for key, (error, text) in reported.items():
-            if self._reported.get(key) != text:
+            if self._logged_errors.get(key) != text:
                 log.error("a scorer cannot be planned, the others go on", scorer=key, exc_info=error)
-        self._reported = {key: text for key, (_, text) in reported.items()}
+        self._logged_errors = {key: text for key, (_, text) in reported.items()}
 
-    def _failure(self, scorer: DynamicScorer) -> Obstacle | None:
-        """Why the scoring API is not Active, as far as known."""
+    def _find_failure(self, scorer: DynamicScorer) -> Obstacle | None:
+        """Return the known reason why the scoring API is not Active."""
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
         return health.failure if health is not None else None
 
-    def _in_force(self, scorer: DynamicScorer) -> DynamicScorer:
-        """The scorer with its current health and config. The rest of its status is left out: the hub writes it."""
+    def _merge_health(self, scorer: DynamicScorer) -> DynamicScorer:
+        """Return the scorer with a status of only its current health and config; the hub writes all other fields."""
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
         health = health or Health.of(scorer)
         status = DynamicScorerStatus(health_status=health.status, last_synced_config=health.config)
         return scorer.model_copy(update={"status": status})
 
-    def _all(self, kind: Kind, model: type[_Object]) -> tuple[list[_Object], dict[str, str]]:
-        """Return all objects of a kind, and by `namespace/name` why others that are not being deleted cannot be read.
+    def _list_objects(self, kind: Kind, model: type[_Object]) -> tuple[list[_Object], dict[str, str]]:
+        """Return all readable objects of a kind, and the parse errors of the others, by `namespace/name`.
 
-        Both come from one listing: an object that is corrected meanwhile must not be missing in both.
+        Errors of objects that are being deleted are omitted. Both results come from one listing, so that an object that
+        is corrected in the meantime is in one of them.
         """
         manifests = [(ObjectKey.of(manifest), manifest) for manifest in self._backend.list(kind)]
         present = {key for key, _ in manifests}
         with self._lock:
             for key in [key for key in self._parsed if key.kind is kind and key not in present]:
                 del self._parsed[key]
-                self._ignored.pop(key, None)
+                self._logged_ignored_fields.pop(key, None)
         items: list[_Object] = []
         mistakes: dict[str, str] = {}
         for key, manifest in manifests:
@@ -380,7 +381,7 @@ class DesiredState:
                 mistakes[f"{key.namespace}/{key.name}"] = text
         return items, mistakes
 
-    def _one(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
+    def _get_object(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
         manifest = self._backend.get(*key)
         if manifest is None:
             with self._lock:
@@ -399,13 +400,13 @@ class DesiredState:
     def _read(
         self, key: ObjectKey, stored_manifest: Manifest, model: type[_Object]
     ) -> tuple[Manifest, _Object | None, str]:
-        """Return (manifest, parsed object or None, error text); the result is final for this manifest."""
+        """Return (manifest, parsed object or None, error text). The caller caches the result for this manifest."""
         manifest = stored_manifest
         try:
             unknown: list[str] = []
-            # Newer CRDs stay after a rollback, and a hub without its configuration would remove everything.
-            # ScoringAuthentication is excluded: without a restricting field it would allow more. The folder backend
-            # refuses unknown fields as typos before this.
+            # Ignore unknown fields: newer CRDs stay after a rollback, and a hub without its configuration would remove
+            # all scores. ScoringAuthentication is excluded, because without a restricting field it would allow more.
+            # The folder backend has already rejected unknown fields as typos.
             if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown = known(manifest, model)
             self._report_ignored_fields(key, unknown)
@@ -415,7 +416,7 @@ class DesiredState:
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
             self._backend.event(key, "Warning", INVALID, text)
         except Exception as error:
-            # A bug in the hub: it must not break the plan of all others.
+            # A bug in the hub must not break the plan of all other objects.
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
@@ -424,8 +425,8 @@ class DesiredState:
         return stored_manifest, None, text
 
     def _report_hosted(self, clusters: set[str]) -> None:
-        """Report add-ons in hosted mode once: their agents would run on another cluster than the one they score."""
-        for cluster in sorted(clusters - self._hosted):
+        """Report add-ons in hosted mode once: their agents would not run on the cluster that they score."""
+        for cluster in sorted(clusters - self._reported_hosted):
             log.warning("a hosted add-on is not supported", cluster=cluster, annotation=_HOSTING)
             self._backend.event(
                 ObjectKey(Kind.ADDON, cluster, ADDON_NAME),
@@ -433,20 +434,20 @@ class DesiredState:
                 "HostedModeNotSupported",
                 f"annotation {_HOSTING}: the agent must run on the cluster that it scores; remove the annotation",
             )
-        self._hosted = clusters
+        self._reported_hosted = clusters
 
     def _report_ignored_fields(self, key: ObjectKey, fields: list[str]) -> None:
         """Log ignored fields once: each status change gives the object a new version."""
         verb = "it is" if len(fields) == 1 else "they are"
         text = f"this hub does not know {', '.join(fields)}; {verb} ignored" if fields else ""
-        if text and text != self._ignored.get(key):
+        if text and text != self._logged_ignored_fields.get(key):
             log.warning("fields of an object are ignored", kind=key.kind.value, object=key.name, problem=text)
             self._backend.event(key, "Warning", "UnknownField", text)
-        self._ignored[key] = text
+        self._logged_ignored_fields[key] = text
 
 
 def _is_readable(namespace: str, claims: str) -> bool:
-    """True if these stored claims of a namespace can be read; logs why not."""
+    """True if the stored claims of a namespace can be parsed; log the error otherwise."""
     try:
         NameClaims.parse({namespace: claims})
     except ValueError as error:
@@ -455,7 +456,7 @@ def _is_readable(namespace: str, claims: str) -> bool:
     return True
 
 
-def _hosts(name: str, entries: Iterable[str]) -> TokenHosts:
+def _parse_hosts(name: str, entries: Iterable[str]) -> TokenHosts:
     try:
         return TokenHosts(entries)
     except ValueError as error:

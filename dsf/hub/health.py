@@ -1,8 +1,8 @@
-"""Health checks of scoring APIs and the polling of their /config.
+"""Checks the health of scoring APIs and polls their /config.
 
 A scorer becomes Active after a fully successful check, and stays Active while `/healthz` succeeds: a bad `/config` then
-leaves the last good one in force and is only reported. After some consecutive failed checks the scorer becomes
-Inactive; one that never was Active at this URL, after the first.
+leaves the last valid configuration in effect and is only reported. After some consecutive failed checks the scorer
+becomes Inactive. A scorer that was never Active at this URL becomes Inactive after the first failed check.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ from dsf.text import cleaned, has_user, place, shown_url
 
 log = dsf.log.get(__name__)
 
-#: Failed checks in a row that make an Active scorer Inactive: one may be a restart of its pod.
+#: Consecutive failed checks that make an Active scorer Inactive. A single failure may be a restart of its pod.
 FAILURE_THRESHOLD: Final = 3
-#: Parallel checks, shared equally by the namespaces of scorers: hung scoring APIs of one must not delay the others.
+#: Parallel checks, shared equally by namespaces: hanging scoring APIs in one namespace must not delay the others.
 CONCURRENCY: Final = 16
-#: Max. bytes read of a response, after decompression.
+#: Maximum bytes read from a response, after decompression.
 MAX_BYTES: Final = MAX_CONFIG_BYTES
-#: `auth` and `tls` of a scoring API use the clusters' Secrets, which the hub lacks. Alternatives:
+#: Hints for scoring APIs whose `auth` and `tls` use Secrets on the clusters, which the hub cannot read.
 _HELP: Final = "(docs/sources.md#what-the-hub-asks)"
 _OPEN: Final = f"; the hub asks without scoring.auth: let it in, or set another configURL {_HELP}"
 _OWN_CA: Final = f"; the hub asks without scoring.tls: it trusts the CAs of trustedCA {_HELP}"
 
 
 class HealthTarget(NamedTuple):
-    """Target of a check."""
+    """The target of a health check."""
 
     config_url: str
     mode: ConfigSyncMode
     #: Direct access, or through a proxy.
     access: Access = PLAIN
-    #: uid of the DynamicScorer: it differs after deletion and re-creation.
+    #: uid of the DynamicScorer, which differs after deletion and re-creation.
     uid: str = ""
-    #: Whether its author may see what servers answer. The author of a scorer in a namespace other than the hub's sees
-    #: only status and kind: the URL may be that of any page that the hub reaches.
+    #: Whether the author of the scorer may see response texts. Authors in other namespaces than the hub's see only the
+    #: HTTP status and the kind of a failure, because the URL may point to any page that the hub reaches.
     shows_answers: bool = True
     #: Why the hub must not send requests to this URL; empty if it may.
     refusal: str = ""
-    #: The mistake in an expression, which has no URL; empty if it compiles.
+    #: The error in an expression, which has no URL; empty if the expression compiles.
     mistake: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check. In mode None `/config` is not requested: `config` and `config_failure` are None."""
+    """The result of one check. In mode None `/config` is not requested: `config` and `config_failure` are None."""
 
     health_failure: Obstacle | None
     config: RemoteConfig | None = None
@@ -79,10 +79,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Health:
-    """Known state of one scoring API."""
+    """The known state of one scoring API."""
 
     status: HealthStatus = HealthStatus.Unknown
-    #: The last valid response of configURL; it stays if later ones are bad, and if the mode becomes None.
+    #: The last valid response from configURL; it stays if later responses are invalid, and if the mode becomes None.
     config: RemoteConfig | None = None
     #: Consecutive failed checks, at most FAILURE_THRESHOLD.
     failures: int = 0
@@ -91,25 +91,25 @@ class Health:
     config_failure: Obstacle | None = None
     #: Whether a check of this URL in this mode has ended.
     is_checked: bool = False
-    #: Whether it was Active at this URL and in this mode, so that a failed check may be transient.
+    #: Whether the scorer was Active at this URL and in this mode, so that a failed check may be transient.
     is_proven: bool = False
 
     @classmethod
     def of(cls, scorer: DynamicScorer) -> Health:
-        """Findings of an earlier hub. If the spec changed since, they may be of another URL."""
+        """Return the state from a stored status. If the spec has changed since, the state may be about another URL."""
         status = scorer.status
         is_proven = status.observed_generation == scorer.metadata.generation
         config = status.last_synced_config
         if config is not None and user_problem(config):
-            # Upstream's manager wrote it: the next status omits it, and the next check reports the reason.
+            # Upstream's manager wrote this config: the next status omits it, and the next check reports the reason.
             config = None
         return cls(status.health_status, config, is_proven=is_proven)
 
     def after(self, check: Check) -> Health:
-        """The state after one more check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
+        """Return the state after a check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
-        # No more than count: a scoring API that stays down is no news at each check.
+        # Limit the number, so that the state of a scoring API that stays down does not change at each check.
         failures = 0 if failure is None else min(self.failures + 1, FAILURE_THRESHOLD)
         stays = failure is None or (is_active and failures < FAILURE_THRESHOLD)
         return Health(
@@ -123,12 +123,12 @@ class Health:
         )
 
     def elsewhere(self) -> Health:
-        """The state after a change of URL or mode: all stays in force until the first check, which then decides."""
+        """Return the state after a change of URL or mode: status and config stay in effect until the first check."""
         return replace(self, failures=0, failure=None, config_failure=None, is_checked=False, is_proven=False)
 
 
 def check(target: HealthTarget, *, timeout: float) -> Check:
-    """Check one scoring API; `timeout` covers everything."""
+    """Check one scoring API; `timeout` covers all requests."""
     if target.refusal:
         return Check(Obstacle(str(ResolveReason.HostNotAllowed), target.refusal))
     if not target.config_url:
@@ -139,13 +139,13 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
         try:
             return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, access=target.access)
         except HttpError as error:
-            # Without the seconds of a timeout: a message that varies would change the status at each check.
+            # Omit the seconds of a timeout, because a varying message would change the status at each check.
             late = error.reason == "timeout"
             message = f"{place('GET', url)}: no complete answer in time" if late else str(error)
             help_ = _OWN_CA * (TLS_FAILED in message)
             if not late and not target.shows_answers:
                 message = f"{place('GET', url)}: {describe_failure(error.reason, error.status)}"
-            return Obstacle(_camel_case(error.reason), message + help_)
+            return Obstacle(_to_camel_case(error.reason), message + help_)
 
     try:
         healthz = f"{base_url(target.config_url)}/healthz"
@@ -154,16 +154,16 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
         return Check(Obstacle("InvalidURL", f"spec.configURL: {error}{open_}"))
     answer = ask(healthz)
     if isinstance(answer, Obstacle) or target.mode is not ConfigSyncMode.Full:
-        # Without any response further requests to this server are pointless.
-        return Check(_failure_of(healthz, answer, target))
+        # After a failed request, further requests to this server are pointless.
+        return Check(_find_failure(healthz, answer, target))
     config, config_failure = _read_config(target, ask(target.config_url))
-    # A scoring API without /healthz: its /config shows whether it is up.
-    health_failure = config_failure if answer.status == HTTPStatus.NOT_FOUND else _failure_of(healthz, answer, target)
+    # If the scoring API has no /healthz, its /config shows whether it is up.
+    health_failure = config_failure if answer.status == HTTPStatus.NOT_FOUND else _find_failure(healthz, answer, target)
     return Check(health_failure, config, config_failure)
 
 
 def config_read(name: str, target: HealthTarget, result: Check, request: str) -> ConfigRead:
-    """For people: whether a check of this scorer brought its /config."""
+    """Return the notice for users whether a check read the /config of a scorer."""
     if result.config is not None:
         return ConfigRead(name=name, at=hubclock.now(), request=request)
     failure = result.config_failure or result.health_failure
@@ -172,7 +172,7 @@ def config_read(name: str, target: HealthTarget, result: Check, request: str) ->
     return ConfigRead(name=name, problem=cut(failure.message) if failure else "", request=request)
 
 
-def _failure_of(url: str, answer: http.Answer | Obstacle, target: HealthTarget) -> Obstacle | None:
+def _find_failure(url: str, answer: http.Answer | Obstacle, target: HealthTarget) -> Obstacle | None:
     if isinstance(answer, Obstacle):
         return answer
     if answer.status != HTTPStatus.OK:
@@ -186,7 +186,7 @@ def _failure_of(url: str, answer: http.Answer | Obstacle, target: HealthTarget) 
 
 
 def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[RemoteConfig | None, Obstacle | None]:
-    failure = _failure_of(target.config_url, answer, target)
+    failure = _find_failure(target.config_url, answer, target)
     if failure is not None or isinstance(answer, Obstacle):
         return None, failure
     try:
@@ -196,12 +196,12 @@ def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[
         return None, Obstacle("ConfigInvalid", cleaned(f"{shown_url(target.config_url)}: {text}", 1024))
 
 
-def _camel_case(words: str) -> str:
+def _to_camel_case(words: str) -> str:
     return "".join(word.capitalize() for word in words.split("_"))
 
 
 class HealthMonitor:
-    """Checks all tracked scorers concurrently. A hanging one holds one thread, and a namespace has only its share."""
+    """A monitor that checks all tracked scorers concurrently. Each namespace gets only its share of the threads."""
 
     def __init__(
         self,
@@ -210,14 +210,14 @@ class HealthMonitor:
         on_change: Callable[[ObjectKey], None],
         on_check: Callable[[ObjectKey, HealthTarget, Check, str], None] = lambda *_: None,
     ) -> None:
-        """Both are called in the checking threads, outside of any lock: `on_change` when a scorer's Health changes,
-        `on_check` with each check and the newest request (`ask`) that came before it."""
+        """`on_change` is called when the Health of a scorer changes, `on_check` with each check and the newest request
+        (`request_check`) before it. Both are called in the checking threads, outside of any lock."""
         self._settings = settings
         self._on_change = on_change
         self._on_check = on_check
         self._requests: dict[ObjectKey, str] = {}
         self._targets: dict[ObjectKey, HealthTarget] = {}
-        self._known: dict[ObjectKey, Health] = {}
+        self._states: dict[ObjectKey, Health] = {}
         # Number of targets by namespace.
         self._namespaces: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -234,24 +234,24 @@ class HealthMonitor:
         self._controller.stop(1.0)
 
     def track(self, key: ObjectKey, target: HealthTarget, stored_health: Health) -> Health:
-        """Start or continue checking this scorer; returns its state. A new or changed target is checked at once.
+        """Start or continue checking this scorer; return its state. A new or changed target is checked immediately.
 
-        `stored_health` comes from its status and counts for a key that is not tracked yet.
+        `stored_health` comes from the stored status and is used for a key that is not tracked yet.
         """
         with self._lock:
             before = self._targets.get(key)
             if before == target:
-                return self._known[key]
+                return self._states[key]
             if before is None:
                 self._namespaces[key.namespace] += 1
-            health = stored_health if before is None else self._known[key].elsewhere()
+            health = stored_health if before is None else self._states[key].elsewhere()
             self._targets[key] = target
-            self._known[key] = health
+            self._states[key] = health
         self._controller.queue.add(key)
         return health
 
-    def ask(self, key: ObjectKey, request: str) -> None:
-        """Check a scorer at once, or as soon as it is tracked, for the request with this id."""
+    def request_check(self, key: ObjectKey, request: str) -> None:
+        """Check a scorer immediately, or as soon as it is tracked, for the request with this id."""
         with self._lock:
             self._requests[key] = request
         self._controller.queue.add(key)
@@ -262,22 +262,22 @@ class HealthMonitor:
             self._requests.pop(key, None)
             if self._targets.pop(key, None) is not None:
                 self._namespaces[key.namespace] -= 1
-                # Only those with targets: they share the threads.
+                # Remove namespaces without targets, so that they get no share of the threads.
                 self._namespaces = +self._namespaces
-            self._known.pop(key, None)
+            self._states.pop(key, None)
 
     def health(self, key: ObjectKey) -> Health | None:
-        """The state of a tracked scorer."""
+        """Return the state of a tracked scorer; None if it is not tracked."""
         with self._lock:
-            return self._known.get(key)
+            return self._states.get(key)
 
     def _has_thread(self, key: ObjectKey, checked: Set[ObjectKey]) -> bool:
-        """True if this scorer's namespace has a thread left of its equal share."""
+        """True if the namespace of this scorer uses fewer threads than its equal share."""
         share = max(1, CONCURRENCY // max(1, len(self._namespaces)))
         return sum(other.namespace == key.namespace for other in checked) < share
 
     def _check(self, key: ObjectKey) -> float | None:
-        """Returns the seconds until the next check; None for a scorer that is tracked no more."""
+        """Check a scorer; return the seconds until the next check, None if the scorer is no longer tracked."""
         with self._lock:
             target, request = self._targets.get(key), self._requests.get(key, "")
         if target is None:
@@ -285,7 +285,7 @@ class HealthMonitor:
         try:
             result = check(target, timeout=CHECK_TIMEOUT)
         except Exception as error:
-            # A response that the hub cannot handle is a failure: the scorer must not stay Active.
+            # An unexpected error is a failed check, because the scorer must not stay Active.
             log.exception("health check failed in an unexpected way", scorer=key.name)
             text = (
                 f"{shown_url(target.config_url)}: the hub cannot take its answer: {type(error).__name__}; the hub's "
@@ -294,14 +294,14 @@ class HealthMonitor:
             result = Check(Obstacle("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
-                # Changed meanwhile, and in the queue again: this result is for an old target.
+                # The target has changed in the meantime and is queued again, so this result is outdated.
                 return None
-            before = self._known[key]
+            before = self._states[key]
             after = before.after(result)
-            self._known[key] = after
+            self._states[key] = after
         self._on_check(key, target, result, request)
         if after != before:
             log.info("health checked", scorer=key.name, status=after.status.value, failures=after.failures)
             self._on_change(key)
-        # The jitter keeps checks from running in step.
+        # Jitter spreads the checks.
         return self._settings.health_interval * random.uniform(0.9, 1)  # noqa: S311

@@ -37,12 +37,12 @@ from dsf.store.clocks import ClockReports
 
 log = dsf.log.get(__name__)
 
-#: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
+#: Reconciling threads by backend. More threads compete for the interpreter lock, which costs a quarter of the CPU.
 _WORKERS: Final = {"kube": 8, "dir": 2}
 
 
 class Hub:
-    """A hub controller. `start` it once, `stop` it once."""
+    """The hub controller. Call `start` once and `stop` once."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Hub:
         on_unusable: Callable[[SettingsError], object] = lambda _: None,
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_unusable` is called when Redis cannot be this hub's any more; `is_behind` returns True if results wait in
+        """`on_unusable` is called when this hub can no longer use Redis; `is_behind` returns True if results wait in
         this process. Raises SettingsError."""
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
@@ -62,7 +62,7 @@ class Hub:
         self._client = connect(settings, name="dsf-hub")
         self._clock = HubClock(self._client, on_measured=ClockReports(self._client, settings).report)
         self._redis_watch = RedisWatch(self._client, settings, self._clock, self._outage, on_unusable)
-        # A separate connection without retries: it detects whether Redis is reachable.
+        # A separate connection without retries detects whether Redis is reachable.
         self._notifications_client = connect(settings, name="dsf-hub-notifications", retries=0)
         self._notifications = NotificationListener(
             self._notifications_client,
@@ -73,26 +73,26 @@ class Hub:
         )
         self._health = HealthMonitor(settings, self._outage, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._outage, self._health.health, self._on_new_plan)
-        # The writer has a connection of its own: it waits for changes of scores.
+        # The writer has its own connection, which blocks while it waits for changed scores.
         self._writer_client = connect(settings, name="dsf-hub-writer")
-        #: A service of its own within the controller.
+        #: The score writer, a separate service within the controller.
         self.writer = ScoreWriter(
             self._writer_client,
             settings,
             backend,
-            self._owners,
+            self._get_owners,
             on_status=self._refresh_statuses,
             is_behind=is_behind,
         )
         self._registrar = Registrar(self._client, self._outage, self.writer.check)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
-        self._changes = ChangeNotifier(self._client, backend, self._scorer_called, self._health.ask)
+        self._changes = ChangeNotifier(self._client, backend, self._find_scorer, self._health.request_check)
         workers = _WORKERS[settings.backend]
-        # Two queues: thousands of waiting clusters must not delay a scorer's status.
+        # Two queues, because thousands of waiting clusters must not delay the status of a scorer.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
-        self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
+        self._scorers = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
         #: For probes and metrics.
-        self.controllers = (self._desired.controller, self._clusters, self._others)
+        self.controllers = (self._desired.controller, self._clusters, self._scorers)
         self._departed = DepartedClusters(
             backend, self._registrar, self._credentials, Departures(settings.departure_grace)
         )
@@ -106,17 +106,17 @@ class Hub:
         )
         self._reconcilers = self._make_reconcilers()
         self._status_pace = StatusPace[str]()
-        # Last seen by `_is_changed` of each object: the backend calls by one thread at a time.
-        self._seen: dict[ObjectKey, tuple[object, ...]] = {}
-        self._owners_of_plan: PlanOwners | None = None
+        # Metadata of each object at the last call of `_is_changed`; the backend calls from one thread at a time.
+        self._last_metadata: dict[ObjectKey, tuple[object, ...]] = {}
+        self._plan_owners: PlanOwners | None = None
         self._is_stopping = False
         self._has_begun = False
         self._thread = SupervisedThread(self._resync_forever, "resync")
 
     def start(self) -> None:
-        """Start working. Raises BackendError and SettingsError."""
+        """Start the controller. Raises BackendError and SettingsError."""
         self._backend.start(self._on_change)
-        secret = self._master_secret()
+        secret = self._read_master_secret()
         self._clock.start()
         hubclock.use(self._clock)
         self._redis_watch.start(secret)
@@ -125,7 +125,7 @@ class Hub:
             raise BackendError("stopped while starting")
         self._health.start()
         self._desired.controller.start()
-        self._others.start()
+        self._scorers.start()
         self._clusters.start()
         self._notifications.start()
         self._thread.start()
@@ -135,8 +135,8 @@ class Hub:
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
     def problem(self) -> str:
-        """Why work has stalled; empty if it progresses or has not begun. To be called every few seconds."""
-        # An unreachable API server or Redis is no reason: a restart would not help.
+        """Return why work has stalled; empty if it progresses or has not begun. Must be called every few seconds."""
+        # An unreachable API server or Redis is no problem here, because a restart would not help.
         if not self._has_begun:
             return ""
         if not (self._thread.is_alive() and self._notifications.is_alive()):
@@ -152,7 +152,7 @@ class Hub:
         return self._outage.is_on
 
     def without_room(self) -> Counter[str]:
-        """Number of scorers by namespace that do not fit into some cluster's ManifestWork."""
+        """Return the number of scorers by namespace that do not fit into the ManifestWork of some cluster."""
         return Counter(plan.scorer.metadata.namespace for plan in self._desired.plan.without_room())
 
     def interrupt(self) -> None:
@@ -168,13 +168,13 @@ class Hub:
         self._health.stop()
         self._desired.controller.stop()
         self._clusters.stop()
-        self._others.stop()
+        self._scorers.stop()
         self.writer.stop()
         self._thread.join()
         self._redis_watch.stop()
         self._clock.stop()
         hubclock.use(None)
-        # Last: threads may write until here.
+        # Stop the backend last, because threads may write until here.
         self._backend.stop()
         self._credentials.close()
         self._client.close()
@@ -193,7 +193,7 @@ class Hub:
             ).reconcile,
         }
 
-    def _master_secret(self) -> bytes:
+    def _read_master_secret(self) -> bytes:
         configured_secret = self._settings.resolved_signing_secret()
         try:
             secret = bytes.fromhex(configured_secret or self._backend.signing_secret())
@@ -204,54 +204,53 @@ class Hub:
             raise SettingsError(f"{where}: is not a secret of at least 32 hex digits")
         return secret
 
-    def _owners(self) -> PlanOwners | None:
-        """Return the desired state for the writer; None before it is known. Each plan has its own, which indexes the
-        scorers."""
+    def _get_owners(self) -> PlanOwners | None:
+        """Return the desired state for the writer, an index of the current plan; None before the first plan."""
         plan = self._desired.plan
-        if self._owners_of_plan is None or self._owners_of_plan.plan is not plan:
-            self._owners_of_plan = PlanOwners(plan) if self._desired.is_known else None
-        return self._owners_of_plan
+        if self._plan_owners is None or self._plan_owners.plan is not plan:
+            self._plan_owners = PlanOwners(plan) if self._desired.is_known else None
+        return self._plan_owners
 
     def _reconcile(self, key: ObjectKey) -> float | None:
-        # Without a plan each cluster would seem to have departed.
-        return None if self._desired.waits(key) else self._reconcilers[key.kind](key)
+        # Without a plan each cluster would look departed.
+        return None if self._desired.defer_until_planned(key) else self._reconcilers[key.kind](key)
 
     # --- event routing -------------------------------------------------------------------------------------------
 
     def _on_change(self, key: ObjectKey) -> None:
-        """An object changed. Effects on others are found by comparing the next plan with this one."""
+        """Route the change of an object. A comparison of the next plan with the current plan finds affected objects."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
             if self._is_changed(key):
                 self._desired.changed(key)
         elif key.kind in (Kind.AUTHENTICATION, Kind.CLUSTER_SET):
             self._desired.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
-            self._desired.changed(self._desired.config_key, *map(_cluster, self._desired.plan.having(key.name)))
+            self._desired.changed(self._desired.config_key, *map(_cluster_key, self._desired.plan.having(key.name)))
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
-            self._desired.changed(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
+            self._desired.changed(_cluster_key(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
-            self._clusters.queue.add(_cluster(key.namespace))
+            self._clusters.queue.add(_cluster_key(key.namespace))
         elif key.kind is Kind.SCORE:
             self.writer.object_changed(key.namespace, key.name)
 
     def _is_changed(self, key: ObjectKey) -> bool:
-        """True if more than the status, which the hub itself writes, changed. Edits of a status are found by a full
-        resync."""
+        """True if another part than the status changed, which the hub itself writes. A full resync detects edits of a
+        status by other programs."""
         manifest = self._backend.get(*key)
         if manifest is None:
-            self._seen.pop(key, None)
+            self._last_metadata.pop(key, None)
             return True
         metadata = manifest["metadata"]
         fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
         now = tuple(metadata.get(name) for name in fields)
-        before, self._seen[key] = self._seen.get(key), now
+        before, self._last_metadata[key] = self._last_metadata.get(key), now
         return before != now
 
     def _on_health(self, key: ObjectKey) -> None:
         self._desired.changed(key)
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
-        """Tell people when /config was read. A notice that Redis does not take is dropped."""
+        """Write a notice for users about the read of a /config. The notice is dropped if Redis rejects it."""
         scorer_key = f"{key.namespace}/{key.name}"
         if self._outage.is_on or self._desired.plan.called(key.name) not in (scorer_key, None):
             return
@@ -264,43 +263,43 @@ class Hub:
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
         self._status_pace.keep(self._desired.plan.scorers)
-        for key in {*changed, *map(_scorer, affected.scorers), *map(_cluster, affected.clusters)}:
-            (self._clusters if key.kind is Kind.CLUSTER else self._others).queue.add(key)
+        for key in {*changed, *map(_scorer_key, affected.scorers), *map(_cluster_key, affected.clusters)}:
+            (self._clusters if key.kind is Kind.CLUSTER else self._scorers).queue.add(key)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
-        delay = self._status_delay()
+        delay = self._compute_status_delay()
         for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in scorers:
-                self._others.queue.add_after(_scorer(key), delay)
-        self._others.queue.add_after(self._desired.config_key, self._status_delay())
+                self._scorers.queue.add_after(_scorer_key(key), delay)
+        self._scorers.queue.add_after(self._desired.config_key, self._compute_status_delay())
 
     def _on_wake(self) -> None:
-        """Handle requests for credentials, and other user actions, if there are any. Raises redis.RedisError."""
+        """Handle requests for credentials, and other user actions. Raises redis.RedisError."""
         for cluster in self._credentials.read_requests():
-            self._clusters.queue.add(_cluster(cluster))
-        # Before the first plan the objects meant are unknown.
+            self._clusters.queue.add(_cluster_key(cluster))
+        # Before the first plan the objects of the actions are unknown.
         if self._desired.plan.scorers:
             self._changes.notify()
 
-    def _scorer_called(self, name: str) -> ObjectKey | None:
+    def _find_scorer(self, name: str) -> ObjectKey | None:
         key = self._desired.plan.called(name)
-        return _scorer(key) if key is not None and key in self._desired.plan.scorers else None
+        return _scorer_key(key) if key is not None and key in self._desired.plan.scorers else None
 
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
-        delay = self._status_delay()
+        delay = self._compute_status_delay()
         for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in names:
-                self._others.queue.add_after(_scorer(key), max(delay, self._status_pace.delay(key)))
+                self._scorers.queue.add_after(_scorer_key(key), max(delay, self._status_pace.delay(key)))
 
-    def _status_delay(self) -> float:
-        # A scorer's status counts its clusters: it waits for more changes, longer with more clusters.
+    def _compute_status_delay(self) -> float:
+        # The status of a scorer counts clusters, so a delay that grows with their number batches changes.
         return 0.05 + 0.001 * len(self._desired.plan.clusters)
 
     # --- full resync ---------------------------------------------------------------------------------------------
 
     def _resync_forever(self) -> None:
-        # True if a full resync failed, which may have enqueued nothing.
-        is_owed = False
+        # True if the last full resync failed, so that the next resync must be full.
+        is_full_resync_due = False
         for number in itertools.count(1):
             pause = self._settings.hub_resync * random.uniform(0.9, 1.1)  # noqa: S311
             is_urgent = self._resync_requested.wait(pause)
@@ -309,7 +308,7 @@ class Hub:
                 return
             # Seconds over which a full resync is spread.
             spread = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
-            is_full, is_owed = is_urgent or is_owed or number % 20 == 0, False
+            is_full, is_full_resync_due = is_urgent or is_full_resync_due or number % 20 == 0, False
             try:
                 self._resync(spread, is_full=is_full)
             except (redis.ConnectionError, redis.TimeoutError) as error:
@@ -317,10 +316,10 @@ class Hub:
                 self._outage.begin(error)
             except (DsfError, redis.RedisError) as error:
                 log.warning("resync failed, will be tried again", error=str(error))
-                is_owed = is_full
+                is_full_resync_due = is_full
             except Exception:
                 log.exception("resync failed, will be tried again")
-                is_owed = is_full
+                is_full_resync_due = is_full
 
     def _resync(self, spread: float, *, is_full: bool) -> None:
         """Enqueue the clusters that deviate from the desired state without an event; with `is_full` all objects."""
@@ -335,10 +334,10 @@ class Hub:
         try:
             clusters |= self._registrar.refresh()
             clusters |= self._registrar.known_clusters() - plan.clusters.keys()
-            # Listing took a while, and entries not in the plan are forgotten.
+            # Update the plan again after the slow reads, because `sync_scorers` removes scorers outside of the plan.
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
-            # Clusters that are absent for a moment are included.
+            # Keep the data of temporarily absent clusters.
             departed_clusters = self._registrar.known_clusters() - plan.clusters.keys()
             retained_uids = {
                 name: self._registrar.cluster(name).uid
@@ -350,22 +349,22 @@ class Hub:
             if is_full:
                 self._registrar.notices.forget_written()
             for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
-                # Something may have changed during this pass: each is reconciled once more by itself.
-                self._clusters.queue.add(_cluster(cluster))
+                # Reconcile these clusters immediately, because they may have changed during this pass.
+                self._clusters.queue.add(_cluster_key(cluster))
             self._changes.notify()
         finally:
             clusters |= self._deliveries.unsettled()
             for key in object_keys:
-                self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
-            for key in map(_cluster, clusters):
+                self._scorers.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+            for key in map(_cluster_key, clusters):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 
 
-def _cluster(name: str) -> ObjectKey:
+def _cluster_key(name: str) -> ObjectKey:
     return ObjectKey(Kind.CLUSTER, "", name)
 
 
-def _scorer(key: str) -> ObjectKey:
-    """From `namespace/name`."""
+def _scorer_key(key: str) -> ObjectKey:
+    """Return the key of the scorer `namespace/name`."""
     namespace, _, name = key.partition("/")
     return ObjectKey(Kind.SCORER, namespace, name)

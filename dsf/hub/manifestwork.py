@@ -1,9 +1,9 @@
-"""The ManifestWork that brings a cluster's scorers to its agent, and which scorers fit into it. Pure functions.
+"""Builds the ManifestWork that delivers scorers to an agent, and decides which scorers fit into it. Pure functions.
 
-All scorers of a cluster share one object, and a hub that wrote a too large one could deliver nothing: no new scorer, no
-removal, no rotated Secret. Therefore scorers are left out in an order that no namespace can turn against others:
-scorers of the hub's own namespace come first, each other namespace has an equal share of the rest and of what others
-leave of theirs, and in a namespace older scorers come before newer ones.
+All scorers of a cluster share one object. If it is too large, the API server rejects it, and no new scorer, removal or
+rotated Secret reaches the cluster. Therefore scorers are excluded in an order that no namespace can exploit: scorers in
+the hub's own namespace come first, each other namespace has an equal share of the rest (unused parts of shares go to
+the other namespaces), and within a namespace older scorers come first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from dsf.api.types import (
 )
 from dsf.backends.protocol import Kind, Manifest
 
-#: Bytes of all manifests in one ManifestWork until the API server refuses that many. A ConfigMap holds 1 MiB, and etcd
-#: 1.5 MiB per object. OCM's webhook allows 500 KiB by default; the refusal names its limit.
-MOST: Final = 1024 * 1024
+#: Maximum bytes of all manifests in one ManifestWork, lowered when the API server rejects one. A ConfigMap holds 1 MiB,
+#: and etcd 1.5 MiB per object. OCM's webhook allows 500 KiB by default; its error message contains the limit.
+MAX_BYTES: Final = 1024 * 1024
 #: Bytes of the ManifestWork that do not belong to a scorer: the ConfigMap without summaries, Role and RoleBinding.
-_FRAME: Final = 4 * 1024
+_FIXED_BYTES: Final = 4 * 1024
 #: OCM: "the size of manifests is 1663352 bytes which exceeds the 512000 limit"; API server, etcd: "... too large".
 _OCM_LIMIT: Final = re.compile(r"exceeds the (\d+) limit")
 _TOO_LARGE: Final = re.compile(r"too large|larger than max", re.IGNORECASE)
@@ -43,14 +43,14 @@ _EXTRA_BYTES: Final = len(r"\u003c") - 1
 
 @dataclass(frozen=True)
 class Load:
-    """Size of a scorer in a cluster's ManifestWork."""
+    """The size of a scorer in the ManifestWork of a cluster."""
 
     #: `namespace/name`.
     key: str
     created: datetime | None
     #: Bytes without Secrets.
     size: int
-    #: The hub's Secrets that are delivered with it, and their bytes. Scorers may share them.
+    #: Secrets delivered with the scorer -> their bytes. Scorers may share Secrets.
     secrets: Mapping[str, int]
 
     @property
@@ -64,39 +64,39 @@ class Load:
         return self.size + sum(self.secrets.values())
 
 
-def size_of(manifest: Any) -> int:
-    """Bytes of a manifest, or of a part of one, at the API server; never less than there."""
+def compute_size(manifest: Any) -> int:
+    """Return an upper bound of the bytes that the API server counts for a manifest or a part of a manifest."""
     text = json.dumps(manifest, separators=(",", ":"))
     return len(text) + _EXTRA_BYTES * len(_ESCAPED_BY_GO.findall(text))
 
 
 def fit(loads: Iterable[Load], limit: int) -> bool:
-    """True if all of these fit, whatever they share."""
-    return sum(load.whole for load in loads) + _FRAME <= limit
+    """True if all these scorers fit, even if they share no Secrets."""
+    return sum(load.whole for load in loads) + _FIXED_BYTES <= limit
 
 
-def left_out(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[tuple[str, str]]:
-    """(key, why) of the scorers of one cluster that are not delivered."""
+def find_excluded(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[tuple[str, str]]:
+    """Yield (key, reason) for each scorer that is not delivered to one cluster."""
     by_namespace: dict[str, list[Load]] = {}
     for load in sorted(loads, key=lambda load: (load.created or _NOT_CREATED, load.key)):
         by_namespace.setdefault(load.namespace, []).append(load)
-    room = limit - _FRAME
+    room = limit - _FIXED_BYTES
     home_loads = by_namespace.pop(own_namespace, [])
-    excluded, used_bytes = _first_that_fit(home_loads, room)
-    # Equal shares: a namespace that wants less than its share leaves the rest to the others.
+    excluded, used_bytes = _select_fitting(home_loads, room)
+    # A namespace that needs less than its equal share leaves the rest to the other namespaces.
     namespace_sizes = {name: sum(load.whole for load in loads) for name, loads in by_namespace.items()}
     room -= used_bytes
     for position, name in enumerate(sorted(namespace_sizes, key=lambda name: (namespace_sizes[name], name))):
         share = min(namespace_sizes[name], room // (len(namespace_sizes) - position))
-        excluded_loads, _ = _first_that_fit(by_namespace[name], share)
+        excluded_loads, _ = _select_fitting(by_namespace[name], share)
         excluded += excluded_loads
         room -= share
     for load in excluded:
-        yield load.key, _why(load, own_namespace, limit)
+        yield load.key, _describe_exclusion(load, own_namespace, limit)
 
 
-def _first_that_fit(loads: Iterable[Load], room: int) -> tuple[list[Load], int]:
-    """Return the loads that do not fit, and the bytes of those that do."""
+def _select_fitting(loads: Iterable[Load], room: int) -> tuple[list[Load], int]:
+    """Return the loads that do not fit, and the bytes of the loads that fit."""
     excluded: list[Load] = []
     secrets: set[str] = set()
     used_bytes = 0
@@ -110,7 +110,7 @@ def _first_that_fit(loads: Iterable[Load], room: int) -> tuple[list[Load], int]:
     return excluded, used_bytes
 
 
-def _why(load: Load, own_namespace: str, limit: int) -> str:
+def _describe_exclusion(load: Load, own_namespace: str, limit: int) -> str:
     order = "older scorers come first"
     if load.namespace != own_namespace:
         order = f"those of namespace {own_namespace} come first, then each namespace has an equal share, {order}"
@@ -121,47 +121,47 @@ def _why(load: Load, own_namespace: str, limit: int) -> str:
     )
 
 
-def lower(limit: int, refusal: str) -> int | None:
-    """A lower limit after the API server refused a ManifestWork; None if its size was not the cause."""
+def lower_limit(limit: int, refusal: str) -> int | None:
+    """Return a lower limit after the API server rejected a ManifestWork; None if its size was not the cause."""
     limit_match = _OCM_LIMIT.search(refusal)
     if limit_match is None and not _TOO_LARGE.search(refusal):
         return None
-    # A limit that was kept: it counts in some other way.
+    # If the reported limit is not below ours, the server counts bytes in another way: reduce the limit by a quarter.
     lowered = int(limit_match[1]) if limit_match is not None and int(limit_match[1]) < limit else limit * 3 // 4
-    # A lower limit is not believed: some other rule refuses the object.
+    # Below this size another rule must have caused the rejection.
     return lowered if lowered >= 64 * 1024 else None
 
 
-# A scorer without a creation time is not stored yet: every stored one is older.
+# A scorer without a creation time is not stored yet, so all stored scorers are older.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 
 _WORK_API_VERSION = "work.open-cluster-management.io/v1"
 
 
-#: The agents' Role for objects scorers reference, and its binding.
+#: Name of the agents' Role for the objects that scorers reference, and of its RoleBinding.
 SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
 
 
 @dataclass(frozen=True)
 class ScorerPart:
-    """A scorer's part of a cluster's ManifestWork, without Secrets."""
+    """The part of a scorer in the ManifestWork of a cluster, without Secrets."""
 
-    #: Its element of the ConfigMap's JSON array.
+    #: Element in the JSON array of the ConfigMap.
     text: str
-    #: The Secrets and ConfigMaps that the agent must be allowed to read for it.
+    #: The Secrets and ConfigMaps that the agent must be allowed to read for the scorer.
     references: frozenset[Reference]
-    #: Whether it needs tokens of the agents' account for servers.
+    #: Whether the scorer needs tokens of the agents' ServiceAccount for servers.
     uses_account: bool
     #: Bytes in the ManifestWork.
     size: int
 
 
-def part_of(summary: ScorerSummary) -> ScorerPart:
-    """A scorer's part."""
+def make_part(summary: ScorerSummary) -> ScorerPart:
+    """Return the part of a scorer in a ManifestWork."""
     text = dump_summaries([summary])[1:-1]
-    # In the ConfigMap the text is escaped once more; the Role has the names.
-    size = size_of(text) + sum(size_of(reference.name) + 1 for reference in summary.references)
+    # The text is escaped once more in the ConfigMap, and the Role contains the names.
+    size = compute_size(text) + sum(compute_size(reference.name) + 1 for reference in summary.references)
     return ScorerPart(text, summary.references, summary.uses_account, size)
 
 
@@ -172,9 +172,9 @@ def manifest_work(
     *,
     secrets: Iterable[Manifest] = (),
 ) -> Manifest:
-    """The ManifestWork with the ConfigMap that the cluster's agent reads; `parts` are its scorers', sorted by name.
+    """Return the ManifestWork with the ConfigMap for the agent of a cluster; `parts` are sorted by scorer name.
 
-    A Role lets the agent read only the Secrets and ConfigMaps that these name. `secrets` are delivered with it.
+    A Role lets the agent read only the Secrets and ConfigMaps that `parts` reference. `secrets` are delivered with it.
     """
     summaries = f"[{','.join(part.text for part in parts)}]"
     references = frozenset().union(*(part.references for part in parts))
@@ -195,16 +195,16 @@ def manifest_work(
             "labels": labels,
         },
         "spec": {
-            "workload": {"manifests": [config_map, *_rights(agent_namespace, references, uses_account), *secrets]}
+            "workload": {"manifests": [config_map, *_make_rights(agent_namespace, references, uses_account), *secrets]}
         },
     }
 
 
-def _rights(namespace: str, references: Iterable[Reference], uses_account: bool) -> list[Manifest]:
+def _make_rights(namespace: str, references: Iterable[Reference], uses_account: bool) -> list[Manifest]:
     rules: list[Manifest] = []
     for kind, plural in ((CaKind.Secret, "secrets"), (CaKind.ConfigMap, "configmaps")):
         if names := sorted(reference.name for reference in set(references) if reference.kind is kind):
-            # Never without names: that would allow all of them.
+            # A rule without names would allow the agent to read all objects.
             rules.append(
                 {"apiGroups": [""], "resources": [plural], "resourceNames": names, "verbs": ["get", "list", "watch"]}
             )
@@ -222,7 +222,7 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
     group = "rbac.authorization.k8s.io"
     labels = {MANAGED_BY_LABEL: MANAGED_BY}
     metadata = {"name": SCORERS_ROLE, "namespace": namespace, "labels": labels}
-    # Its tokens are sent to servers, which must not be able to do with them what the agent may.
+    # Tokens of a separate ServiceAccount are sent to servers, so that servers do not get the rights of the agent.
     account: Manifest = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

@@ -1,4 +1,4 @@
-"""Notifications of other processes to the hub controller through Redis: cycles that changed, and users' actions."""
+"""Receives notifications from other processes through Redis: changed cycle outcomes, and actions by users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = dsf.log.get(__name__)
 
 
 class NotificationListener:
-    """A thread that waits for notifications. While Redis is unreachable only this thread probes."""
+    """A thread that waits for notifications. During an outage of Redis only this thread probes the connection."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class NotificationListener:
         on_wake: Callable[[], None],
         on_back: Callable[[], None],
     ) -> None:
-        """`on_changed` gets names of scorers whose cycles changed between success and failure; `on_wake` is called for
-        any other notification, and may raise redis.RedisError; `on_back` when Redis is reachable again."""
+        """`on_changed` gets the names of scorers whose cycles changed between success and failure. `on_wake` is called
+        for any other notification, and may raise redis.RedisError; `on_back` is called when an outage ends."""
         self._redis = client
         self._outage = outage
         self._on_changed = on_changed
         self._on_wake = on_wake
         self._on_back = on_back
         # time.monotonic() of the newest round.
-        self._alive_at = time.monotonic()
+        self._last_round_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._run, "notifications")
 
@@ -51,19 +51,19 @@ class NotificationListener:
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """True if the loop is alive; no round takes long, whatever Redis does."""
-        # The time-outs of Redis and of Sentinel are far below.
-        return self._thread.is_alive() and time.monotonic() - self._alive_at < 120.0
+        """True if the loop has started a round recently; time-outs bound the duration of a round."""
+        # The time-outs of Redis and Sentinel are much shorter.
+        return self._thread.is_alive() and time.monotonic() - self._last_round_at < 120.0
 
     def stop(self) -> None:
         """Stop listening."""
         self._stop.set()
-        # Twice the longest wait of a round.
+        # Wait for twice the maximum duration of a blocking read.
         self._thread.join(1)
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._alive_at = time.monotonic()
+            self._last_round_at = time.monotonic()
             try:
                 names = self._receive()
                 if self._outage.end():
@@ -75,16 +75,16 @@ class NotificationListener:
                 self._stop.wait(random.uniform(0.5, 1))  # noqa: S311
                 continue
             except redis.RedisError as error:
-                # Redis refuses: a right is missing, or it is out of memory.
+                # Redis rejects the command: a permission is missing, or Redis is out of memory.
                 log.error("notifications cannot be read", error=str(error))
                 self._stop.wait(5)
             except Exception:
-                # A full resync finds its subject; listening must go on.
+                # A full resync handles the lost notification; the thread must continue.
                 log.exception("notifications cannot be passed on")
                 self._stop.wait(0.5)
 
     def _receive(self) -> set[str]:
-        # The set first: a notification may predate this process.
+        # Read the set first, because a notification may predate this process.
         names: set[str] = set()
         while batch := self._redis.spop(keys.HUB_CHANGED, 500):
             names |= {str(name) for name in batch}
@@ -93,8 +93,8 @@ class NotificationListener:
         return names
 
 
-#: The reason of each Event. Actions without a DynamicScorer become none.
-REASONS: Final = {
+#: Action -> reason of the Event. Other actions create no Event.
+EVENT_REASONS: Final = {
     Action.RESCORE: "Rescored",
     Action.PAUSE: "Paused",
     Action.RESUME: "Resumed",
@@ -104,23 +104,23 @@ REASONS: Final = {
 
 
 class ChangeNotifier:
-    """Passes users' actions on: to the API server as Events of a DynamicScorer, which the users have no right to
-    create; and to the health checks, requests to read a /config now.
+    """A forwarder of actions by users. It creates Events on the DynamicScorer, which users must not create themselves,
+    and forwards requests to read a /config to the health checks.
 
-    Thread-safe. Each action is recorded once, also if no hub ran then; after a crash twice or never.
+    Thread-safe. Each action is recorded once, even if no hub ran at its time; after a crash twice or never.
     """
 
     def __init__(
         self,
         client: redis.Redis,
         backend: Backend,
-        scorer_called: Callable[[str], ObjectKey | None],
+        find_scorer: Callable[[str], ObjectKey | None],
         on_sync: Callable[[ObjectKey, str], None],
     ) -> None:
-        """`scorer_called` finds one by its name; `on_sync` gets requests to read a /config, with their ids."""
+        """`find_scorer` returns the key of a scorer by its name; `on_sync` gets requests to read a /config."""
         self._redis = client
         self._backend = backend
-        self._scorer_called = scorer_called
+        self._find_scorer = find_scorer
         self._on_sync = on_sync
         self._lock = threading.Lock()
 
@@ -139,8 +139,8 @@ class ChangeNotifier:
                 at_once(self._redis, ("SET", keys.CHANGES_TOLD, last))
 
     def _notify(self, change: Change) -> None:
-        key = self._scorer_called(change.scorer)
+        key = self._find_scorer(change.scorer)
         if key is not None and change.action is Action.SYNC:
             self._on_sync(key, change.id)
-        if key is not None and change.action in REASONS:
-            self._backend.event(key, "Normal", REASONS[change.action], change.sentence)
+        if key is not None and change.action in EVENT_REASONS:
+            self._backend.event(key, "Normal", EVENT_REASONS[change.action], change.sentence)

@@ -23,7 +23,7 @@ from dsf.errors import ResolutionError
 from dsf.hub import manifestwork, secretdelivery
 from dsf.hub.admission import NO_RULES, NameRules, decide, find_server_refusal, is_owner, list_servers
 from dsf.hub.composites import find_input_obstacles
-from dsf.hub.manifestwork import part_of
+from dsf.hub.manifestwork import make_part
 from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanCache, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
@@ -88,7 +88,7 @@ class FleetPlan:
     #: Keys of deleted DynamicScorers that finalizers keep.
     terminating: frozenset[str] = frozenset()
     #: Most bytes of a cluster's ManifestWork.
-    limit: int = manifestwork.MOST
+    limit: int = manifestwork.MAX_BYTES
     #: All claims of names, to be stored before this plan takes effect.
     claims: NameClaims = field(default_factory=NameClaims)
     #: The hub's own namespace.
@@ -324,7 +324,7 @@ def make_plan(
     delivery: DeliverableSecrets = NO_DELIVERY,
     mistaken: Mapping[str, str] = MappingProxyType({}),
     memory: PlanCache | None = None,
-    limit: int = manifestwork.MOST,
+    limit: int = manifestwork.MAX_BYTES,
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
     misplaced: Set[str] = frozenset(),
@@ -447,7 +447,7 @@ def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
         shared = tuple((id(scorer.part_on(cluster)), *sorted(scorer.secrets_on(cluster).items())) for scorer in running)
         if shared not in excluded_by_loads:
             loads = (scorer.load_on(cluster) for scorer in running)
-            excluded_by_loads[shared] = dict(manifestwork.left_out(loads, own_namespace, plan.limit))
+            excluded_by_loads[shared] = dict(manifestwork.find_excluded(loads, own_namespace, plan.limit))
         for key, why in excluded_by_loads[shared].items():
             obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), why)
     for key, cluster_obstacles in obstacles.items():
@@ -484,7 +484,9 @@ def _plan_scorer(
         plan = replace(
             _resolved_plan(scorer, resolved, now),
             variants=variants,
-            parts={name: part_of(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)},
+            parts={
+                name: make_part(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)
+            },
             secrets=secrets,
         )
         # Tried alone first: later, with all scorers together, an error would stop those too.

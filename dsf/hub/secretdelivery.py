@@ -109,7 +109,7 @@ def _usable_for(secret: Manifest) -> str:
 def _size(secret: Manifest) -> int:
     # The agents' namespace may have any name.
     # The longest name of a namespace.
-    return manifestwork.size_of(copy_for("x" * 63, secret))
+    return manifestwork.compute_size(copy_for("x" * 63, secret))
 
 
 def is_per_cluster(resolved: ResolvedScorer) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from dsf.hub.manifestwork import Load, fit, left_out, lower, manifest_work, size_of
+from dsf.hub.manifestwork import Load, compute_size, find_excluded, fit, lower_limit, manifest_work
 from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.secretdelivery import copy_for
 from tests.unit.hub.builders import NOW, cluster, config, scorer
@@ -41,18 +41,18 @@ def load(key: str, kib: float, year: int = 2026, secrets: Mapping[str, int] | No
     ],
 )
 def test_full_manifestwork_excludes_newest_scorers_over_their_share(loads: list[Load], excluded: str) -> None:
-    reasons = dict(left_out(loads, "hub", LIMIT))
+    reasons = dict(find_excluded(loads, "hub", LIMIT))
     assert " ".join(sorted(reasons)) == excluded
     assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in reasons.values())
     # The order of the list does not matter.
-    assert dict(left_out(reversed(loads), "hub", LIMIT)) == reasons
+    assert dict(find_excluded(reversed(loads), "hub", LIMIT)) == reasons
     assert not excluded or not fit(loads, LIMIT)
 
 
 def test_tenant_adding_scorers_displaces_no_other_namespace() -> None:
     other = [load(f"other/{number}", 10, 2026) for number in range(4)]
     for number in (1, 10, 1000):
-        reasons = dict(left_out([*(load(f"tenant/{n}", 10, 2020) for n in range(number)), *other], "hub", LIMIT))
+        reasons = dict(find_excluded([*(load(f"tenant/{n}", 10, 2020) for n in range(number)), *other], "hub", LIMIT))
         assert not [key for key in reasons if key.startswith("other/")]
 
 
@@ -74,7 +74,7 @@ def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
         return len(text.encode())
 
     planned = sum(scorer_plan.load_on("c").size for scorer_plan in plan_of("a", "b").scorers.values())
-    of_secret = size_of(copy_for("agents", secret()))
+    of_secret = compute_size(copy_for("agents", secret()))
     frame = workload_size(plan_of("a", "b")) - planned - of_secret
     # Objects that all scorers share count once, not once per scorer.
     assert 0 < frame < 2 * KIB
@@ -93,4 +93,4 @@ def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
     ],
 )
 def test_size_limit_is_learned_from_the_refusal(refusal: str, limit: int | None) -> None:
-    assert lower(1024 * KIB, refusal) == limit
+    assert lower_limit(1024 * KIB, refusal) == limit

@@ -76,7 +76,7 @@ def test_check_request_before_tracking_is_answered_by_the_first_check(
         on_check=lambda *about: answered.append(about[-1]),
     )
     key = ObjectKey(Kind.SCORER, "hub", "s")
-    monitor.ask(key, "1-0")
+    monitor.request_check(key, "1-0")
     monitor.track(key, HealthTarget("http://s.test/config", ConfigSyncMode.Full, uid="u"), Health())
     monitor.start()
     try:

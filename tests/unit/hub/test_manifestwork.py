@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
-from dsf.hub.manifestwork import ScorerPart, is_applied, manifest_work, part_of
+from dsf.hub.manifestwork import ScorerPart, is_applied, make_part, manifest_work
 
 
 def test_empty_list_of_summaries_is_distributed() -> None:
@@ -20,7 +20,7 @@ def test_empty_list_of_summaries_is_distributed() -> None:
 
 def test_summaries_are_complete() -> None:
     summaries = [ScorerSummary(name=name, score_name=name) for name in ("a", "b")]
-    [config_map] = manifest_work("c", "agents", [*map(part_of, summaries)])["spec"]["workload"]["manifests"]
+    [config_map] = manifest_work("c", "agents", [*map(make_part, summaries)])["spec"]["workload"]["manifests"]
     assert config_map["data"]["summaries"] == dump_summaries(summaries)
 
 

@@ -32,7 +32,7 @@ class Desired(DesiredState):
         self.times: list[tuple[float, float]] = []
         super().__init__(Objects().backend, settings, Outage("Redis"), lambda _: None, self._planned)
 
-    def _make(self) -> FleetPlan:
+    def _make_plan(self) -> FleetPlan:
         began = time.monotonic()
         if self.failures:
             self.failures -= 1
@@ -89,7 +89,7 @@ def test_expiring_plan_is_followed_by_another(desired: Desired) -> None:
 
 
 def test_changes_before_a_failed_plan_are_in_the_next_plan(desired: Desired) -> None:
-    assert desired.waits(_scorer(1))
+    assert desired.defer_until_planned(_scorer(1))
     desired.failures = 1
     with pytest.raises(BackendError):
         desired.update()

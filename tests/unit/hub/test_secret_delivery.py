@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dsf.api.scoringauthentication import DeliveredSecret
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.backends.compare import carries
-from dsf.hub.manifestwork import manifest_work, size_of
+from dsf.hub.manifestwork import compute_size, manifest_work
 from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
@@ -114,7 +114,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     assert fleet_plan.clusters_of(fleet_plan.scorers["hub/s"]) == ["a", "b"]
     # The planned size covers the manifest that is written.
     for name, cluster_secret in zip("ab", secrets, strict=False):
-        size = size_of(copy_for("x" * 63, cluster_secret, "thanos"))
+        size = compute_size(copy_for("x" * 63, cluster_secret, "thanos"))
         assert fleet_plan.scorers["hub/s"].load_on(name).secrets == {"thanos": size}
     assert fleet_plan.scorers["hub/s"].largest.secrets["thanos"] > 20_000
     assert not plan_with(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles

@@ -19,7 +19,7 @@ from dsf.api.summary import parse_summaries
 from dsf.api.types import CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
 from dsf.api.urls import TokenHosts
 from dsf.auth.secrets import SecretError, Token, Use
-from dsf.hub.manifestwork import manifest_work, part_of
+from dsf.hub.manifestwork import make_part, manifest_work
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
@@ -355,7 +355,7 @@ def test_delivered_role_is_sufficient(
     spoke.session.create(
         CONFIG_MAPS.path(spoke.namespace), {"metadata": {"name": "private-ca"}, "data": {"ca.crt": f"x\n{pem}\ny"}}
     )
-    work = manifest_work("c", spoke.namespace, [part_of(summary)])
+    work = manifest_work("c", spoke.namespace, [make_part(summary)])
     role = work["spec"]["workload"]["manifests"][2]
     config = KubeConfig(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     try:
