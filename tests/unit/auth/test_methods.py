@@ -75,15 +75,15 @@ def test_method_of_another_distribution_is_found_by_its_entry_point(
     (tmp_path / "another_cloud.py").write_text("def add(method, builder):\n    return None\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     importlib.invalidate_caches()
-    authenticator._entry_point.cache_clear()
+    authenticator._find_entry_point.cache_clear()
     try:
         assert authenticator._function("aws").__module__ == "another_cloud"
         monkeypatch.setattr(authenticator, "entry_points", lambda **_: ())
-        authenticator._entry_point.cache_clear()
+        authenticator._find_entry_point.cache_clear()
         with pytest.raises(SecretError, match=r"aws needs the extra `aws` in this agent"):
             authenticator._function("aws")
     finally:
-        authenticator._entry_point.cache_clear()
+        authenticator._find_entry_point.cache_clear()
 
 
 def test_each_method_has_a_manifest() -> None:
