@@ -351,7 +351,7 @@ class ServerAccess(SpecModel):
     @property
     def references(self) -> frozenset[Reference]:
         """The referenced Secrets and ConfigMaps."""
-        return frozenset(reference for _, reference in references(self))
+        return frozenset(reference for _, reference in find_references(self))
 
 
 class Reference(NamedTuple):
@@ -361,7 +361,7 @@ class Reference(NamedTuple):
     name: str
 
 
-def references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Reference]]:
+def find_references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Reference]]:
     """The references in a part of a spec, each with the path of its field."""
     match part:
         case SecretKeyRef() | TokenSecretRef():
@@ -373,7 +373,7 @@ def references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Reference
         case _:
             for name, field in type(part).model_fields.items():
                 for inner, below in _models(getattr(part, name), f"{path}.{field.alias or name}".lstrip(".")):
-                    yield from references(inner, below)
+                    yield from find_references(inner, below)
 
 
 def _models(value: Any, path: str) -> Iterator[tuple[BaseModel, str]]:

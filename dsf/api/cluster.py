@@ -22,7 +22,7 @@ def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bo
     return bool(labels.get(CLUSTER_SET_LABEL) == cluster_set["metadata"]["name"])
 
 
-def sets_of(labels: Mapping[str, str], cluster_sets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def find_cluster_sets(labels: Mapping[str, str], cluster_sets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Names of the sets of a cluster with these labels.
 
     A set that is not in `cluster_sets` has the clusters with its label: a folder of manifests has no sets.
@@ -75,4 +75,4 @@ class ManagedCluster(KubernetesObject):
         """Properties for templates and selectors; `cluster_sets` are all ManagedClusterSets."""
         claims = {claim.name: claim.value for claim in self.status.cluster_claims}
         labels = self.metadata.labels
-        return ClusterFacts(self.metadata.name, labels, claims, sets_of(labels, cluster_sets))
+        return ClusterFacts(self.metadata.name, labels, claims, find_cluster_sets(labels, cluster_sets))

@@ -65,7 +65,7 @@ _AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
 )
 
 
-def crds() -> list[dict[str, Any]]:
+def make_crds() -> list[dict[str, Any]]:
     """All CRDs as manifests, DynamicScorer first."""
     return [
         _crd(DynamicScorer, SCORER_KIND, "dynamicscorers", "dscorer", _SCORER_COLUMNS),
@@ -77,7 +77,8 @@ def crds() -> list[dict[str, Any]]:
 def dump_crds() -> str:
     """All CRDs as one YAML text, ready for `kubectl apply -f -`."""
     return "".join(
-        "---\n" + yaml.dump(crd, Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True) for crd in crds()
+        "---\n" + yaml.dump(crd, Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True)
+        for crd in make_crds()
     )
 
 

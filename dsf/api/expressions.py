@@ -48,7 +48,7 @@ class ScoreInput(SpecModel):
     )
 
 
-def variables(source_types: tuple[str, ...], inputs: tuple[str, ...]) -> dict[str, Type]:
+def list_variables(source_types: tuple[str, ...], inputs: tuple[str, ...]) -> dict[str, Type]:
     """Return the variables of an expression by the types of its sources, and by the names of its `inputs`."""
     if inputs:
         return {**_CLUSTER, "labels": LABELS, **dict.fromkeys(inputs, DOUBLE)}
@@ -56,6 +56,6 @@ def variables(source_types: tuple[str, ...], inputs: tuple[str, ...]) -> dict[st
 
 
 @functools.lru_cache(4096)
-def compiled(text: str, source_types: tuple[str, ...], inputs: tuple[str, ...] = ()) -> Expression:
+def compile_cached(text: str, source_types: tuple[str, ...], inputs: tuple[str, ...] = ()) -> Expression:
     """Compile an expression. Raises ExpressionError."""
-    return compile_expression(text, variables(source_types, inputs))
+    return compile_expression(text, list_variables(source_types, inputs))

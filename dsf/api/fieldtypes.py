@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 from pydantic import AfterValidator, Field
 
 from dsf.api.meta import SpecModel
-from dsf.api.urls import is_valid_url, origin, url_problem
+from dsf.api.urls import is_valid_url, parse_origin, url_problem
 
 #: Most headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
@@ -52,7 +52,7 @@ def _https(value: str) -> str:
     return value
 
 
-def checked(check: Callable[[str], object]) -> AfterValidator:
+def make_validator(check: Callable[[str], object]) -> AfterValidator:
     """A validator that refuses the texts for which `check` raises ValueError."""
 
     def validate(value: str) -> str:
@@ -68,7 +68,7 @@ def matches(pattern: str, max_length: int) -> Any:
 
 
 Plain = Annotated[str, AfterValidator(_plain), matches(_PLAIN, 4096)]
-Url = Annotated[str, checked(origin), matches(URL_PATTERN, 2048)]
+Url = Annotated[str, make_validator(parse_origin), matches(URL_PATTERN, 2048)]
 HttpsUrl = Annotated[str, AfterValidator(_https), matches(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 

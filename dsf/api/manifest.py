@@ -1,7 +1,7 @@
-"""Readers of manifests: YAML text, with the line of each mistake, and stored objects, leniently.
+"""Readers of manifests: a strict reader of YAML text, with line numbers, and a lenient reader of stored objects.
 
-A bad document does not affect others, and bad text raises no errors. A stored object may come from a newer CRD with
-more fields, and its status may be of another version.
+An invalid document does not affect other documents, and invalid text raises no errors. A stored object may come from a
+newer CRD with more fields, and its status may have been written by another version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from dsf.api import kubeyaml
 from dsf.api.cluster import ManagedCluster
 from dsf.api.meta import KubernetesObject
-from dsf.api.problems import Location, explain, field_path, without_unknown
+from dsf.api.problems import Location, explain, field_path, remove_unknown_fields
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
@@ -60,9 +60,9 @@ class ManifestProblem:
 
 
 def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestProblem]:
-    """The documents in `text`, in order. `source` is the name of the file, for messages.
+    """Parse the documents in `text`, in order. `source` is the name of the file, for messages.
 
-    Unused kinds result in a note; empty documents in nothing.
+    Returns a note for a document of an unused kind, and nothing for an empty document.
     """
     results: list[ParsedDocument | ManifestProblem] = []
     for first_line, chunk in _split(text):
@@ -76,7 +76,7 @@ def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestPro
 
 
 def _split(text: str) -> Iterator[tuple[int, str]]:
-    """The documents of `text`, each with the number of its first line.
+    """Yield the documents in `text`, each with the number of its first line.
 
     Splitting before parsing confines a syntax error to its document: a `---` at the start of a line is never content.
     """
@@ -100,7 +100,7 @@ def _read(
         return [ManifestProblem(source, line, "", "is not a mapping of fields (apiVersion, kind, metadata, spec)")]
 
     def problem(location: Location, message: str, severity: Literal["error", "note"] = "error") -> ManifestProblem:
-        return ManifestProblem(source, first_line + line_of(root, location), field_path(location), message, severity)
+        return ManifestProblem(source, first_line + find_line(root, location), field_path(location), message, severity)
 
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not kind:
@@ -120,7 +120,7 @@ def _read(
 
 
 def _items(root: yaml.Node) -> list[yaml.Node]:
-    """The objects of a list, as `kubectl get -o yaml` prints several."""
+    """Return the nodes of the objects in a `List`, as printed by `kubectl get -o yaml`."""
     fields = root.value if isinstance(root, yaml.MappingNode) else []
     items = next((value for key, value in fields if key.value == "items"), None)
     return list(items.value) if isinstance(items, yaml.SequenceNode) else []
@@ -130,8 +130,8 @@ def _group(version: Any) -> str:
     return version.partition("/")[0] if isinstance(version, str) else ""
 
 
-def line_of(root: yaml.Node, location: Location) -> int:
-    """The line (from 0) of the key or element at `location`, or of its nearest existing parent."""
+def find_line(root: yaml.Node, location: Location) -> int:
+    """Return the line (from 0) of the key or element at `location`, or of its nearest existing parent."""
     node, line = root, root.start_mark.line
     for step in location:
         if isinstance(node, yaml.MappingNode):
@@ -150,21 +150,21 @@ def line_of(root: yaml.Node, location: Location) -> int:
 _Object = TypeVar("_Object", bound=KubernetesObject)
 
 
-def known(manifest: dict[str, Any], model: type[_Object]) -> tuple[dict[str, Any], list[str]]:
-    """The manifest without unknown fields, and the unknown fields that users wrote."""
+def drop_unknown_fields(manifest: dict[str, Any], model: type[_Object]) -> tuple[dict[str, Any], list[str]]:
+    """Return the manifest without unknown fields, and the paths of unknown fields outside of the status."""
     try:
         model.from_manifest(manifest)
     except ValidationError as error:
-        split: tuple[Any, list[str]] = without_unknown(error, manifest)
+        split: tuple[Any, list[str]] = remove_unknown_fields(error, manifest)
         less, fields = split
         return less, [field for field in fields if field.partition(".")[0] != "status"]
     return manifest, []
 
 
-def read(manifest: dict[str, Any], model: type[_Object]) -> _Object:
-    """The object. An unreadable status is dropped: the hub will rewrite it.
+def read_object(manifest: dict[str, Any], model: type[_Object]) -> _Object:
+    """Parse an object. An unreadable status is dropped, because the hub writes the status again.
 
-    Raises pydantic's ValidationError, which `problems.explain` puts into words.
+    Raises pydantic's ValidationError, which `problems.explain` turns into messages.
     """
     try:
         return model.from_manifest(manifest)
@@ -172,6 +172,6 @@ def read(manifest: dict[str, Any], model: type[_Object]) -> _Object:
         return model.from_manifest({name: value for name, value in manifest.items() if name != "status"})
 
 
-def understood(manifest: dict[str, Any], model: type[_Object]) -> _Object:
-    """The object without fields that are unknown to the model. Raises as `read`."""
-    return read(known(manifest, model)[0], model)
+def read_known_fields(manifest: dict[str, Any], model: type[_Object]) -> _Object:
+    """Parse an object without unknown fields. Raises the errors of `read_object`."""
+    return read_object(drop_unknown_fields(manifest, model)[0], model)

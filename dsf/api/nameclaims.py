@@ -202,7 +202,7 @@ def settle(
     return queues
 
 
-def refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
+def explain_refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
     """Why the scorer `owner` does not get a name, `what`, with these claims; empty if it holds it."""
     if not queue or all(claim.owner != owner for claim in queue):
         return f"{what} cannot be claimed: namespace {_namespace(owner)} has too many scorers, or too long names"

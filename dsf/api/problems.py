@@ -1,4 +1,4 @@
-"""Messages for invalid input: place, mistake and allowed values."""
+"""Messages about invalid input, with field, error and allowed values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 from dsf.text import without_secrets_of_urls
 
-#: Mistakes of one document that are named.
+#: Maximum number of reported errors in a document.
 MAX_MISTAKES: Final = 50
-#: Most bytes of a foreign answer that are shown in a message.
+#: Maximum number of bytes of an external response in a message.
 HEAD_BYTES: Final = 120
 
 Location = tuple[int | str, ...]
@@ -23,7 +23,7 @@ Location = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake: `location` is the path to the field from the top of the document."""
+    """An error in a document; `location` is the path to the field from the top of the document."""
 
     location: Location
     text: str
@@ -38,42 +38,42 @@ class Mistake:
 
 
 def field_path(location: Location) -> str:
-    """`("spec", "masks", 0)` as `spec.masks[0]`."""
+    """Return a location such as `("spec", "masks", 0)` in the form `spec.masks[0]`."""
     path = ""
     for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return path
 
 
-def head(body: bytes) -> str:
-    """The first bytes of an answer, quoted and on one line, for a message, without secrets of URLs."""
-    # Truncate afterwards: in half a URL a password cannot be recognised.
+def quote_head(body: bytes) -> str:
+    """Return the first bytes of a response for a message, quoted, on a single line, without secrets in URLs."""
+    # Mask before truncating: in a truncated URL the password cannot be recognised.
     text = without_secrets_of_urls(body[: 32 * HEAD_BYTES].decode(errors="replace"))
     return repr(text[:HEAD_BYTES]) + ("..." if len(body) > HEAD_BYTES else "")
 
 
 def explain(error: ValidationError, model: type[BaseModel], document: Any) -> list[Mistake]:
-    """The first mistakes that pydantic found in `document` as a `model`, as readable messages."""
+    """Return readable messages for the first errors that pydantic found in `document`."""
     mistakes: list[Mistake] = []
     for detail in error.errors(include_url=False, include_input=False):
         if len(mistakes) == MAX_MISTAKES:
             mistakes.append(Mistake((), f"and more mistakes, up to {error.error_count() - MAX_MISTAKES}"))
             break
         if detail["type"] == "default_factory_not_called":
-            # A default that depends on another field, whose mistake is already reported.
+            # The default depends on an invalid field, whose error is already reported.
             continue
-        location, value = _present(detail["loc"], detail["type"], document)
-        text = _wording(detail["type"], detail.get("ctx", {}), value, detail["msg"])
+        location, value = _resolve_location(detail["loc"], detail["type"], document)
+        text = _make_message(detail["type"], detail.get("ctx", {}), value, detail["msg"])
         if detail["type"] == "extra_forbidden":
-            text = _unknown_field(str(location[-1]), _fields_at(model, location[:-1]))
+            text = _make_unknown_field_message(str(location[-1]), _list_fields(model, location[:-1]))
         mistakes.append(Mistake(location, text))
     return mistakes
 
 
-def without_unknown(error: ValidationError, document: Any) -> tuple[Any, list[str]]:
-    """A copy of `document` without unknown fields, and their names."""
+def remove_unknown_fields(error: ValidationError, document: Any) -> tuple[Any, list[str]]:
+    """Return a copy of `document` without unknown fields, and the paths of the unknown fields."""
     unknown = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
-    locations = [_present(location, "extra_forbidden", document)[0] for location in unknown]
+    locations = [_resolve_location(location, "extra_forbidden", document)[0] for location in unknown]
     less = copy.deepcopy(document) if locations else document
     for *way, name in locations:
         part = less
@@ -83,8 +83,8 @@ def without_unknown(error: ValidationError, document: Any) -> tuple[Any, list[st
     return less, [field_path(location) for location in locations]
 
 
-def _present(location: Location, kind: str, document: Any) -> tuple[Location, Any]:
-    """The location without steps that pydantic added for itself, and the value there."""
+def _resolve_location(location: Location, kind: str, document: Any) -> tuple[Location, Any]:
+    """Return the location without steps that only pydantic uses, and the value at the location."""
     steps: list[int | str] = []
     value = document
     for step in location:
@@ -98,7 +98,7 @@ def _present(location: Location, kind: str, document: Any) -> tuple[Location, An
     return tuple(steps), value
 
 
-def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
+def _make_message(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
     quoted_value = reprlib.repr(without_secrets_of_urls(value) if isinstance(value, str) else value)
     choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
     words = {
@@ -125,26 +125,26 @@ def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> s
     return words.get(kind, fallback)
 
 
-def _unknown_field(name: str, allowed: Sequence[str]) -> str:
+def _make_unknown_field_message(name: str, allowed: Sequence[str]) -> str:
     guess = difflib.get_close_matches(name, allowed, n=1)
     hint = f"; did you mean {guess[0]}?" if guess else ""
     return f"is not a known field; allowed are {', '.join(allowed)}{hint}"
 
 
-def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
-    """The field names of the model at a location below `model`."""
+def _list_fields(model: type[BaseModel], location: Location) -> list[str]:
+    """Return the field names of the model at a location below `model`."""
     for step in location:
         if isinstance(step, str):
             model = next(
                 nested
                 for field in model.model_fields.values()
-                if field.alias == step and (nested := _model_in(field.annotation)) is not None
+                if field.alias == step and (nested := _find_model(field.annotation)) is not None
             )
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in `Model`, `Model | None` or `list[Model]`."""
+def _find_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in `Model`, `Model | None` or `list[Model]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
+    return next((model for part in get_args(annotation) if (model := _find_model(part)) is not None), None)

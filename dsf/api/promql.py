@@ -1,11 +1,11 @@
-"""Splits a text into PromQL queries, and finds the windows of their rates."""
+"""Splitting of a text into PromQL queries, and search for the windows of rates in queries."""
 
 from __future__ import annotations
 
 import re
 
-#: Strings, comments, ends of queries, and text in between. An unterminated string takes the rest, and Prometheus
-#: reports the mistake.
+#: Matches strings, comments, ends of queries, and other text. An unterminated string extends to the end of the text, so
+#: that Prometheus reports the error.
 TOKEN = re.compile(
     r"""(?P<string>"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|`[^`]*`?)|(?P<comment>\#[^\n]*)|(?P<end>;)|[^"'`#;]+""",
     re.DOTALL,
@@ -13,7 +13,7 @@ TOKEN = re.compile(
 
 
 def split_queries(text: str) -> list[str]:
-    """The queries in `text`, separated by `;`, in order, without comments and surrounding blanks.
+    """Return the queries in `text`, separated by `;`, in order, without comments and surrounding blanks.
 
     A `;` in a string (double, single or back quotes, by PromQL's rules) or in a comment does not separate. Empty parts
     are omitted, so a trailing `;` has no effect.

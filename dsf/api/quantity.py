@@ -1,4 +1,4 @@
-"""Quantities of Kubernetes, such as `100m`, `1.5Gi` or `2e3`."""
+"""Parser of Kubernetes quantities, such as `100m`, `1.5Gi` or `2e3`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SUFFIXES = {
 }
 
 
-def quantity(text: object) -> Decimal:
-    """The number. Raises ValueError."""
+def parse_quantity(text: object) -> Decimal:
+    """Return the value of a quantity. Raises ValueError."""
     match = _QUANTITY.fullmatch(str(text).strip())
     if match is None:
         msg = f"{text!r} is not a quantity of Kubernetes"

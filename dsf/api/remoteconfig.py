@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from dsf.api.fieldtypes import DISTINCT, SOME
 from dsf.api.meta import ApiModel
-from dsf.api.problems import explain, head
+from dsf.api.problems import explain, quote_head
 from dsf.api.types import MAX_SECONDS, AnySourceType, SourceType
 from dsf.api.urls import url_problem
 from dsf.boundedjson import Bounds, check
@@ -117,31 +117,33 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         document = from_json(body.removeprefix(codecs.BOM_UTF8))
     except JsonBoundsError as error:
         raise RemoteConfigError(
-            f"the /config answer is no configuration: {error}; it starts with {head(body)}"
+            f"the /config answer is no configuration: {error}; it starts with {quote_head(body)}"
         ) from None
     except ValueError as error:
-        raise RemoteConfigError(f"the /config answer is not JSON ({error}); it starts with {head(body)}") from None
+        raise RemoteConfigError(
+            f"the /config answer is not JSON ({error}); it starts with {quote_head(body)}"
+        ) from None
     if not isinstance(document, dict):
-        raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {head(body)}")
+        raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {quote_head(body)}")
     field_names = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
     if document.keys().isdisjoint(field_names):
         # An example is `{"detail": "Not Found"}`, which would otherwise be a valid configuration without values.
         raise RemoteConfigError(
             f"the /config answer is no configuration: it has none of {', '.join(field_names)}; "
-            f"it starts with {head(body)}"
+            f"it starts with {quote_head(body)}"
         )
     try:
         config = RemoteConfig.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:
         mistakes = "; ".join(str(mistake) for mistake in explain(error, RemoteConfig, document))
         raise RemoteConfigError(f"the /config answer has mistakes: {mistakes}") from None
-    if problem := user_problem(config):
+    if problem := find_user_problem(config):
         # The answer is refused as a whole: what is accepted becomes a part of the status, which many may read.
         raise RemoteConfigError(f"the /config answer has mistakes: {problem}")
     return config
 
 
-def user_problem(config: RemoteConfig) -> str:
+def find_user_problem(config: RemoteConfig) -> str:
     """Which host has a user name or a password, and what to do; empty if none has."""
     hosts = {"source.host": config.source.host, "scoring.host": config.scoring.host}
     hosts |= {f"sources[{source.name}].host": source.host for source in config.sources or ()}

@@ -1,8 +1,8 @@
-"""Merges a DynamicScorer with its synced `/config` into the agents' configuration, or the reason against it.
+"""Resolution of a DynamicScorer and its synced `/config` into the agents' configuration, or an error.
 
-For each field the synced value wins with configSyncMode Full, then the spec, then a default; empty texts and numbers
-below 1 are unset. Only the spec sets location, destination, dimension format and auth: a scoring API must not choose
-the destination of scores and tokens.
+For each field, the synced value takes precedence with configSyncMode Full, then the spec, then a default; empty texts
+and numbers below 1 are unset. Only the spec sets location, destination, dimension format and auth: a scoring API must
+not choose the destination of scores and tokens.
 
 Clusters may differ by templates, overrides and selectors: `resolve_everywhere` returns the configuration of each.
 """
@@ -23,8 +23,8 @@ from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.score import default_validity
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
-from dsf.api.servers import ResolutionInput, Server, ServerDeclaration, server
-from dsf.api.sourcefields import first_positive, source_fields
+from dsf.api.servers import ResolutionInput, Server, ServerDeclaration, resolve_server
+from dsf.api.sourcefields import first_positive, resolve_sources
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.templates import Renderer
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, ResolveReason
@@ -32,8 +32,8 @@ from dsf.api.urls import NO_HOSTS, TokenHosts
 from dsf.errors import ResolutionError
 
 DEFAULT_SCORING_PATH: Final = "/scoring"
-#: Most bytes of one scorer in the ConfigMap. All scorers of a cluster share it, and OCM delivers at most 500 KiB: a
-#: query of a megabyte from one scoring API would block the others.
+#: Maximum size in bytes of a scorer in the ConfigMap. All scorers of a cluster share the ConfigMap, and OCM delivers at
+#: most 500 KiB, so that a query of a megabyte from one scoring API would block the other scorers.
 MAX_SUMMARY_BYTES: Final = 16 * 1024
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
@@ -70,9 +70,9 @@ def resolve(
     spec, execution = scorer.spec, scorer.spec.execution
     synced = synced_config(scorer)
     context = ResolutionInput(scorer, synced, token_hosts, authentications, fill or Renderer(None))
-    score_name = _score_name(context)
-    interval = _interval(context)
-    sources = source_fields(context)
+    score_name = _resolve_score_name(context)
+    interval = _resolve_interval(context)
+    sources = resolve_sources(context)
     source = sources[0][0]
     expression = spec.scoring.expression
     if mistake := spec.expression_mistake:
@@ -80,7 +80,7 @@ def resolve(
     scoring = (
         Server("")
         if expression is not None
-        else server(context, ServerDeclaration("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
+        else resolve_server(context, ServerDeclaration("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
     )
     summary = ScorerSummary(
         name=scorer.metadata.name,
@@ -110,7 +110,7 @@ def resolve(
     _check_size(summary)
     return ResolvedScorer(
         summary=summary,
-        paused_until=_paused_until(scorer),
+        paused_until=_parse_paused_until(scorer),
         authentications=tuple(
             used for used in (*(authentication for _, authentication in sources), scoring.authentication) if used
         ),
@@ -118,13 +118,13 @@ def resolve(
 
 
 def synced_config(scorer: DynamicScorer) -> RemoteConfig:
-    """The synced config in force; with mode None, an earlier one is ignored."""
+    """Return the synced config in force; with mode None, an earlier config is ignored."""
     synced = scorer.status.last_synced_config
     in_force = synced is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
     return synced if synced is not None and in_force else RemoteConfig()
 
 
-def _score_name(context: ResolutionInput) -> str:
+def _resolve_score_name(context: ResolutionInput) -> str:
     params = context.scorer.spec.scoring.params
     name = context.synced.scoring.params.name or (params.name if params else "")
     if not name.strip():
@@ -134,7 +134,7 @@ def _score_name(context: ResolutionInput) -> str:
     return name
 
 
-def _interval(context: ResolutionInput) -> int:
+def _resolve_interval(context: ResolutionInput) -> int:
     params = context.scorer.spec.scoring.params
     interval = first_positive(context.synced.scoring.params.interval, params.interval if params else 0)
     if not interval:
@@ -164,7 +164,7 @@ def _check_size(summary: ScorerSummary) -> None:
         )
 
 
-def _paused_until(scorer: DynamicScorer) -> float | None:
+def _parse_paused_until(scorer: DynamicScorer) -> float | None:
     text = scorer.metadata.annotations.get(PAUSED_UNTIL_ANNOTATION, "")
     if not text:
         return None
@@ -180,11 +180,11 @@ def _paused_until(scorer: DynamicScorer) -> float | None:
     return pause_end(moment)
 
 
-#: The resolution of a scorer on a cluster, why it cannot run there, or None if the cluster is not selected.
-_Own: TypeAlias = ResolvedScorer | ResolutionError | None
-#: The clusters' configurations as worked out last, so that only changes are worked out again: one takes a third of a
-#: millisecond. By scorer: its inputs, and by cluster the facts and the result.
-ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, _Own]]]]
+#: Resolution of a scorer on a cluster, the error if it cannot run there, or None if the cluster is not selected.
+_ClusterResult: TypeAlias = ResolvedScorer | ResolutionError | None
+#: Cache of the clusters' configurations, because resolving a configuration takes a third of a millisecond. By scorer:
+#: the inputs, and by cluster the facts and the result.
+ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, _ClusterResult]]]]
 
 
 class Everywhere(NamedTuple):
@@ -203,25 +203,27 @@ def resolve_everywhere(
     clusters: Iterable[ClusterFacts],
     memory: ResolutionCache,
 ) -> Everywhere:
-    """The clusters' configurations, also kept in `memory`. Raises ResolutionError if it cannot run on any selected
-    cluster."""
+    """Return the clusters' configurations, and cache them in `memory`.
+
+    Raises ResolutionError if the scorer cannot run on any selected cluster.
+    """
     anywhere = Renderer(None)
-    common = _tried(scorer, token_hosts, authentications, anywhere)
+    common = _try_to_resolve(scorer, token_hosts, authentications, anywhere)
     selector = scorer.spec.cluster_selector
     if not anywhere.is_used and selector is None:
-        return Everywhere(_checked(common), {})
-    # All inputs of `resolve`; a written status is no change.
+        return Everywhere(_raise_error(common), {})
+    # Include all inputs of `resolve`, but not the rest of the status, which changes often.
     inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
     before_inputs, before = memory.get(scorer.key, ((), {}))
     if before_inputs != inputs:
         before = {}
 
-    def variant(cluster: ClusterFacts) -> _Own:
+    def variant(cluster: ClusterFacts) -> _ClusterResult:
         if selector is not None and not selector.matches(cluster.labels):
             return None
-        return _tried(scorer, token_hosts, authentications, Renderer(cluster)) if anywhere.is_used else common
+        return _try_to_resolve(scorer, token_hosts, authentications, Renderer(cluster)) if anywhere.is_used else common
 
-    now: dict[str, tuple[ClusterFacts, _Own]] = {}
+    now: dict[str, tuple[ClusterFacts, _ClusterResult]] = {}
     for cluster in clusters:
         facts, result = before.get(cluster.name, (None, None))
         now[cluster.name] = cluster, result if facts == cluster else variant(cluster)
@@ -229,14 +231,14 @@ def resolve_everywhere(
     results = {name: result for name, (_, result) in now.items()}
     usable = (result for result in results.values() if isinstance(result, ResolvedScorer))
     errors = (result for result in results.values() if isinstance(result, ResolutionError))
-    resolved = _checked(next(usable, None) or next(errors, None) or common)
+    resolved = _raise_error(next(usable, None) or next(errors, None) or common)
     return Everywhere(
         resolved,
         {name: result.summary if isinstance(result, ResolvedScorer) else result for name, result in results.items()},
     )
 
 
-def _tried(
+def _try_to_resolve(
     scorer: DynamicScorer, token_hosts: TokenHosts, authentications: Authentications, fill: Renderer
 ) -> ResolvedScorer | ResolutionError:
     try:
@@ -245,7 +247,7 @@ def _tried(
         return error
 
 
-def _checked(result: ResolvedScorer | ResolutionError) -> ResolvedScorer:
+def _raise_error(result: ResolvedScorer | ResolutionError) -> ResolvedScorer:
     if isinstance(result, ResolutionError):
         raise result
     return result

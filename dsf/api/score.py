@@ -180,7 +180,7 @@ def _check_size(names: Collection[str]) -> None:
         )
 
 
-def score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "") -> dict[str, Any]:
+def make_score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "") -> dict[str, Any]:
     """The object without its status. With the `owner_uid` of the ManagedCluster it is deleted with the cluster."""
     metadata: dict[str, Any] = {
         "name": sanitize_resource_name(score_name),
@@ -194,13 +194,13 @@ def score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: st
     return {"apiVersion": SCORE_API_VERSION, "kind": SCORE_KIND, "metadata": metadata}
 
 
-def items_digest(items: Iterable[Item]) -> str:
+def compute_items_digest(items: Iterable[Item]) -> str:
     """A short hash of items, regardless of their order."""
     text = repr(sorted(items))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
-def score_status(items: Iterable[Item], *, valid_until: datetime, now: datetime) -> dict[str, Any]:
+def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: datetime) -> dict[str, Any]:
     """The status: items, their expiry, and a condition."""
     scores = [{"name": name, "value": value} for name, value in items]
     updated = Condition(
@@ -234,7 +234,7 @@ def validity_at(interval: int, validity: int, declared: int) -> int:
     return max(validity, default_validity(interval)) if validity == default_validity(declared) else validity
 
 
-def gap(interval: int, validity: int, declared: int) -> str:
+def describe_validity_gap(interval: int, validity: int, declared: int) -> str:
     """A sentence where scores expire before the next run at this interval, which only a chosen validity does; else
     empty."""
     seconds = validity_at(interval, validity, declared)

@@ -18,8 +18,8 @@ from pydantic import (
 )
 
 from dsf.api.authentication import Auth, Tls
-from dsf.api.expressions import MAX_INPUTS, ScoreInput, compiled
-from dsf.api.fieldtypes import DISTINCT, RATE_PATTERN, SOME, checked, parse_rate
+from dsf.api.expressions import MAX_INPUTS, ScoreInput, compile_cached
+from dsf.api.fieldtypes import DISTINCT, RATE_PATTERN, SOME, make_validator, parse_rate
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig
@@ -70,7 +70,7 @@ HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pa
 #: In CEL, of a spec: it has an expression.
 _HAS_EXPRESSION: Final = "(has(self.scoring) && has(self.scoring.expression))"
 DimensionText = Annotated[str, Field(min_length=1, max_length=1024)]
-Rate = Annotated[str, checked(parse_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
+Rate = Annotated[str, make_validator(parse_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
 
 class SourceParams(SpecModel):
@@ -339,7 +339,7 @@ class DynamicScorerSpec(SpecModel):
             for source in sources
         )
         try:
-            compiled(self.scoring.expression, types, tuple(score.name for score in self.source.scores or ()))
+            compile_cached(self.scoring.expression, types, tuple(score.name for score in self.source.scores or ()))
         except ExpressionError as error:
             return f"spec.scoring.expression: {error}"
         return ""

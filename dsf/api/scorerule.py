@@ -49,7 +49,7 @@ class Aggregate(SpecModel):
 
 
 def _mean(scores: Sequence[float]) -> float:
-    # Divided first: a sum of the largest numbers is infinite.
+    # Divide first, to avoid overflow.
     return math.fsum(score / len(scores) for score in scores)
 
 
@@ -62,20 +62,24 @@ _FUNCTIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
 }
 
 
-def groups(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]) -> dict[tuple[str, ...], list[float]]:
-    """The scores of each group in the order of the answer, by the values of its labels; an absent one is empty."""
+def group_scores(
+    results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]
+) -> dict[tuple[str, ...], list[float]]:
+    """Return the scores of each group in order of the results, by label values; an absent label counts as empty."""
     scores_by_group: dict[tuple[str, ...], list[float]] = {}
     for labels, score in results:
         scores_by_group.setdefault(tuple([labels.get(name, "") for name in by]), []).append(score)
     return scores_by_group
 
 
-def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[ScoringResult]:
+def aggregate_results(
+    results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str
+) -> list[ScoringResult]:
     """Return a result per group, in order of first occurrence. A sum may be infinite."""
     function = _FUNCTIONS[how]
     return [
         ScoringResult({name: value for name, value in zip(by, values, strict=True) if value}, float(function(scores)))
-        for values, scores in groups(results, by).items()
+        for values, scores in group_scores(results, by).items()
     ]
 
 
@@ -194,16 +198,16 @@ class ScoreRule(BaseModel):
         return self.destination != "None"
 
     def aggregated(self, results: Sequence[Result]) -> Sequence[Result]:
-        """Return the results of which items are made: merged by `aggregate`, or as they are."""
-        return results if self.aggregate is None else aggregated(results, self.aggregate.by, self.aggregate.how)
+        """Return the results for the items, merged by `aggregate` if it is set."""
+        return results if self.aggregate is None else aggregate_results(results, self.aggregate.by, self.aggregate.how)
 
 
 @dataclass(frozen=True)
 class RuledItems:
-    """Items of a set of results, and the results they are made of."""
+    """Items of a set of results, with the results from which the items are built."""
 
     built: ScoreItems
-    #: After aggregation.
+    #: Results after aggregation.
     results: Sequence[Result]
 
     @property
@@ -212,8 +216,8 @@ class RuledItems:
         return dict(self.built.items)
 
 
-def items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> RuledItems:
-    """Return the items that the hub makes of `results` of this cluster, whatever the rule's destination.
+def build_rule_items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> RuledItems:
+    """Return the items that the hub builds from `results` on this cluster, regardless of the rule's destination.
 
     Raises ScoreObjectTooLargeError if they exceed one AddOnPlacementScore.
     """
@@ -222,10 +226,10 @@ def items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> RuledItem
     return RuledItems(build_items(merged, first, cluster, rule.score_name, further_formats=further_formats), merged)
 
 
-def owners_of_items(results: Sequence[Result], rule: ScoreRule, cluster: str) -> dict[str, Result]:
+def find_item_owners(results: Sequence[Result], rule: ScoreRule, cluster: str) -> dict[str, Result]:
     """Return the result that gives each item its value, by the item's name.
 
-    If two results have one name by the same format the later one counts; names of an earlier format take precedence.
+    If two results have the same name by a format, the later result wins; names by an earlier format take precedence.
     """
     owners: dict[str, Result] = {}
     merged = rule.aggregated(results)
@@ -235,10 +239,10 @@ def owners_of_items(results: Sequence[Result], rule: ScoreRule, cluster: str) ->
     return owners
 
 
-def empty_items(rule: ScoreRule, cluster: str, value: int | None) -> tuple[Item, ...]:
-    """Return the items of a score without results: those of `when_empty`, else one with `value`; none if it is None.
+def build_empty_items(rule: ScoreRule, cluster: str, value: int | None) -> tuple[Item, ...]:
+    """Return the items of a score without results: the items of `when_empty`, or an item with `value` unless None.
 
-    If two items have the same name on this cluster the later one counts, as for results.
+    If two items have the same name on this cluster, the later item wins, as for results.
     """
 
     def render(dimension_format: str) -> str:
@@ -250,23 +254,23 @@ def empty_items(rule: ScoreRule, cluster: str, value: int | None) -> tuple[Item,
 
 
 class HeldValue(NamedTuple):
-    """The newest value of an item, while another one is published."""
+    """The newest value of an item while an older value stays published."""
 
     #: -100 to 100.
     value: int
-    #: Unix seconds since which all values were far enough away, on this side; None while the value is too near.
+    #: Unix seconds since which all values differ by the minimum change in this direction; None for a smaller change.
     since: float | None
-    #: Least distance from the published value since then.
+    #: Minimum distance from the published value since `since`.
     away: int
 
 
-def waiting_for(
+def hold_back_value(
     published: int, value: int, before: HeldValue | None, at: float, *, min_change: int, for_seconds: float
 ) -> HeldValue | None:
     """Return the state of a `value` that is held back; None if it is published.
 
-    `at` is when it was measured (unix seconds), `before` what was remembered of the item until then. Times need not
-    ascend: a clock that was set back starts `for_seconds` anew, and never ends it early.
+    `at` is the time of the measurement (unix seconds), `before` the previous state of the item. Times need not ascend:
+    a clock that was set back restarts `for_seconds`, and never ends it early.
     """
     move = value - published
     if move == 0:
@@ -275,7 +279,7 @@ def waiting_for(
     if away < min_change:
         return HeldValue(value, None, away)
     since = at
-    # `away`: the rule may have become stricter meanwhile.
+    # Check `away` again, because the rule may have become stricter in the meantime.
     if before is not None and before.since is not None and before.away >= min_change:
         is_same_side = (before.value > published) == (move > 0)
         if is_same_side:
@@ -292,10 +296,10 @@ def hold_back(
     min_change: int,
     for_seconds: float,
 ) -> tuple[dict[str, int], dict[str, HeldValue]]:
-    """The values to publish for the items of `measured`, in their order, and what waits.
+    """Return the values to publish for the items of `measured`, in their order, and the held values.
 
-    `published` are the values in force, `waiting` what the last call returned; both are empty before the first score,
-    and when the last one is out of date. `at` as in `waiting_for`.
+    `published` are the published values, `waiting` the held values by the last call; both are empty before the first
+    score, and after the last score has expired. `at` as in `waiting_for`.
     """
     values: dict[str, int] = {}
     waiting_values: dict[str, HeldValue] = {}
@@ -303,7 +307,7 @@ def hold_back(
         values[name] = value
         if name not in published:
             continue
-        wait = waiting_for(
+        wait = hold_back_value(
             published[name], value, waiting.get(name), at, min_change=min_change, for_seconds=for_seconds
         )
         if wait is not None:
@@ -311,14 +315,14 @@ def hold_back(
     return values, waiting_values
 
 
-def due(waiting: HeldValue, *, min_change: int, for_seconds: float) -> float | None:
-    """From when on a cycle publishes what waits, if it stays as far away (unix seconds); None while it is too near."""
+def compute_publish_time(waiting: HeldValue, *, min_change: int, for_seconds: float) -> float | None:
+    """Return the unix time from which a cycle publishes the held value; None if its change is below `min_change`."""
     if waiting.since is None or waiting.away < min_change:
         return None
     return waiting.since + for_seconds
 
 
-def in_words(min_change: int, for_seconds: int) -> str:
-    """The rule in one sentence without a full stop."""
+def describe_hold_rule(min_change: int, for_seconds: int) -> str:
+    """Return the rule as a sentence without a full stop."""
     lasts = f", if it lasts {for_seconds} s" if for_seconds else ""
     return f"a change is published from {min_change} {'point' if min_change == 1 else 'points'} on{lasts}"

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from dsf.api.authentication import Methods, Tls
-from dsf.api.fieldtypes import Url, checked, matches
+from dsf.api.fieldtypes import Url, make_validator, matches
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.selector import ClusterSelector
@@ -114,7 +114,9 @@ class DeliveredSecret(SpecModel):
 class ScoringAuthenticationSpec(Methods):
     """Authentication and its allowed servers."""
 
-    allowed_hosts: tuple[Annotated[str, checked(lambda host: TokenHosts([host])), matches(_SERVER, 512)], ...] = Field(
+    allowed_hosts: tuple[
+        Annotated[str, make_validator(lambda host: TokenHosts([host])), matches(_SERVER, 512)], ...
+    ] = Field(
         description="The servers that it applies to: host (any port), host:port, or https://host[:port].",
         min_length=1,
         max_length=64,

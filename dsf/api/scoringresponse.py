@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from dsf.api.problems import head
+from dsf.api.problems import quote_head
 from dsf.api.types import USED_LABELS
 from dsf.boundedjson import Bounds, loads, turn
 from dsf.errors import JsonBoundsError, ScoringResponseError
@@ -72,7 +72,7 @@ def _parsed(body: bytes) -> ScoringResponse:
     characters = 0
     for index, element in enumerate(_elements(body)):
         if type(element) is not dict:
-            raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {head(body)}")
+            raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {quote_head(body)}")
         score = element.get("score")
         # The check is not isinstance: a bool is an int in Python, and integers are parsed as float below.
         if type(score) is not float:
@@ -89,7 +89,7 @@ def _parsed(body: bytes) -> ScoringResponse:
         if characters > MAX_LABEL_CHARACTERS:
             raise ScoringResponseError(
                 f"the labels of the answer have more than {MAX_LABEL_CHARACTERS} characters, more than an agent may "
-                f"send to the hub; it starts with {head(body)}",
+                f"send to the hub; it starts with {quote_head(body)}",
                 "too_many_results",
             )
         results.append(ScoringResult(labels, score))
@@ -102,16 +102,16 @@ def _elements(body: bytes) -> list[Any]:
         document = loads(body, _BOUNDS, parse_int=float)
     except JsonBoundsError as error:
         raise ScoringResponseError(
-            f"the answer is not parsed: {error}; it starts with {head(body)}", "too_many_results"
+            f"the answer is not parsed: {error}; it starts with {quote_head(body)}", "too_many_results"
         ) from None
     except ValueError as error:
-        raise ScoringResponseError(f"the answer is not JSON ({error}); it starts with {head(body)}") from None
+        raise ScoringResponseError(f"the answer is not JSON ({error}); it starts with {quote_head(body)}") from None
     elements = document.get("results", ...) if isinstance(document, dict) else ...
     if elements is None:
         # Go's JSON of a nil slice.
         return []
     if not isinstance(elements, list):
-        raise ScoringResponseError(f'the answer is not {{"results": [...]}}; it starts with {head(body)}')
+        raise ScoringResponseError(f'the answer is not {{"results": [...]}}; it starts with {quote_head(body)}')
     if len(elements) > MAX_RESULTS:
         raise ScoringResponseError(
             f"the answer has {len(elements)} results, more than the {MAX_RESULTS} that are allowed", "too_many_results"
@@ -125,7 +125,7 @@ def _score_reason(element: Mapping[str, Any]) -> str:
     return RefusalReason.NULL_SCORE if element["score"] is None else RefusalReason.BAD_SCORE
 
 
-def used_labels(labels: Mapping[str, str]) -> dict[str, str]:
+def select_used_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the used ones of these labels."""
     return {name: printable(value) for name, value in labels.items() if name in _USED}
 
@@ -173,7 +173,7 @@ class Remark(NamedTuple):
     message: str
 
 
-def remark_of(
+def make_remark(
     refusal_counts: Mapping[str, int], results: int, *, example: str = "", series: int | None = None, note: str = ""
 ) -> Remark | None:
     """Return the remark on an answer with so many `results`, refused ones included; None if all of them count.

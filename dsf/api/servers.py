@@ -6,19 +6,19 @@ from typing import Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Methods, Reference, ServerAccess, Tls, references
+from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Methods, Reference, ServerAccess, Tls, find_references
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
 from dsf.api.scorer import DynamicScorer, Scoring, SourceSpec
 from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
 from dsf.api.templates import Renderer
 from dsf.api.types import CREDENTIALS_NAME, ConfigSyncMode, ResolveReason
-from dsf.api.urls import TokenHosts, base_url, join_url, origin
+from dsf.api.urls import TokenHosts, base_url, join_url, parse_origin
 from dsf.errors import ResolutionError
 
 
 class ResolutionInput(NamedTuple):
-    """All that a scorer's configuration on one cluster is made from."""
+    """Input for the resolution of a scorer's configuration on a cluster."""
 
     scorer: DynamicScorer
     #: The `/config` in force.
@@ -29,7 +29,7 @@ class ResolutionInput(NamedTuple):
     fill: Renderer
 
     def missing(self, reason: ResolveReason, field: str) -> ResolutionError:
-        """Error for a missing value, with why it does not come from `/config` either."""
+        """Return the error for a missing field, with the reason why `/config` does not provide a value either."""
         if self.scorer.spec.scoring.expression is not None:
             elsewhere = "and a scorer with an expression has no /config"
         elif self.scorer.spec.config_sync_mode is ConfigSyncMode.None_:
@@ -42,7 +42,7 @@ class ResolutionInput(NamedTuple):
 
 
 class ServerDeclaration(NamedTuple):
-    """What spec and `/config` say of one server."""
+    """Fields of a server in spec and `/config`."""
 
     #: Path below spec: source, scoring, or sources[NAME].
     name: str
@@ -52,7 +52,7 @@ class ServerDeclaration(NamedTuple):
 
 
 class Server(NamedTuple):
-    """One server, as agents get it."""
+    """A server in the agents' configuration."""
 
     endpoint: str
     #: The Secret of a token in upstream's format, which agents of any version support.
@@ -63,29 +63,31 @@ class Server(NamedTuple):
     authentication: ScoringAuthentication | None = None
 
 
-def server(context: ResolutionInput, stage: ServerDeclaration) -> Server:
-    """The server of a stage. Raises ResolutionError if the URL is invalid, or if a token would be sent to a foreign
-    host."""
-    authentication = _authentication_of(context, stage)
+def resolve_server(context: ResolutionInput, stage: ServerDeclaration) -> Server:
+    """Return the server of a stage.
+
+    Raises ResolutionError if the URL is invalid, or if a token would be sent to a host that its owner does not allow.
+    """
+    authentication = _find_authentication(context, stage)
     if authentication is not None:
-        return _by_authentication(context, stage, authentication)
-    endpoint = _endpoint(context, stage)
+        return _make_server(context, stage, authentication)
+    endpoint = _resolve_endpoint(context, stage)
     if stage.synced.host and stage.spec.auth is not None and not context.fill.is_stand_in(stage.synced.host):
         _check_token_host(context, stage, endpoint)
-    name, key = _secret(stage)
-    return Server(endpoint, name, key, _own_access(context, stage))
+    name, key = _find_token_secret(stage)
+    return Server(endpoint, name, key, _make_own_access(context, stage))
 
 
 def unused_endpoint(context: ResolutionInput, stage: ServerDeclaration) -> str:
-    """The URL of a stage that nothing is sent to; empty if it is invalid."""
+    """Return the URL of an unused stage; empty if the URL is invalid."""
     try:
-        return _endpoint(context, stage)
+        return _resolve_endpoint(context, stage)
     except ResolutionError:
         return ""
 
 
-def _endpoint(context: ResolutionInput, stage: ServerDeclaration, other: tuple[str, str] | None = None) -> str:
-    """The URL of a stage; `other` is a host, and where it stands, that wins over spec and `/config`."""
+def _resolve_endpoint(context: ResolutionInput, stage: ServerDeclaration, other: tuple[str, str] | None = None) -> str:
+    """Return the URL of a stage; `other` is a host with its field, and takes precedence over spec and `/config`."""
     config_url = context.scorer.spec.config_url
     if not config_url and not other and not stage.spec.host:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.{stage.name}.host is not set")
@@ -93,20 +95,20 @@ def _endpoint(context: ResolutionInput, stage: ServerDeclaration, other: tuple[s
         fallback = base_url(config_url) if config_url else ""
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
-    host, host_field = other or in_force(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
-    path, path_field = in_force(stage.name, "path", stage.synced.path, stage.spec.path or stage.default_path)
+    host, host_field = other or choose_text(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
+    path, path_field = choose_text(stage.name, "path", stage.synced.path, stage.spec.path or stage.default_path)
     try:
         return join_url(context.fill.host(host, host_field), context.fill.path(path, path_field))
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"{host_field}: {error}") from None
 
 
-def in_force(stage: str, field: str, synced: str, spec: str) -> tuple[str, str]:
-    """The text of a field that counts, and where it stands."""
+def choose_text(stage: str, field: str, synced: str, spec: str) -> tuple[str, str]:
+    """Return the text of a field in `/config`, or else in the spec, and the name of the field for messages."""
     return (synced, f"{stage}.{field} in /config") if synced else (spec, f"spec.{stage}.{field}")
 
 
-def _authentication_of(context: ResolutionInput, stage: ServerDeclaration) -> ScoringAuthentication | None:
+def _find_authentication(context: ResolutionInput, stage: ServerDeclaration) -> ScoringAuthentication | None:
     spec, field = stage.spec, f"spec.{stage.name}.auth.authenticationRef"
     if spec.auth is None or spec.auth.authentication_ref is None:
         return None
@@ -131,15 +133,13 @@ def _authentication_of(context: ResolutionInput, stage: ServerDeclaration) -> Sc
     return authentication
 
 
-def _by_authentication(
-    context: ResolutionInput, stage: ServerDeclaration, authentication: ScoringAuthentication
-) -> Server:
-    """The server with a ScoringAuthentication, and its override for the cluster."""
+def _make_server(context: ResolutionInput, stage: ServerDeclaration, authentication: ScoringAuthentication) -> Server:
+    """Return the server with a ScoringAuthentication and its override for the cluster."""
     name, shared = authentication.metadata.name, authentication.spec
     override = context.fill.override(shared)
     where = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
     other = (override.host, where) if override is not None and override.host is not None else None
-    endpoint = _endpoint(context, stage, other)
+    endpoint = _resolve_endpoint(context, stage, other)
     is_stand_in = context.fill.is_stand_in(other[0] if other else stage.synced.host or stage.spec.host)
     if not is_stand_in and not TokenHosts(shared.allowed_hosts).allow(endpoint):
         raise ResolutionError(
@@ -159,7 +159,7 @@ def _by_authentication(
         if part is not None:
             _check_references(part, where)
     access = ServerAccess(
-        methods=_filled(methods_of(methods), context.fill, stage.name),
+        methods=_expand_templates(methods_of(methods), context.fill, stage.name),
         tls=tls,
         authentication=name,
         allowed_hosts=shared.allowed_hosts,
@@ -169,16 +169,16 @@ def _by_authentication(
 
 
 def _check_token_host(context: ResolutionInput, stage: ServerDeclaration, endpoint: str) -> None:
-    """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
+    """Reject a host in `/config` that the user did not name, so that a scoring API cannot redirect a user's token."""
     if context.token_hosts.allow(endpoint):
         return
     field = f"spec.{stage.name}.host"
     spec_host = context.fill.host(stage.spec.host, field)
     try:
-        declared_servers = {origin(url) for url in (spec_host, context.scorer.spec.config_url) if url}
+        declared_servers = {parse_origin(url) for url in (spec_host, context.scorer.spec.config_url) if url}
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"{field}: {error}") from None
-    if origin(endpoint) not in declared_servers:
+    if parse_origin(endpoint) not in declared_servers:
         raise ResolutionError(
             ResolveReason.TokenHostMismatch,
             f"spec.{stage.name}.auth: /config would send the token to {base_url(endpoint)}, which is neither "
@@ -187,8 +187,8 @@ def _check_token_host(context: ResolutionInput, stage: ServerDeclaration, endpoi
         )
 
 
-def _secret(stage: ServerDeclaration) -> tuple[str, str]:
-    """Name and key of the token in upstream's format; empty without one."""
+def _find_token_secret(stage: ServerDeclaration) -> tuple[str, str]:
+    """Return name and key of the token in upstream's format; empty without a token."""
     ref = stage.spec.auth.token_secret_ref if stage.spec.auth is not None else None
     if ref is None:
         return "", ""
@@ -200,8 +200,8 @@ def _secret(stage: ServerDeclaration) -> tuple[str, str]:
     return ref.name, ref.key
 
 
-def _own_access(context: ResolutionInput, stage: ServerDeclaration) -> ServerAccess | None:
-    """The authentication of a DynamicScorer itself, beyond a token in upstream's format; None without."""
+def _make_own_access(context: ResolutionInput, stage: ServerDeclaration) -> ServerAccess | None:
+    """Return the DynamicScorer's own authentication; None if it is at most a token in upstream's format."""
     spec = stage.spec
     for part, field in ((spec.auth, "auth"), (spec.tls, "tls")):
         if part is not None:
@@ -215,16 +215,16 @@ def _own_access(context: ResolutionInput, stage: ServerDeclaration) -> ServerAcc
         )
     if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
         return None
-    return ServerAccess(methods=_filled(methods, context.fill, stage.name), tls=spec.tls)
+    return ServerAccess(methods=_expand_templates(methods, context.fill, stage.name), tls=spec.tls)
 
 
 def methods_of(part: Methods | None) -> Methods:
-    """Only the methods of a model with more fields."""
+    """Return only the methods of a model with more fields."""
     return Methods() if part is None else Methods(**{name: getattr(part, name) for name in Methods.model_fields})
 
 
-def _filled(methods: Methods, fill: Renderer, stage: str) -> Methods:
-    """With templates expanded in the values of headers and parameters."""
+def _expand_templates(methods: Methods, fill: Renderer, stage: str) -> Methods:
+    """Return the methods with expanded templates in the values of headers and parameters."""
     update: dict[str, Any] = {}
     for name in ("headers", "query_parameters"):
         update[name] = tuple(
@@ -239,7 +239,7 @@ def _filled(methods: Methods, fill: Renderer, stage: str) -> Methods:
 
 
 def _check_references(part: Methods | Tls, where: str) -> None:
-    for path, reference in references(part):
+    for path, reference in find_references(part):
         if not is_dns_subdomain(reference.name):
             raise ResolutionError(
                 ResolveReason.InvalidTokenSecretRef,

@@ -9,7 +9,7 @@ from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
 from dsf.api.scorer import DynamicScorerSpec, SourceSpec
 from dsf.api.scoringauthentication import ScoringAuthentication
-from dsf.api.servers import ResolutionInput, ServerDeclaration, in_force, server, unused_endpoint
+from dsf.api.servers import ResolutionInput, ServerDeclaration, choose_text, resolve_server, unused_endpoint
 from dsf.api.summary import SourceSummary
 from dsf.api.types import ResolveReason, SourceMethod, SourceType, is_plugin_type
 from dsf.errors import ResolutionError
@@ -36,24 +36,25 @@ class DeclaredSource(NamedTuple):
     synced: RemoteSource
 
 
-def source_fields(context: ResolutionInput) -> list[tuple[SourceSummary, ScoringAuthentication | None]]:
-    """All sources of a scorer in order, as agents get them; with only `source`, this one without a name.
+def resolve_sources(context: ResolutionInput) -> list[tuple[SourceSummary, ScoringAuthentication | None]]:
+    """Return all sources of a scorer in order, for agents; a single `source` has no name.
 
     Raises ResolutionError.
     """
-    all_settings = declared_sources(context.scorer.spec, context.synced)
+    all_settings = list_declared_sources(context.scorer.spec, context.synced)
     if len(all_settings) > MAX_SOURCES:
         raise ResolutionError(
             ResolveReason.InvalidSources,
             f"spec.sources and sources in /config have {len(all_settings)} names together, more than the {MAX_SOURCES} "
             f"that a scorer may have: {', '.join(settings.name for settings in all_settings)}",
         )
-    return [_source(context, settings) for settings in all_settings]
+    return [_resolve_source(context, settings) for settings in all_settings]
 
 
-def declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[DeclaredSource]:
-    """The settings of each source, by name; if only one of the two has several, the other's single source is the
-    first.
+def list_declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[DeclaredSource]:
+    """Return the settings of each source by name.
+
+    If only the spec or only `/config` has several sources, the single source of the other is the first source.
     """
     if spec.sources is None and synced.sources is None:
         return [DeclaredSource("source", "", spec.source, synced.source)]
@@ -70,13 +71,15 @@ def declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[Decl
 
 
 def first_positive(*values: int) -> int:
-    """The first positive value; 0 without one."""
+    """Return the first positive value; 0 without a positive value."""
     return next((value for value in values if value > 0), 0)
 
 
-def _source(context: ResolutionInput, settings: DeclaredSource) -> tuple[SourceSummary, ScoringAuthentication | None]:
+def _resolve_source(
+    context: ResolutionInput, settings: DeclaredSource
+) -> tuple[SourceSummary, ScoringAuthentication | None]:
     spec, synced, params = settings.spec, settings.synced, settings.spec.params
-    query_setting = in_force(
+    query_setting = choose_text(
         settings.field, "params.query", synced.params.query, (params.query if params else "") or ""
     )
     query = context.fill.query(*query_setting)
@@ -97,7 +100,7 @@ def _source(context: ResolutionInput, settings: DeclaredSource) -> tuple[SourceS
             f"{settings.field}.type in /config is {kind}, which only a DynamicScorer with an expression has",
         )
     if kind is SourceType.None_:
-        # The agent fetches nothing, so its other settings and its token are ignored; upstream fills in the endpoint.
+        # The agent fetches nothing, so other settings and the token are ignored. Upstream also sets the endpoint.
         unused = unused_endpoint(context, ServerDeclaration(settings.field, spec, synced))
         return SourceSummary(name=settings.name, type=str(kind), endpoint=unused), None
     range_ = first_positive(synced.params.range, params.range if params else 0)
@@ -115,12 +118,12 @@ def _source(context: ResolutionInput, settings: DeclaredSource) -> tuple[SourceS
             raise ResolutionError(
                 ResolveReason.MissingObject, f"{settings.field}.object is not set; /config cannot say it"
             )
-        # An agent that does not know a part of it only fails this scorer, as with a query.
+        # Send the object as text, so that an agent that does not know a field fails only this scorer.
         query = spec.object.model_dump_json(by_alias=True, exclude_unset=True, exclude_none=True)
     summary = SourceSummary(
         name=settings.name,
         type=str(kind),
-        # The default GET is omitted: an agent of another version uses it too.
+        # Omit the default GET, which agents of all versions use.
         method=spec.method if spec.method is SourceMethod.POST else None,
         query=query,
         range=range_,
@@ -128,10 +131,10 @@ def _source(context: ResolutionInput, settings: DeclaredSource) -> tuple[SourceS
         options=spec.options or None,
     )
     if kind in (SourceType.Kubernetes, SourceType.Object, SourceType.Scores):
-        # The agent's own cluster and account.
+        # These types use the agent's own cluster and account, without a server.
         return summary, None
     path = INSTANT_PATH if kind is SourceType.Prometheus and is_instant else _DEFAULT_PATHS.get(kind, "")
-    source_server = server(context, ServerDeclaration(settings.field, spec, synced, path))
+    source_server = resolve_server(context, ServerDeclaration(settings.field, spec, synced, path))
     update = {
         "endpoint": source_server.endpoint,
         "endpoint_auth_name": source_server.auth_name,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 from pydantic.alias_generators import to_camel
 
 from dsf.api.authentication import POD_IDENTITY, CaKind, Reference, ServerAccess
-from dsf.api.expressions import ScoreInput, compiled
+from dsf.api.expressions import ScoreInput, compile_cached
 from dsf.api.problems import Mistake, explain
 from dsf.api.score import default_validity
 from dsf.api.scorerule import Aggregate, ScoreRule
@@ -117,7 +117,7 @@ class ScorerSummary(BaseModel):
         if self.expression is None:
             return None
         types = tuple(source.source_type for source in self.each_source)
-        return compiled(self.expression, types, tuple(score.name for score in self.scores or ()))
+        return compile_cached(self.expression, types, tuple(score.name for score in self.scores or ()))
 
     @property
     def each_source(self) -> tuple[ScorerSummary, ...]:

@@ -50,13 +50,13 @@ def url_problem(url: str, form: str) -> str:
 def is_valid_url(url: str) -> bool:
     """True if `url` is http or https with a host, and unambiguous."""
     try:
-        origin(url)
+        parse_origin(url)
     except ValueError:
         return False
     return True
 
 
-def origin(url: str) -> Origin:
+def parse_origin(url: str) -> Origin:
     """The origin of `url`. Raises ValueError when `is_valid_url` would be false."""
     match = _match(url)
     scheme = match["scheme"].lower()
@@ -125,7 +125,7 @@ class TokenHosts:
     def allow(self, url: str) -> bool:
         """True if a token may be sent to `url`; never to an invalid URL."""
         try:
-            scheme, host, port = origin(url)
+            scheme, host, port = parse_origin(url)
         except ValueError:
             return False
         return not self._entries.isdisjoint({(None, host, None), (None, host, port), (scheme, host, port)})
@@ -139,7 +139,7 @@ def _parse(entry: str) -> _Host:
     try:
         if base_url(url) != url:
             raise ValueError
-        scheme, host, port = origin(url)
+        scheme, host, port = parse_origin(url)
     except ValueError:
         msg = f"{shown_url(entry)!r} is not a server of the form host, host:port or https://host[:port]"
         raise ValueError(msg) from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsf.api.meta import Condition, rfc3339
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import items_digest
+from dsf.api.score import compute_items_digest
 from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL, SCORE_CONDITION, SCORER_NAME_LABEL
 
 Manifest = Mapping[str, Any]
@@ -78,7 +78,7 @@ def _find_owner(metadata: Mapping[str, Any]) -> str:
 
 def _compute_digest(scores: object) -> str:
     try:
-        return items_digest((str(item["name"]), int(item["value"])) for item in scores or ())  # type: ignore[attr-defined]
+        return compute_items_digest((str(item["name"]), int(item["value"])) for item in scores or ())  # type: ignore[attr-defined]
     except (TypeError, KeyError, ValueError, AttributeError):
         return ""
 

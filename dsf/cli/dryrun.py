@@ -21,8 +21,8 @@ from pydantic import Field
 
 from dsf import http, keys
 from dsf.api.score import DimensionFormat, to_score_value
-from dsf.api.scorerule import items
-from dsf.api.scoringresponse import parse_response, remark_of
+from dsf.api.scorerule import build_rule_items
+from dsf.api.scoringresponse import make_remark, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivery import ClusterDelivery, open_delivery
 from dsf.cli.session import agent_settings, by_environment
@@ -385,7 +385,7 @@ def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> di
     )
     if summary.score_destination != "None":
         try:
-            ruled = items(response.results, summary.rule, cluster)
+            ruled = build_rule_items(response.results, summary.rule, cluster)
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}
@@ -394,7 +394,7 @@ def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> di
         refusal_counts += built.refused
     outcome = "partial" if refusal_counts else "ok" if response.results else "empty"
     refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = replaced
-    remark = remark_of(
+    remark = make_remark(
         refusal_counts,
         response.refused.total() + result_count,
         example=example,

@@ -90,7 +90,7 @@ def crds(
     from dsf.api import crd
 
     if output is ManifestFormat.JSON:
-        document = {"apiVersion": "v1", "kind": "List", "items": crd.crds()}
+        document = {"apiVersion": "v1", "kind": "List", "items": crd.make_crds()}
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         typer.echo(crd.dump_crds(), nl=False)

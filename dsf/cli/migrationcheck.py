@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from dsf.api.manifest import understood
+from dsf.api.manifest import read_known_fields
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.problems import explain
-from dsf.api.remoteconfig import user_problem
+from dsf.api.remoteconfig import find_user_problem
 from dsf.api.resolve import ResolvedScorer, resolve, synced_config
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig
@@ -141,7 +141,7 @@ def _check_scorer(
         findings.append(Finding(severity=severity, object=name, message=message, remedy=remedy))
 
     try:
-        scorer = understood(manifest, DynamicScorer)
+        scorer = read_known_fields(manifest, DynamicScorer)
     except ValidationError as error:
         text = "; ".join(str(mistake) for mistake in explain(error, DynamicScorer, manifest))
         add_finding("stops", f"is refused by the API server: {text}", "correct the manifest")
@@ -156,7 +156,7 @@ def _check_scorer(
     if metadata.get("deletionTimestamp"):
         add_finding("stops", "is being deleted, and finalizers keep it", "remove them, and apply the scorer again")
     synced = synced_config(scorer)
-    if problem := user_problem(synced):
+    if problem := find_user_problem(synced):
         add_finding("stops", f"its /config is refused: {problem}", "change the /config")
         return
     is_unknown = scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
@@ -260,7 +260,7 @@ def _configs(
             message = "is being deleted; this hub removes upstream's finalizer, and then it is gone with its masks"
             findings.append(Finding(severity="stops", object=name, message=message, remedy="apply it again afterwards"))
         try:
-            configs[namespace] = understood(manifest, DynamicScoringConfig)
+            configs[namespace] = read_known_fields(manifest, DynamicScoringConfig)
         except ValidationError as error:
             unread.add(namespace)
             text = "; ".join(str(mistake) for mistake in explain(error, DynamicScoringConfig, manifest))

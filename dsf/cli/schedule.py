@@ -162,7 +162,7 @@ def _change(
     interval: int | None = None,
 ) -> None:
     """Apply the change, show the result, and name each cluster that keeps its own interval or pause."""
-    from dsf.api.score import gap
+    from dsf.api.score import describe_validity_gap
     from dsf.cli.session import session
     from dsf.fleet.actions import Actions, target_of
     from dsf.fleet.queries import FleetQueries
@@ -173,7 +173,7 @@ def _change(
         # All entries: those with their own override are named below.
         schedule = FleetQueries(opened.redis).schedule(cluster, scorer)
         record = Registry(opened.redis).scorer(scorer)
-    if interval is not None and (text := gap(interval, record.validity, record.interval)):
+    if interval is not None and (text := describe_validity_gap(interval, record.validity, record.interval)):
         typer.echo(f"warning: {text}", err=True)
     if changed in ("interval", "pause") and not schedule.entries and output is Format.TABLE:
         typer.echo(f"stored; it applies as soon as {scorer} runs on {cluster or 'a cluster'}. `dsf changes` shows it")

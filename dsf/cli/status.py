@@ -161,14 +161,14 @@ def _reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:
 
 def _reasons(report: StatusReport) -> list[str]:
     """A line for each problem, or reason for missing scores."""
-    from dsf.api.score import gap
+    from dsf.api.score import describe_validity_gap
 
     lines = []
     for scorer in report.scorers:
         if scorer.problem:
             lines.append(f"{scorer.name}: runs nowhere: {scorer.problem}")
         longest = max(scorer.intervals_in_force, default=scorer.interval_seconds)
-        if text := gap(longest, scorer.validity_seconds, scorer.interval_seconds):
+        if text := describe_validity_gap(longest, scorer.validity_seconds, scorer.interval_seconds):
             lines.append(f"{scorer.name}: {text}")
         lines += [f"{scorer.name}{_reason(group, scorer, report.at)}" for group in scorer.reasons]
         if hidden := scorer.reasons_total - len(scorer.reasons):

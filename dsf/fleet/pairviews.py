@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dsf import keys
 from dsf.api.score import has_expired, to_score_value
-from dsf.api.scorerule import HoldRule, due, owners_of_items
+from dsf.api.scorerule import HoldRule, compute_publish_time, find_item_owners
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import (
     Books,
@@ -120,7 +120,7 @@ def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[It
             ItemView(name=score.score_name, value=None, scored=value, labels=labels)
             for labels, value in score.results[:MAX_ITEMS]
         ]
-    owners = owners_of_items(score.results, record.model_copy(update={"score_name": score.score_name}), cluster)
+    owners = find_item_owners(score.results, record.model_copy(update={"score_name": score.score_name}), cluster)
     items = []
     for name, value in score.items[:MAX_ITEMS]:
         labels, scored = owners.get(name, ({}, None))
@@ -144,7 +144,11 @@ def waiting(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any
     if waiting_value is None:
         return {}
     # Without a rule the next result ends it.
-    until = due(waiting_value, min_change=rule.min_change, for_seconds=rule.for_seconds) if rule is not None else None
+    until = (
+        compute_publish_time(waiting_value, min_change=rule.min_change, for_seconds=rule.for_seconds)
+        if rule is not None
+        else None
+    )
     since = waiting_value.since if until is not None else None
     return {"waiting": waiting_value.value, "waiting_since": since, "waiting_until": until}
 

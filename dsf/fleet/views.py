@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.alias_generators import to_camel
 
 from dsf.api.meta import LATEST, rfc3339
-from dsf.api.scorerule import in_words
+from dsf.api.scorerule import describe_hold_rule
 from dsf.fleet.verdict import Verdict
 
 
@@ -72,7 +72,7 @@ class HoldView(View):
     @property
     def rule(self) -> str:
         """As a sentence."""
-        return in_words(self.min_change, self.for_seconds)
+        return describe_hold_rule(self.min_change, self.for_seconds)
 
 
 class HeldView(View):

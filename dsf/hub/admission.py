@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from dsf.api.nameclaims import NameClaims, Wish, config_digest, former_owners, refusal, settle
+from dsf.api.nameclaims import NameClaims, Wish, config_digest, explain_refusal, former_owners, settle
 from dsf.api.naming import AllowedNames, sanitize_resource_name
 from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
@@ -58,7 +58,7 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
     for key, at in created.items():
         score_name = scorers[key].score_name if key in scorers else None
         wished: str | None = ""
-        if why := refusal(f"scorer name {_parse_name(key)!r}", name_claims.get(_parse_name(key), ()), key):
+        if why := explain_refusal(f"scorer name {_parse_name(key)!r}", name_claims.get(_parse_name(key), ()), key):
             # A scorer without its own name must not claim a score name.
             obstacles[key] = Obstacle(NAME_CONFLICT, why)
         elif score_name is not None and (why := rules.allowed.refusal(_parse_namespace(key), score_name)):
@@ -71,7 +71,7 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
     scores = settle(before.scores, wishes.values(), now, rules.home, former)
     for key, wish in wishes.items():
         if wish.name and (
-            why := refusal(_describe_score_name(scorers[key], wish.name), scores.get(wish.name, ()), key)
+            why := explain_refusal(_describe_score_name(scorers[key], wish.name), scores.get(wish.name, ()), key)
         ):
             obstacles[key] = Obstacle(NAME_CONFLICT, why)
     return NameClaims(name_claims, scores, former), {key: why for key, why in obstacles.items() if key in scorers}

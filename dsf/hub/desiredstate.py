@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 import dsf.log
 from dsf.api.cluster import ManagedCluster
-from dsf.api.manifest import ApiObject, known, read
+from dsf.api.manifest import ApiObject, drop_unknown_fields, read_object
 from dsf.api.meta import ObjectMeta
 from dsf.api.nameclaims import NameClaims
 from dsf.api.naming import AllowedNames
@@ -408,9 +408,9 @@ class DesiredState:
             # all scores. ScoringAuthentication is excluded, because without a restricting field it would allow more.
             # The folder backend has already rejected unknown fields as typos.
             if model in (DynamicScorer, DynamicScoringConfig):
-                manifest, unknown = known(manifest, model)
+                manifest, unknown = drop_unknown_fields(manifest, model)
             self._report_ignored_fields(key, unknown)
-            return stored_manifest, read(manifest, model), ""
+            return stored_manifest, read_object(manifest, model), ""
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)

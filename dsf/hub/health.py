@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 import dsf.log
 from dsf import http
-from dsf.api.problems import head
-from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, parse_remote_config, user_problem
+from dsf.api.problems import quote_head
+from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, find_user_problem, parse_remote_config
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode, HealthStatus, ResolveReason
 from dsf.api.urls import base_url
@@ -100,7 +100,7 @@ class Health:
         status = scorer.status
         is_proven = status.observed_generation == scorer.metadata.generation
         config = status.last_synced_config
-        if config is not None and user_problem(config):
+        if config is not None and find_user_problem(config):
             # Upstream's manager wrote this config: the next status omits it, and the next check reports the reason.
             config = None
         return cls(status.health_status, config, is_proven=is_proven)
@@ -178,7 +178,7 @@ def _find_failure(url: str, answer: http.Answer | Obstacle, target: HealthTarget
     if answer.status != HTTPStatus.OK:
         text = f"{shown_url(url)}: status {answer.status}, not 200"
         if target.shows_answers:
-            text += f"; the answer starts with {head(answer.body)}"
+            text += f"; the answer starts with {quote_head(answer.body)}"
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             text += _OPEN
         return Obstacle("HTTPError", text)

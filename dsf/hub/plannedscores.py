@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from dsf.api.naming import label_value, sanitize_resource_name
-from dsf.api.score import default_validity, score_body
+from dsf.api.score import default_validity, make_score_body
 from dsf.hub.plan import FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
 
@@ -52,7 +52,7 @@ class PlanOwners:
             return None
         if not exists_since.timestamp() <= created < claim.since:
             return None
-        body = score_body(cluster, scorer.name, _score_name(scorer), owner_uid=self.plan.clusters[cluster])
+        body = make_score_body(cluster, scorer.name, _score_name(scorer), owner_uid=self.plan.clusters[cluster])
         params = scorer.scorer.spec.scoring.params
         interval = params.interval if params is not None else 0
         if scorer.resolved is not None:

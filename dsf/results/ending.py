@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from dsf.api import scorerule
 from dsf.api.score import Item, valid_until, validity_at
-from dsf.api.scoringresponse import REFUSALS, Remark, remark_of
+from dsf.api.scoringresponse import REFUSALS, Remark, make_remark
 from dsf.api.types import USED_LABELS
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
@@ -146,7 +146,7 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
     number, replaced, example = sum(refusal_counts.values()), 0, ""
     if scorer.is_published:
         try:
-            ruled = scorerule.items(counted, scorer, result.cluster)
+            ruled = scorerule.build_rule_items(counted, scorer, result.cluster)
         except ScoreObjectTooLargeError as error:
             raise CycleError("publish", "too_large", str(error)) from None
         counted, built = ruled.results, ruled.built
@@ -159,7 +159,7 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
     if replaced:
         refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = replaced
     outcome = "partial" if partial else "ok" if latest_results else "empty"
-    remark = remark_of(
+    remark = make_remark(
         refusal_counts, number + len(counted), example=example, series=result.counts.get("series"), note=result.message
     )
     # All of it was just validated.

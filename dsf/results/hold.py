@@ -13,7 +13,7 @@ import redis
 from dsf import keys
 from dsf.api.score import has_expired, to_score_value
 from dsf.api.scorerule import Result as ItemResult
-from dsf.api.scorerule import hold_back, owners_of_items
+from dsf.api.scorerule import find_item_owners, hold_back
 from dsf.messages import Result
 from dsf.store.client import parsed
 from dsf.store.pairs import PairScore, row_fields
@@ -81,7 +81,7 @@ def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluste
     results = measured.results
     if scorer.aggregate is None:
         # Metrics of an aggregated score show its parts, which are never held back.
-        owners = owners_of_items(measured.results, scorer, cluster)
+        owners = find_item_owners(measured.results, scorer, cluster)
         held_values = {name: values[name] for name in waiting}
         results = _as_published(measured.results, published.results, held_values, owners)
     return measured.model_copy(update={"items": list(values.items()), "results": results, "held": waiting})

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import Item, has_expired, items_digest, score_body, score_status, valid_until
-from dsf.api.scorerule import empty_items
+from dsf.api.score import Item, compute_items_digest, has_expired, make_score_body, make_score_status, valid_until
+from dsf.api.scorerule import build_empty_items
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -42,16 +42,16 @@ class DesiredScore:
     @cached_property
     def digest(self) -> str:
         """Hash of the items."""
-        return items_digest(self.items)
+        return compute_items_digest(self.items)
 
     def manifest(self) -> dict[str, Any]:
         """Return the object without its status."""
         names = self.cluster.name, self.scorer.name, self.scorer.score_name
-        return score_body(*names, owner_uid=self.cluster.uid)
+        return make_score_body(*names, owner_uid=self.cluster.uid)
 
     def status(self, since: float) -> dict[str, Any]:
         """Return the status of the object; `since` is the creation time of the object (unix seconds)."""
-        return score_status(self.items, valid_until=_moment(self.valid_until), now=_moment(since))
+        return make_score_status(self.items, valid_until=_moment(self.valid_until), now=_moment(since))
 
 
 def compute_desired_score(
@@ -80,7 +80,7 @@ def compute_desired_score(
         if policy.value is None:
             return None
         # The value is published as long as cycles fail, so its validity begins now and is renewed.
-        published_items = (tuple(score.items) if score is not None else ()) or empty_items(
+        published_items = (tuple(score.items) if score is not None else ()) or build_empty_items(
             scorer, cluster.name, policy.value
         )
         items = tuple((name, policy.value) for name, _ in published_items)
@@ -92,7 +92,7 @@ def compute_desired_score(
     if has_expired(score.valid_until, now):
         return None
     # Write empty items even if every result was rejected, because OCM would read a missing score as 0.
-    results = tuple(score.items) or empty_items(scorer, cluster.name, scorer.when_empty.value)
+    results = tuple(score.items) or build_empty_items(scorer, cluster.name, scorer.when_empty.value)
     return DesiredScore(cluster, scorer, results, score.valid_until)
 
 

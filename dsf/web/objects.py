@@ -10,11 +10,11 @@ from typing import Any, Final
 import yaml
 from pydantic import ValidationError
 
-from dsf.api.manifest import understood
+from dsf.api.manifest import read_known_fields
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer
-from dsf.api.sourcefields import declared_sources
+from dsf.api.sourcefields import list_declared_sources
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url
 from dsf.fleet.views import SettingView
@@ -56,7 +56,7 @@ def _read(file: Path) -> DynamicScorer | None:
 def parsed(manifest: Any) -> DynamicScorer | None:
     """The scorer of a manifest; None if it is invalid."""
     try:
-        return understood(manifest, DynamicScorer) if isinstance(manifest, dict) else None
+        return read_known_fields(manifest, DynamicScorer) if isinstance(manifest, dict) else None
     except ValidationError:
         return None
 
@@ -94,7 +94,7 @@ def settings_of(
     def pick(name: str, synced: object, ours: object, default: object = None) -> None:
         settings.append(_setting(name, synced, ours, default))
 
-    for source in declared_sources(spec, synced or RemoteConfig()):
+    for source in list_declared_sources(spec, synced or RemoteConfig()):
         theirs, ours, params = source.synced, source.spec, source.spec.params
         mark = f" of {source.name}" if source.name else ""
         kind = SourceType.Prometheus if theirs.params.query or (params and params.query) else SourceType.None_

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
-from dsf.api.scorerule import in_words
+from dsf.api.scorerule import describe_hold_rule
 from dsf.process import hubclock
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
 from dsf.text import shown_url
@@ -143,7 +143,7 @@ def environment() -> jinja2.Environment:
         "states": STATES,
         "drawing": charts,
         "in_flower": in_flower,
-        "in_words": in_words,
+        "describe_hold_rule": describe_hold_rule,
         "plugins": {plugin.path: plugin.title for plugin in plugins().values() if not plugin.is_tab},
         "tabs": {plugin.title: plugin.path for plugin in plugins().values() if plugin.is_tab},
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from dsf.api.crd import crds
+from dsf.api.crd import make_crds
 from dsf.errors import ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import ApiServerError, Session
@@ -23,7 +23,7 @@ _CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "Cus
 
 def install_crds(session: Session, ocm: Path) -> None:
     """Create them all and wait until they are served; `ocm` is the folder of OCM's API module."""
-    manifests = crds()
+    manifests = make_crds()
     for folder in _HUB_CRDS:
         for file in sorted((ocm / folder).glob("*.crd.yaml")):
             if not any(name in file.name for name in _SPOKE_CRDS):

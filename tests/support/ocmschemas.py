@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.api.crd import crds
+from dsf.api.crd import make_crds
 from tests.support.chart import ROOT
 from tests.support.child import ran
 
@@ -41,7 +41,7 @@ def _folder() -> Path | None:
 def _read(folder: Path) -> Schemas:
     files = [path for group in ("cluster", "work", "addon") for path in (folder / group).glob("*/*.crd.yaml")]
     schemas: Schemas = {}
-    for crd in [*crds(), *(yaml.safe_load(path.read_text()) for path in sorted(files))]:
+    for crd in [*make_crds(), *(yaml.safe_load(path.read_text()) for path in sorted(files))]:
         spec = crd["spec"]
         for version in spec["versions"]:
             schema = _strict(version["schema"]["openAPIV3Schema"])

@@ -13,7 +13,7 @@ import kubernetes_validate.utils  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from dsf.api.crd import crds, dump_crds
+from dsf.api.crd import dump_crds, make_crds
 from tests.support import chart, ocmschemas
 from tests.support.child import ran
 
@@ -126,7 +126,7 @@ def test_wrong_values_are_refused(values: chart.Values, message: str) -> None:
 
 def test_crds_are_those_of_the_models() -> None:
     text = (chart.CHART / "crds" / "crds.yaml").read_text()
-    assert list(yaml.safe_load_all(text)) == crds(), "run: dsf crds > deploy/helm/crds/crds.yaml"
+    assert list(yaml.safe_load_all(text)) == make_crds(), "run: dsf crds > deploy/helm/crds/crds.yaml"
     assert text == dump_crds()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dsf.api.cluster import sets_of
-from dsf.api.score import score_body
+from dsf.api.cluster import find_cluster_sets
+from dsf.api.score import make_score_body
 from dsf.api.types import ADDON_NAME
 from dsf.backends.kube import KubeBackend
 from dsf.backends.protocol import Kind, ObjectKey
@@ -92,7 +92,10 @@ def test_cluster_sets_are_notified_without_their_status(
     wait_for(lambda: hub.has_notified(Kind.CLUSTER_SET, "", name), 5)
     cached_set = hub.backend.get(Kind.CLUSTER_SET, "", name)
     assert cached_set is not None
-    assert (sets_of({"region": "eu"}, [cached_set]), sets_of({}, [cached_set])) == ({name}, frozenset())
+    assert (find_cluster_sets({"region": "eu"}, [cached_set]), find_cluster_sets({}, [cached_set])) == (
+        {name},
+        frozenset(),
+    )
     session.delete(MANAGED_CLUSTER_SETS.path(name=name))
     wait_for(lambda: hub.backend.get(Kind.CLUSTER_SET, "", name) is None, 5)
 
@@ -121,7 +124,7 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
     control_plane: ControlPlane, session: Session, hub: Hub
 ) -> None:
     cluster = control_plane.cluster()
-    manifest = score_body(cluster, "sample-scorer", "sample")
+    manifest = make_score_body(cluster, "sample-scorer", "sample")
     path = ADDON_PLACEMENT_SCORES.path(cluster, "sample")
 
     def write(value: int) -> ScoreState:
@@ -168,7 +171,7 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
     # Scores of other addons are not the framework's.
     session.create(
         ADDON_PLACEMENT_SCORES.path(cluster),
-        score_body(cluster, "x", "y") | {"metadata": {"name": "resource-usage-score"}},
+        make_score_body(cluster, "x", "y") | {"metadata": {"name": "resource-usage-score"}},
     )
     write(4)
     wait_for(is_read, 5)

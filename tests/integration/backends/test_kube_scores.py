@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.score import score_body, score_status
+from dsf.api.score import make_score_body, make_score_status
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.kube_scores import KubeScores
 from dsf.errors import ForeignObjectError, ObjectNotFoundError
@@ -40,7 +40,7 @@ class Cluster:
         session.merge(self.path + "/status", {"status": foreign_status}, field_manager=manager)
 
     def manifest(self) -> dict[str, Any]:
-        return score_body(self.name, "sample-scorer", "sample", owner_uid=self.uid)
+        return make_score_body(self.name, "sample-scorer", "sample", owner_uid=self.uid)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def requests(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _status(*items: tuple[str, int], minutes: int = 5) -> dict[str, Any]:
-    return score_status(items, valid_until=NOW + timedelta(minutes=minutes), now=NOW)
+    return make_score_status(items, valid_until=NOW + timedelta(minutes=minutes), now=NOW)
 
 
 def test_new_score_has_its_status(backend: KubeScores, session: Session, cluster: Cluster, requests: list[str]) -> None:
@@ -146,7 +146,7 @@ def test_score_value_refused_by_ocm_is_reported(backend: KubeScores, session: Se
 
 
 def test_missing_cluster_namespace_is_reported(backend: KubeScores) -> None:
-    manifest = score_body("nowhere", "sample-scorer", "sample")
+    manifest = make_score_body("nowhere", "sample-scorer", "sample")
     with pytest.raises(ObjectNotFoundError, match='namespaces "nowhere" not found'):
         backend.apply_score(manifest, _status(("a", 1)))
 

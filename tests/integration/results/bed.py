@@ -12,7 +12,7 @@ import redis
 
 from dsf import keys, messages
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import score_body
+from dsf.api.score import make_score_body
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.backends.scorestate import ScoreState, state_of, upstreams_status
 from dsf.results.ingest import Ingest
@@ -120,7 +120,7 @@ class BedOwners:
         if scorer is None or not self.wants(cluster, scorer):
             return None
         record = self._registry.scorer(scorer)
-        return score_body(cluster, scorer, record.score_name), record.validity
+        return make_score_body(cluster, scorer, record.score_name), record.validity
 
     def scorer_of(self, cluster: str, name: str) -> str | None:
         del cluster

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dsf.api.problems import explain
 from dsf.api.resolve import resolve
-from dsf.api.scorerule import Aggregate, aggregated
+from dsf.api.scorerule import Aggregate, aggregate_results
 from dsf.api.scoringresponse import ScoringResult
 from tests.unit.api.factories import SYNCED, scorer
 
@@ -28,7 +28,7 @@ RESULTS = [
     [("max", (40, -5, 7)), ("min", (10, -5, 7)), ("mean", (25, -5, 7)), ("sum", (75, -5, 7)), ("last", (25, -5, 7))],
 )
 def test_each_group_is_one_result_with_its_labels_alone(how: str, scores: tuple[float, ...]) -> None:
-    assert aggregated(RESULTS, ["node"], how) == [
+    assert aggregate_results(RESULTS, ["node"], how) == [
         ({"node": "a"}, scores[0]),
         ({"node": "b"}, scores[1]),
         ({}, scores[2]),
@@ -36,14 +36,14 @@ def test_each_group_is_one_result_with_its_labels_alone(how: str, scores: tuple[
 
 
 def test_without_labels_all_are_one() -> None:
-    assert aggregated(RESULTS, [], "max") == [({}, 40)]
-    assert aggregated([], [], "max") == []
+    assert aggregate_results(RESULTS, [], "max") == [({}, 40)]
+    assert aggregate_results([], [], "max") == []
 
 
 def test_sum_of_the_largest_numbers_is_infinite_and_their_mean_is_not() -> None:
     many = [ScoringResult({}, 1.7e308)] * 3
-    assert aggregated(many, [], "mean")[0].score == pytest.approx(1.7e308)
-    assert math.isinf(aggregated(many, [], "sum")[0].score)
+    assert aggregate_results(many, [], "mean")[0].score == pytest.approx(1.7e308)
+    assert math.isinf(aggregate_results(many, [], "sum")[0].score)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dsf.api.authentication import Auth, CaKind, Methods, Reference, Tls, references
+from dsf.api.authentication import Auth, CaKind, Methods, Reference, Tls, find_references
 from dsf.api.problems import explain
 from dsf.api.resolve import resolve
 from dsf.api.summary import dump_summaries, parse_summaries
@@ -87,7 +87,7 @@ def test_references_lists_every_object_that_authentication_names() -> None:
             },
         }
     )
-    assert {path: reference.name for path, reference in references(auth)} == {
+    assert {path: reference.name for path, reference in find_references(auth)} == {
         "headers[1].secretRef.name": "headers",
         "queryParameters[0].secretRef.name": "parameters",
         "clientCertificate.secretName": "certificate",
@@ -96,7 +96,7 @@ def test_references_lists_every_object_that_authentication_names() -> None:
         "oauth2.parameters[0].secretRef.name": "more",
     }
     tls = Tls.model_validate({"caRef": {"name": "ca"}})
-    assert list(references(tls)) == [("caRef.name", Reference(CaKind.ConfigMap, "ca"))]
+    assert list(find_references(tls)) == [("caRef.name", Reference(CaKind.ConfigMap, "ca"))]
 
 
 @pytest.mark.parametrize(

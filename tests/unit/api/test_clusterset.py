@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.cluster import ManagedCluster, sets_of
+from dsf.api.cluster import ManagedCluster, find_cluster_sets
 from dsf.api.scoringauthentication import Override
 from dsf.api.types import CLUSTER_SET_LABEL
 
@@ -42,12 +42,12 @@ ALL = [GLOBAL, DEFAULT, EUROPE, LARGE, NONE, {"metadata": {"name": "bare"}}]
     ],
 )
 def test_sets_select_by_their_label_or_by_any(labels: dict[str, str], expected: set[str]) -> None:
-    assert sets_of(labels, ALL) == expected
+    assert find_cluster_sets(labels, ALL) == expected
 
 
 def test_sets_without_objects_have_the_clusters_with_their_label() -> None:
-    assert sets_of({CLUSTER_SET_LABEL: "europe"}, []) == {"europe"}
-    assert sets_of({}, []) == frozenset()
+    assert find_cluster_sets({CLUSTER_SET_LABEL: "europe"}, []) == {"europe"}
+    assert find_cluster_sets({}, []) == frozenset()
 
 
 @pytest.mark.parametrize("name", ["global", "europe"])

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.api.crd import crds, dump_crds
+from dsf.api.crd import dump_crds, make_crds
 from dsf.api.scorer import DynamicScorerSpec, DynamicScorerStatus
 
 FORBIDDEN = {"$ref", "anyOf", "const", "title", "$defs", "nullable"}
 
 
 #: Made once, as tests only read them.
-_crds = functools.cache(crds)
+_crds = functools.cache(make_crds)
 
 
 def _schema(index: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.scorerule import HeldValue, hold_back, waiting_for
+from dsf.api.scorerule import HeldValue, hold_back, hold_back_value
 
 #: (seconds, value) of one item, and what is published then.
 Story = list[tuple[float, int | None, int | None]]
@@ -79,7 +79,7 @@ def test_hold_publishes_changes_of_an_item_by_its_rule(min_change: int, for_seco
 def test_hold_applies_a_changed_rule_to_a_waiting_change(
     before: HeldValue, min_change: int, for_seconds: float, expected: HeldValue | None
 ) -> None:
-    assert waiting_for(50, 60, before, 100.0, min_change=min_change, for_seconds=for_seconds) == expected
+    assert hold_back_value(50, 60, before, 100.0, min_change=min_change, for_seconds=for_seconds) == expected
 
 
 def test_items_are_judged_apart_and_keep_their_order() -> None:

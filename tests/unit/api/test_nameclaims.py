@@ -17,8 +17,8 @@ from dsf.api.nameclaims import (
     NameClaim,
     NameClaims,
     Wish,
+    explain_refusal,
     former_owners,
-    refusal,
     settle,
 )
 
@@ -132,7 +132,7 @@ def test_names_of_one_namespace_leave_room_for_those_of_others(greedy: str) -> N
     assert ROOM_OF_NAMESPACE / 2 < len(claims.dump(greedy)) < ROOM_OF_NAMESPACE + 100
     assert len(claims.dump("other")) < 100
     left_out = next(wish for wish in many if wish.name not in queues)
-    assert refusal("score name", (), left_out.owner) == (
+    assert explain_refusal("score name", (), left_out.owner) == (
         f"score name cannot be claimed: namespace {greedy} has too many scorers, or too long names"
     )
     # Holders keep their names, and a later scorer of another namespace gets a name.
@@ -250,12 +250,12 @@ def test_claims_interrupted_between_two_namespaces_have_one_holder() -> None:
 
 def test_refusal_names_the_holder_and_the_retention() -> None:
     queue = (NameClaim("hub/a", 1_700_000_000), NameClaim("hub/b", AT))
-    assert refusal("score name 'x'", queue, "hub/a") == ""
-    assert refusal("score name 'x'", queue, "hub/b") == (
+    assert explain_refusal("score name 'x'", queue, "hub/a") == ""
+    assert explain_refusal("score name 'x'", queue, "hub/b") == (
         "score name 'x' belongs to hub/a, which holds it since 2023-11-14T22:13:20Z"
     )
     queue = (NameClaim("hub/a", AT, 1_700_000_000), NameClaim("hub/b", AT))
-    assert refusal("score name 'x'", queue, "hub/b") == (
+    assert explain_refusal("score name 'x'", queue, "hub/b") == (
         "score name 'x' is kept until 2023-11-14T22:18:20Z for hub/a, which was deleted: it may be re-created"
     )
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.meta import Condition
-from dsf.api.problems import HEAD_BYTES, Mistake, explain, field_path, head
+from dsf.api.problems import HEAD_BYTES, Mistake, explain, field_path, quote_head
 from dsf.api.scorer import DynamicScorer
 from tests.unit.api.factories import manifest
 
@@ -26,9 +26,9 @@ def test_problem_of_the_whole_document_names_no_field() -> None:
 
 
 def test_head_is_one_line_and_short() -> None:
-    assert head(b"a\n\xff") == r"'a\n" + "\ufffd'"
-    assert head(b"x" * HEAD_BYTES) == "'" + "x" * HEAD_BYTES + "'"
-    assert head(b"x" * (HEAD_BYTES + 1)) == "'" + "x" * HEAD_BYTES + "'..."
+    assert quote_head(b"a\n\xff") == r"'a\n" + "\ufffd'"
+    assert quote_head(b"x" * HEAD_BYTES) == "'" + "x" * HEAD_BYTES + "'"
+    assert quote_head(b"x" * (HEAD_BYTES + 1)) == "'" + "x" * HEAD_BYTES + "'..."
 
 
 def test_long_value_is_truncated_in_the_message() -> None:

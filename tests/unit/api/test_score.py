@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dsf.api.score import (
     MAX_OBJECT_BYTES,
     build_items,
+    make_score_body,
+    make_score_status,
     object_bytes,
-    score_body,
-    score_status,
     to_score_value,
 )
 from dsf.api.scoringresponse import ScoringResult
@@ -101,7 +101,7 @@ def test_object_size_counts_bytes_escapes_and_managed_fields() -> None:
 
 
 def test_score_body_has_labels_and_owner() -> None:
-    assert score_body("cluster1", "sample-scorer", "My Score", owner_uid="u-1") == {
+    assert make_score_body("cluster1", "sample-scorer", "My Score", owner_uid="u-1") == {
         "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
         "kind": "AddOnPlacementScore",
         "metadata": {
@@ -121,13 +121,13 @@ def test_score_body_has_labels_and_owner() -> None:
             ],
         },
     }
-    assert "ownerReferences" not in score_body("cluster1", "sample-scorer", "My Score")["metadata"]
+    assert "ownerReferences" not in make_score_body("cluster1", "sample-scorer", "My Score")["metadata"]
 
 
 def test_score_status_has_items_expiry_and_condition() -> None:
     items = [("a", 1), ("b", -100)]
     until = NOW + timedelta(seconds=300.5)
-    assert score_status(items, valid_until=until, now=NOW) == {
+    assert make_score_status(items, valid_until=until, now=NOW) == {
         "conditions": [
             {
                 "type": "AddOnPlacementScoreUpdated",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dsf.api.promql import split_queries
 from dsf.api.scoringauthentication import ClusterFacts
 from dsf.api.templates import Renderer
-from dsf.api.urls import origin
+from dsf.api.urls import parse_origin
 from dsf.errors import ResolutionError
 
 LABELS = {
@@ -124,4 +124,4 @@ def test_template_value_never_changes_the_server(value: str) -> None:
         filled = Renderer(ClusterFacts("c", {"x": value})).host("https://a.example/${label:x}", "h")
     except ResolutionError:
         return
-    assert origin(filled).host == "a.example"
+    assert parse_origin(filled).host == "a.example"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.urls import Origin, base_url, is_valid_url, join_url, origin
+from dsf.api.urls import Origin, base_url, is_valid_url, join_url, parse_origin
 from tests.cases import load
 
 
@@ -24,15 +24,17 @@ def test_join_url(case: dict[str, Any]) -> None:
 def test_joined_path_never_changes_the_host(path: str) -> None:
     joined = join_url("http://good.example:9090/base", path)
     assert is_valid_url(joined)
-    assert origin(joined) == ("http", "good.example", 9090)
+    assert parse_origin(joined) == ("http", "good.example", 9090)
 
 
 def test_origin_knows_default_ports_and_letter_case() -> None:
     assert (
-        origin("HTTPS://Prom.Example/x") == origin("https://prom.example:443") == Origin("https", "prom.example", 443)
+        parse_origin("HTTPS://Prom.Example/x")
+        == parse_origin("https://prom.example:443")
+        == Origin("https", "prom.example", 443)
     )
-    assert origin("http://h") != origin("https://h")
-    assert origin("http://h") != origin("http://h:8080")
+    assert parse_origin("http://h") != parse_origin("https://h")
+    assert parse_origin("http://h") != parse_origin("http://h:8080")
 
 
 def test_base_url_is_the_url_as_written_without_its_path() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.api.authentication import Methods, Tls, references
+from dsf.api.authentication import Methods, Tls, find_references
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
@@ -77,11 +77,11 @@ def test_method_of_another_distribution_is_found_by_its_entry_point(
     importlib.invalidate_caches()
     authenticator._find_entry_point.cache_clear()
     try:
-        assert authenticator._function("aws").__module__ == "another_cloud"
+        assert authenticator._load_function("aws").__module__ == "another_cloud"
         monkeypatch.setattr(authenticator, "entry_points", lambda **_: ())
         authenticator._find_entry_point.cache_clear()
         with pytest.raises(SecretError, match=r"aws needs the extra `aws` in this agent"):
-            authenticator._function("aws")
+            authenticator._load_function("aws")
     finally:
         authenticator._find_entry_point.cache_clear()
 
@@ -158,7 +158,7 @@ def test_documented_manifests_resolve(heading: str) -> None:
         reference
         for part in (source.spec.source.auth, source.spec.source.tls)
         if part
-        for _, reference in references(part)
+        for _, reference in find_references(part)
     }
     assert expected_references == summary.references
     tls = summary.source_access.tls if summary.source_access else None

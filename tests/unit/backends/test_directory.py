@@ -11,7 +11,7 @@ import pytest
 import structlog
 import yaml
 
-from dsf.api.score import score_body
+from dsf.api.score import make_score_body
 from dsf.backends import directory, make_backend
 from dsf.backends.manifestfolder import ManifestFolder
 from dsf.backends.protocol import Backend, Credentials, Kind, ObjectKey
@@ -205,7 +205,7 @@ def test_settings_that_cannot_be_used(
 
 def test_copies_of_score_files_by_people_are_no_scores(tmp_path: Path, start: Start) -> None:
     (tmp_path / "c.yaml").write_text(_cluster())
-    score = score_body("c", "scorer", "s")
+    score = make_score_body("c", "scorer", "s")
     with start() as (backend, _):
         backend.apply_score(score, {"scores": []})
         folder = tmp_path / "_out" / "clusters" / "c" / "addonplacementscores"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dsf.api import kubeyaml
-from dsf.api.score import score_body, score_status
+from dsf.api.score import make_score_body, make_score_status
 from dsf.backends.outfolder import DirectoryScores, OutFolder, read_yaml, remove, write_text
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError, ForeignObjectError, ObjectNotFoundError
@@ -106,13 +106,13 @@ def test_object_that_does_not_match_its_file_name_is_ignored(tmp_path: Path, cha
 
 CLUSTER = "c1"
 SCORE = ObjectKey(Kind.SCORE, CLUSTER, "s1")
-MANIFEST = score_body(CLUSTER, "scorer", "s1")
+MANIFEST = make_score_body(CLUSTER, "scorer", "s1")
 
 
 def status(value: int) -> dict[str, Any]:
     """Return a status with one item."""
     now = datetime(2026, 11, 29, tzinfo=UTC)
-    return score_status([("item", value)], valid_until=now + timedelta(minutes=5), now=now)
+    return make_score_status([("item", value)], valid_until=now + timedelta(minutes=5), now=now)
 
 
 @pytest.fixture

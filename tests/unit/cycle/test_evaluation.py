@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.expressions import ScoreInput, compiled
+from dsf.api.expressions import ScoreInput, compile_cached
 from dsf.api.scoringresponse import ScoringResponse
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.composite import LastResults, score_inputs
@@ -20,7 +20,7 @@ _NODES = [
 
 
 def evaluate(text: str, series: list[dict[str, Any]], queries: tuple[int, ...] = (), **fixed: Any) -> ScoringResponse:
-    expression = compiled(text, ("Prometheus",))
+    expression = compile_cached(text, ("Prometheus",))
     evaluation = Evaluation(expression, fixed, lambda: None)
     request = b'{"data":%s}' % json.dumps(series, separators=(",", ":")).encode()
     score_series(evaluation, expression, [request], queries or (len(series),))
@@ -29,7 +29,7 @@ def evaluate(text: str, series: list[dict[str, Any]], queries: tuple[int, ...] =
 
 def combine(text: str, inputs: dict[str, Any], results: LastResults) -> ScoringResponse:
     scores = [ScoreInput(scorer=f"scorer-{name}", name=name, default=default) for name, default in inputs.items()]
-    expression = compiled(text, ("Scores",), tuple(inputs))
+    expression = compile_cached(text, ("Scores",), tuple(inputs))
     evaluation = Evaluation(expression, {}, lambda: None)
     score_inputs(evaluation, summary("composite", scores=scores), results.find)
     return evaluation.response
@@ -176,7 +176,7 @@ def test_results_of_removed_scorers_are_forgotten() -> None:
 
 
 def test_evaluation_ends_with_its_time() -> None:
-    expression = compiled("1", ("None",))
+    expression = compile_cached("1", ("None",))
 
     def check() -> None:
         raise CycleError("score", "timeout", "late")

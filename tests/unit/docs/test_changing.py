@@ -62,7 +62,7 @@ def test_every_change_of_a_newcomer_has_a_row() -> None:
 
 @pytest.mark.parametrize("condition", ConditionType)
 def test_every_condition_has_a_printer_column_or_a_reason_for_none(condition: ConditionType) -> None:
-    columns = crd.crds()[0]["spec"]["versions"][0]["additionalPrinterColumns"]
+    columns = crd.make_crds()[0]["spec"]["versions"][0]["additionalPrinterColumns"]
     has_column = any(f'@.type=="{condition}"' in column["jsonPath"] for column in columns)
     assert has_column is not (condition in WITHOUT_COLUMN), f"{condition}: a column in dsf/api/crd.py, or a reason here"
 

@@ -97,7 +97,7 @@ def test_object_unread_after_an_internal_error_is_read_again(
     place.put(scorer("s").to_manifest())
     desired = _desired(place, settings_factory)
     with monkeypatch.context() as broken:
-        broken.setattr(desiredstate, "read", Mock(side_effect=KeyError))
+        broken.setattr(desiredstate, "read_object", Mock(side_effect=KeyError))
         plan = desired.update()
     assert "KeyError" in plan.unreadable["hub/s"]
     assert desired.update().entries("a", {}).keys() == {"s"}

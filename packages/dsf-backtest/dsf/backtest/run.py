@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from dsf.api.scorerule import items
+from dsf.api.scorerule import build_rule_items
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.auth.secrets import SecretSource
@@ -160,7 +160,7 @@ def _items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome,
     if response is None:
         raise RuntimeError("the cycle was not scored")
     try:
-        built = items(response.results, summary.rule, cluster).built
+        built = build_rule_items(response.results, summary.rule, cluster).built
     except ScoreObjectTooLargeError as error:
         raise CycleError("publish", "too_large", str(error)) from None
     refused_count = response.refused.total() + built.refused.total()

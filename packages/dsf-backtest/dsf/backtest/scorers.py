@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dsf import http
 from dsf.api.cluster import ManagedCluster
-from dsf.api.manifest import ApiObject, ManifestProblem, parse_documents, understood
+from dsf.api.manifest import ApiObject, ManifestProblem, parse_documents, read_known_fields
 from dsf.api.problems import explain
 from dsf.api.remoteconfig import CHECK_TIMEOUT, parse_remote_config
 from dsf.api.resolve import resolve_everywhere
@@ -74,7 +74,7 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
     for resource, model in kinds:
         for manifest in list_objects(session, resource):
             try:
-                understood_objects.append(understood(manifest, model))
+                understood_objects.append(read_known_fields(manifest, model))
             except ValidationError as error:
                 if model is DynamicScorer and manifest["metadata"]["name"] == name:
                     mistake = explain(error, model, manifest)[0]

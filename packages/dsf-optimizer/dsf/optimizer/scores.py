@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from dsf.api.manifest import understood
+from dsf.api.manifest import read_known_fields
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
@@ -64,7 +64,7 @@ class Scores:
         scorers = []
         for manifest in self._backend.objects(DYNAMIC_SCORERS):
             try:
-                scorers.append(understood(manifest, DynamicScorer))
+                scorers.append(read_known_fields(manifest, DynamicScorer))
             except ValidationError:
                 continue
         return sorted(scorers, key=lambda scorer: scorer.is_refused)

@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
 from dsf.api.cluster import has_cluster
-from dsf.api.quantity import quantity
+from dsf.api.quantity import parse_quantity
 from dsf.api.selector import matches
 
 Manifest = dict[str, Any]
@@ -378,7 +378,7 @@ def _amount(cluster: Manifest, resource: str) -> float | None:
     if None in texts:
         return None
     try:
-        return _approximate(quantity(texts[0]))
+        return _approximate(parse_quantity(texts[0]))
     except ValueError:
         return None
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from dsf.api import kubeyaml
-from dsf.api.manifest import ParsedDocument, line_of, parse_documents
+from dsf.api.manifest import ParsedDocument, find_line, parse_documents
 from dsf.api.problems import Mistake, explain
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scorerule import Aggregate
@@ -159,7 +159,7 @@ class TestFile:
 
     def line(self, *location: int | str) -> int:
         """The line of a field, from 1."""
-        return line_of(self._root, location) + 1
+        return find_line(self._root, location) + 1
 
     def where(self, *location: int | str) -> str:
         """`FILE:LINE` of a field."""

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
-from dsf.api.scorerule import ScoreRule, items
+from dsf.api.scorerule import ScoreRule, build_rule_items
 from dsf.api.scoringauthentication import ClusterFacts
-from dsf.api.scoringresponse import used_labels
+from dsf.api.scoringresponse import select_used_labels
 from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer
 from dsf.conformance.case import Case
@@ -103,7 +103,7 @@ def _items(file: TestFile, index: int, service_case: Case) -> dict[str, int]:
         aggregate=registered.aggregate,
     )
     try:
-        return items(results, rule, case.cluster).values
+        return build_rule_items(results, rule, case.cluster).values
     except ScoreObjectTooLargeError as error:
         raise fail(str(error), "") from None
 
@@ -115,7 +115,7 @@ def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> dict[str, int
         sources = [source.source_name or "" for source in summary.each_source]
         queries, request = _series(case, sources, case.interval or summary.source_step or _STEP)
         response = evaluate(summary, case.cluster, [request], queries, partial(_results_of, case, summary))
-        return items(response.results, summary.rule, case.cluster).values
+        return build_rule_items(response.results, summary.rule, case.cluster).values
     except ResolutionError as error:
         raise fail(str(error), "") from None
     except CycleError as error:
@@ -140,7 +140,7 @@ def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: 
     del namespace
     names = {score.name for score in summary.scores or () if score.scorer == scorer}
     results: list[Result] = [
-        (used_labels(series.series), value)
+        (select_used_labels(series.series), value)
         for series in case.input_series
         if series.source in names and (value := series.values[-1]) is not None
     ]

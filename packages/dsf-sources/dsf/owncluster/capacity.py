@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from dsf.api.quantity import quantity
+from dsf.api.quantity import parse_quantity
 from dsf.owncluster.requests import pod_requests
 
 #: Resources. cpu is in cores, memory in bytes, the others are numbers of devices.
@@ -45,7 +45,7 @@ def node_of(manifest: Mapping[str, Any]) -> NodeCapacity:
     allocatable = (manifest.get("status") or {}).get("allocatable") or {}
     return NodeCapacity(
         manifest["metadata"]["name"],
-        {resource: quantity(allocatable[resource]) for resource in RESOURCES if resource in allocatable},
+        {resource: parse_quantity(allocatable[resource]) for resource in RESOURCES if resource in allocatable},
         not (manifest.get("spec") or {}).get("unschedulable"),
     )
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from dsf.api.objectsource import ObjectField, ObjectSource
 from dsf.api.problems import explain
-from dsf.api.quantity import quantity
+from dsf.api.quantity import parse_quantity
 from dsf.errors import HttpError
 from dsf.owncluster.background import OwnCluster, own_cluster
 from dsf.owncluster.kubelisting import KubeListing
@@ -62,7 +62,7 @@ def number(value: Any) -> float:
     try:
         if isinstance(value, str) and len(value) > _MAX_QUANTITY:
             raise ValueError
-        parsed = float(quantity(value)) if isinstance(value, str) else float(value)
+        parsed = float(parse_quantity(value)) if isinstance(value, str) else float(value)
     except OverflowError:
         parsed = math.inf
     except ValueError:

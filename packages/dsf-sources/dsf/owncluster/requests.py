@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from dsf.api.quantity import quantity
+from dsf.api.quantity import parse_quantity
 
 _Amounts = dict[str, Decimal]
 
@@ -67,7 +67,7 @@ def _by_name(statuses: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[
 
 
 def _amounts(requests: Mapping[str, object] | None) -> _Amounts:
-    return {resource: quantity(value) for resource, value in (requests or {}).items()}
+    return {resource: parse_quantity(value) for resource, value in (requests or {}).items()}
 
 
 def _add(total: _Amounts, added: Mapping[str, Decimal]) -> None:

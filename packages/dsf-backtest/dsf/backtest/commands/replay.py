@@ -16,7 +16,7 @@ import typer
 
 from dsf import http
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.api.scorerule import HoldRule, items
+from dsf.api.scorerule import HoldRule, build_rule_items
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
 from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed
@@ -260,7 +260,7 @@ def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int
 
 def _unpublished(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
     """The items that `scoreDestination: None` leaves out. Raises ScoreObjectTooLargeError."""
-    return items([(result.metric, result.score) for result in score.results], record, score.cluster).values
+    return build_rule_items([(result.metric, result.score) for result in score.results], record, score.cluster).values
 
 
 def keep_run(scorers: list[str], **run_fields: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.quantity import quantity
+from dsf.api.quantity import parse_quantity
 from dsf.owncluster.capacity import RESOURCES, ClusterState, Pod, node_of
 from dsf.owncluster.kubernetes import available
 from dsf.owncluster.requests import pod_requests
@@ -43,13 +43,13 @@ def cpu(spec: dict[str, Any], status: dict[str, Any] | None = None) -> float:
     ],
 )
 def test_quantities(text: object, value: str) -> None:
-    assert quantity(text) == Decimal(value)
+    assert parse_quantity(text) == Decimal(value)
 
 
 @pytest.mark.parametrize("text", ["", "1 Gi", "one", "1mi", "1GiB", None, "1e", "--1", "1e9999"])
 def test_invalid_quantity_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
-        quantity(text)
+        parse_quantity(text)
 
 
 @pytest.mark.parametrize(
