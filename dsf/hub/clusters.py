@@ -25,7 +25,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.manifestwork import is_applied, manifest_work
 from dsf.hub.plan import FleetPlan
 from dsf.hub.registrar import Registrar
-from dsf.hub.secretdelivery import copy_for
+from dsf.hub.secretdelivery import make_copy
 from dsf.process import hubclock
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice
@@ -381,7 +381,7 @@ class ClusterReconciler:
         namespace = self._desired.config_key.namespace
         # A Secret that was just deleted triggers an event, after which the plan no longer contains it.
         secrets = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
-        return [copy_for(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
+        return [make_copy(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
 
     def _record_delivery(self, cluster: str, names: frozenset[str] | None) -> None:
         before, _ = self._update_state(cluster, delivered=names)

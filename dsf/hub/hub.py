@@ -225,7 +225,9 @@ class Hub:
         elif key.kind in (Kind.AUTHENTICATION, Kind.CLUSTER_SET):
             self._desired.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
-            self._desired.changed(self._desired.config_key, *map(_cluster_key, self._desired.plan.having(key.name)))
+            self._desired.changed(
+                self._desired.config_key, *map(_cluster_key, self._desired.plan.clusters_with_secret(key.name))
+            )
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
             self._desired.changed(_cluster_key(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:

@@ -1,4 +1,4 @@
-"""The desired state: accepted clusters x runnable scorers, minus masks. Pure, no I/O."""
+"""Computes the desired state: accepted clusters x runnable scorers, minus masks. Pure functions, no I/O."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from dsf.store.notices import ClusterNotice, cut, grouping_labels
 from dsf.store.registry import ScorerRecord
 
 
-def _by_name(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterator[tuple[str, str]]:
-    """(cluster, score) of each mask; a selector gives one for each selected cluster."""
+def _expand_masks(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterator[tuple[str, str]]:
+    """Yield (cluster, score) of each mask; a mask with a selector yields a pair for each selected cluster."""
     for mask in masks:
         if mask.cluster_selector is None:
             yield mask.cluster_name or "", mask.score_name
@@ -44,17 +44,17 @@ def _by_name(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterato
 
 @dataclass(frozen=True)
 class MaskIndex:
-    """Index for frequent lookups: thousands of masks times thousands of clusters at every change."""
+    """An index of masks for frequent lookups: thousands of masks times thousands of clusters at every change."""
 
     #: (cluster, score), each of which may be `*`.
     masks: frozenset[tuple[str, str]] = frozenset()
 
     def hides(self, cluster: str, score_name: str) -> bool:
-        """True if a mask matches this pair; score names are raw, and `*` is any."""
+        """True if a mask matches this pair. Score names are not sanitized; `*` in a mask matches any name."""
         return bool(self.masks and self.why(cluster, score_name))
 
     def why(self, cluster: str, score_name: str) -> str:
-        """The mask that hides this pair, as text; empty if none."""
+        """Describe the mask that hides this pair; empty if no mask does."""
         for mask, text in (
             ((cluster, score_name), "masked on this cluster"),
             ((ANY, score_name), "masked on all clusters"),
@@ -68,40 +68,40 @@ class MaskIndex:
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """The whole desired state."""
+    """The complete desired state."""
 
     #: By `namespace/name`.
     scorers: Mapping[str, ScorerPlan] = field(default_factory=dict)
-    #: Clusters that scorers may run on, by name, with their uid.
+    #: Name -> uid of the clusters on which scorers may run.
     clusters: Mapping[str, str] = field(default_factory=dict)
     masks: MaskIndex = field(default_factory=MaskIndex)
-    #: Whether a configuration exists; without one nothing runs or is distributed.
+    #: Whether a readable configuration exists; otherwise no scorer runs or is distributed.
     is_enabled: bool = False
-    #: Whether there is none, not even one that cannot be read: no score is published then.
+    #: Whether no configuration exists, readable or not; then no score is published.
     has_no_config: bool = True
-    #: Number of accepted clusters not in `clusters`: without an agent yet.
+    #: Number of accepted clusters outside of `clusters`, because they have no agent yet.
     without_addon: int = 0
     #: Labels of `clusters` that are shown to users.
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Mistakes of unreadable DynamicScorers, by key.
+    #: Parse errors of unreadable DynamicScorers, by key.
     unreadable: Mapping[str, str] = field(default_factory=dict)
     #: Keys of deleted DynamicScorers that finalizers keep.
     terminating: frozenset[str] = frozenset()
-    #: Most bytes of a cluster's ManifestWork.
+    #: Maximum bytes of a ManifestWork.
     limit: int = manifestwork.MAX_BYTES
-    #: All claims of names, to be stored before this plan takes effect.
+    #: All claims on names, which are stored before this plan takes effect.
     claims: NameClaims = field(default_factory=NameClaims)
     #: The hub's own namespace.
     home: str = ""
 
     @cached_property
     def _runnable(self) -> list[ScorerPlan]:
-        """The scorers that run anywhere, sorted by name."""
+        """Scorers that run on any cluster, sorted by name."""
         runnable = [plan for plan in self.scorers.values() if self.is_enabled and plan.runnable is not None]
         return sorted(runnable, key=lambda plan: plan.name)
 
     def selects(self, plan: ScorerPlan, cluster: str) -> bool:
-        """True if a scorer runs on one of `clusters`, if there is a configuration."""
+        """True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
         resolved = plan.runnable
         return (
             resolved is not None
@@ -110,13 +110,13 @@ class FleetPlan:
         )
 
     def running(self, cluster: str) -> list[ScorerPlan]:
-        """The scorers that run on a cluster, sorted by name."""
+        """Return the scorers that run on a cluster, sorted by name."""
         if cluster not in self.clusters:
             return []
         return [plan for plan in self._runnable if self.selects(plan, cluster)]
 
     def notice(self, cluster: str) -> ClusterNotice:
-        """The notice for users about a cluster."""
+        """Return the notice for users about a cluster."""
         absent: dict[str, str] = {}
         for plan in self.scorers.values():
             if plan.resolved is None or plan.has_no_name:
@@ -131,65 +131,67 @@ class FleetPlan:
         return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
 
     def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
-        """The entries of a cluster by scorer; `present` are those in the schedule now.
+        """Return the desired entries of a cluster by scorer; `present` are the entries that the schedule has now.
 
-        A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot run
-        or be read, this cluster lacks a label that it needs) keeps its entry, stopped: its scores expire normally and
-        its books stay. The entry is removed if the scorer is deleted, masked, lost its score name to another, or can
-        run and does not select the cluster.
+        A scorer that currently cannot run (its API is down, its manifest is invalid or unreadable, or this cluster
+        lacks a label that the scorer needs) keeps a stopped entry: its scores expire normally and its records stay. The
+        entry is removed if the scorer is deleted or masked, if another scorer has its score name, or if it can run and
+        does not select the cluster.
         """
         entries = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
         if not self.is_enabled or cluster not in self.clusters:
             return entries
-        for name, entry, plan in self._kept(cluster, present):
+        for name, entry, plan in self._list_kept_entries(cluster, present):
             cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
             if name not in entries and cannot_run:
-                entries[name] = _stopped(entry, plan)
+                entries[name] = _stop_entry(entry, plan)
         return entries
 
     def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
-        """The entries by scorer while a cluster or the configuration is gone for a moment: none runs, none is lost.
+        """Return the stopped entries by scorer while a cluster or the configuration is temporarily absent.
 
-        Where the cluster or the configuration is gone they count as suspended, as no score is missing there.
+        If the cluster or the configuration is absent, the entries count as suspended, because no score is due.
         """
-        stopped = {name: _stopped(entry, plan) for name, entry, plan in self._kept(cluster, present)}
+        stopped = {name: _stop_entry(entry, plan) for name, entry, plan in self._list_kept_entries(cluster, present)}
         if self.has_no_config or cluster not in self.clusters:
             suspension = {"suspended": True, "suspended_until": None}
             return {name: entry.model_copy(update=suspension) for name, entry in stopped.items()}
         return stopped
 
-    def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
-        """The scorers that still have an entry on a cluster, and no mask there; those without a plan are unreadable."""
+    def _list_kept_entries(
+        self, cluster: str, present: Mapping[str, Entry]
+    ) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
+        """Yield (name, entry, plan) of unmasked scorers that keep their entry; plan is None for unreadable scorers."""
         for name, entry in present.items():
             if self.masks.hides(cluster, entry.score_name):
                 continue
-            key = self._owner(name, entry.namespace)
+            key = self._find_owner(name, entry.namespace)
             plan = self.scorers.get(key)
             if key in self.unreadable if plan is None else not plan.has_no_name:
                 yield name, entry, plan
 
-    def _owner(self, name: str, namespace: str) -> str:
-        """The key of the scorer that has this name, if what is stored under it belongs to that one; else empty."""
+    def _find_owner(self, name: str, namespace: str) -> str:
+        """Return the key of the scorer that owns this name; empty if its namespace is not `namespace` (empty: any)."""
         key = self.called(name) or ""
         return key if is_owner(namespace, key.partition("/")[0]) else ""
 
     def clusters_of(self, plan: ScorerPlan) -> list[str]:
-        """The clusters that a scorer runs on, sorted."""
+        """Return the clusters on which a scorer runs, sorted."""
         if plan.runnable is None or not self.is_enabled:
             return []
         return sorted(name for name in self.clusters if self.selects(plan, name))
 
     def delivered(self, cluster: str) -> dict[str, str]:
-        """The hub's Secrets delivered to a cluster: name there -> name on the hub."""
+        """Return the Secrets delivered to a cluster: name on the cluster -> name on the hub."""
         return {there: copy.name for plan in self.running(cluster) for there, copy in plan.secrets_on(cluster).items()}
 
-    def having(self, secret: str) -> set[str]:
-        """The clusters that get this hub Secret."""
-        return self._having.get(secret, set())
+    def clusters_with_secret(self, secret: str) -> set[str]:
+        """Return the clusters to which this Secret of the hub is delivered."""
+        return self._clusters_by_secret.get(secret, set())
 
     @cached_property
-    def _having(self) -> Mapping[str, set[str]]:
-        """Secret -> the clusters that get it. Thousands may change at once."""
+    def _clusters_by_secret(self) -> Mapping[str, set[str]]:
+        """Secret -> clusters to which it is delivered; an index, because thousands of Secrets may change together."""
         clusters: dict[str, set[str]] = {}
         for plan in self.scorers.values():
             for cluster in self.clusters_of(plan) if any(plan.secrets.values()) else ():
@@ -198,7 +200,7 @@ class FleetPlan:
         return clusters
 
     def without_room(self) -> list[ScorerPlan]:
-        """The scorers that are left out on some clusters because the others fill the ManifestWork."""
+        """Return the scorers that do not fit into the ManifestWork of some clusters."""
         return [
             plan
             for plan in self.scorers.values()
@@ -206,17 +208,17 @@ class FleetPlan:
         ]
 
     def masked_pairs(self) -> int:
-        """Number of pairs of accepted cluster and running score hidden by masks."""
+        """Return the number of pairs of accepted cluster and running scorer that masks hide."""
         if not self.is_enabled:
             return 0
         names = [plan.runnable.score_name for plan in self.scorers.values() if plan.runnable is not None]
         return sum(self.masks.hides(cluster, name) for cluster in self.clusters for name in names)
 
     def records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
-        """The records of all scorers by the scorer's name; `present` are those in the registry now.
+        """Return the desired records by scorer name; `present` are the records that the registry has now.
 
-        A scorer that cannot be resolved or read at the moment keeps its record, suspended. A scorer that lost its score
-        name to another has none. Without a configuration no score is published.
+        A scorer that currently cannot be resolved or read keeps its record, suspended. A scorer whose score name
+        belongs to another scorer has no record. Without a configuration no score is published.
         """
         records = {record.name: record for plan in self.scorers.values() if (record := plan.record) is not None}
         for plan in self.scorers.values():
@@ -229,7 +231,7 @@ class FleetPlan:
                     update={"suspended": True, "health": health, "problem": plan.problem}
                 )
         for name, old in present.items():
-            if (key := self._owner(name, old.namespace)) in self.unreadable:
+            if (key := self._find_owner(name, old.namespace)) in self.unreadable:
                 problem = f"{INVALID}: {self.unreadable[key]}"
                 records[name] = old.model_copy(update={"suspended": True, "health": "Unknown", "problem": problem})
         if self.has_no_config:
@@ -237,50 +239,50 @@ class FleetPlan:
         return records
 
     def scorer_names(self) -> frozenset[str]:
-        """Names of all existing scorers, running or not, but for those whose name another namespace has."""
+        """Return the names of all existing scorers, except those whose name belongs to another namespace."""
         keys = self.unreadable.keys() | self.scorers.keys()
         names = {name for name in self.claims.scorers if self.called(name) in keys}
-        # Scorers being deleted hold no name any more.
+        # Scorers that are being deleted have no claim, but still exist.
         names.update(key.partition("/")[2] for key in self.terminating)
         return frozenset(names)
 
     def exists(self, namespace: str, name: str) -> bool:
-        """Whether there is such a scorer, running or not."""
+        """True if the scorer exists, running or not."""
         key = f"{namespace}/{name}"
         return key in self.scorers or key in self.unreadable
 
     def called(self, name: str) -> str | None:
-        """The key of the scorer that has this name: what Redis knows under the name is about that one."""
+        """Return the key of the scorer that owns this name, and the data in Redis under it; None if no scorer does."""
         queue = self.claims.scorers.get(name)
         return queue[0].owner if queue else None
 
 
 class Differences(NamedTuple):
-    """Keys to reconcile after a change of the plan: scorers (`namespace/name`), and names of clusters."""
+    """Keys to reconcile after a change of the plan: scorers (`namespace/name`) and cluster names."""
 
     scorers: frozenset[str]
     clusters: frozenset[str]
 
 
 def differences(old: FleetPlan, new: FleetPlan) -> Differences:
-    """Objects affected by a change of the plan."""
+    """Return the objects that are affected by a change of the plan."""
     scorers = {
         key
         for key in old.scorers.keys() | new.scorers.keys()
         if (before := old.scorers.get(key)) is not (after := new.scorers.get(key))
-        and _footprint(before) != _footprint(after)
+        and _get_general_parts(before) != _get_general_parts(after)
     }
     clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
     relabelled = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
-    # Their keys are all clusters: a new or relabelled one must not trigger all others.
+    # Compare variants by cluster, so that a new or relabelled cluster does not trigger all other clusters.
     varied = {
-        key: _varied(old.scorers[key], plan)
+        key: _find_varied_clusters(old.scorers[key], plan)
         for key, plan in new.scorers.items()
         if key not in scorers and old.scorers[key] is not plan
     }
     scorers |= {key for key, _ in old.unreadable.items() ^ new.unreadable.items()}
     is_general = (old.is_enabled, old.has_no_config) != (new.is_enabled, new.has_no_config) or old.masks != new.masks
-    # A scorer's status shows where it runs; a cluster's delivery contains what runs there.
+    # The status of a scorer counts its clusters, and the delivery to a cluster contains its scorers.
     every_scorer = new.scorers.keys() if is_general or clusters else set()
     every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
     elsewhere = {key for key, names in varied.items() if names}
@@ -290,24 +292,24 @@ def differences(old: FleetPlan, new: FleetPlan) -> Differences:
     )
 
 
-def _stopped(entry: Entry, plan: ScorerPlan | None) -> Entry:
-    """The entry of a pair that cannot run, suspended as its scorer is, if that is known."""
+def _stop_entry(entry: Entry, plan: ScorerPlan | None) -> Entry:
+    """Return the stopped entry of a pair that cannot run, suspended if its scorer is known to be suspended."""
     if plan is None or plan.resolved is None:
         return entry.stopped()
     pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
     return entry.stopped().model_copy(update=pause)
 
 
-def _footprint(plan: ScorerPlan | None) -> object:
-    """The parts of a scorer that may affect every cluster."""
+def _get_general_parts(plan: ScorerPlan | None) -> object:
+    """Return the parts of a plan that may affect every cluster."""
     if plan is None:
         return None
     return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record
 
 
-def _varied(old: ScorerPlan, new: ScorerPlan) -> set[str]:
-    """The clusters whose variant changed; all else of the scorer is the same."""
-    # Default without a variant.
+def _find_varied_clusters(old: ScorerPlan, new: ScorerPlan) -> set[str]:
+    """Return the clusters whose variant changed; the remaining plan of the scorer is unchanged."""
+    # Variant of clusters without an entry.
     usual = new.resolved.summary if new.resolved is not None else None
     names = old.variants.keys() | new.variants.keys()
     return {name for name in names if old.variants.get(name, usual) != new.variants.get(name, usual)}
@@ -330,21 +332,22 @@ def make_plan(
     misplaced: Set[str] = frozenset(),
     cluster_sets: Sequence[Mapping[str, Any]] = (),
 ) -> FleetPlan:
-    """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
+    """Return the desired state. Objects that are being deleted count as absent; `now` decides about pauses with an end.
 
-    `token_hosts` are the servers that `/config` may name for a token; `unhealthy` maps a scorer's key to why its
-    scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` maps keys of unreadable ones to
-    their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results, `limit` is the
-    most bytes of a ManifestWork; `names` decide about names that several scorers claim, `scorer_hosts` are the
-    servers that scorers outside of the hub's own namespace may name; `misplaced` are the namespaces beside the hub's
-    own that have a DynamicScoringConfig; `cluster_sets` are all ManagedClusterSets.
+    `token_hosts` are the token servers that a `/config` may set. `unhealthy` maps the key of a scorer to the reason why
+    its scoring API is Inactive. `authentications` are all readable ScoringAuthentications, and `mistaken` maps the keys
+    of unreadable ones to their errors. `delivery` has the deliverable Secrets of the hub. `memory` caches the results
+    of the last plan. `limit` is the maximum size of a ManifestWork in bytes. `names` decides about names that several
+    scorers claim. `scorer_hosts` are the servers that scorers outside of the hub's own namespace may use. `misplaced`
+    are the namespaces, except the hub's own, that have a DynamicScoringConfig. `cluster_sets` are all
+    ManagedClusterSets.
     """
     authentication_by_name: Authentications = {
         **mistaken,
         **{
             authentication.key: authentication
             if authentication.metadata.deletion_timestamp is None
-            # A finalizer keeps it, so users see that it is there.
+            # A finalizer keeps the object, so users still see it.
             else "it is being deleted"
             for authentication in authentications
         },
@@ -361,10 +364,11 @@ def make_plan(
     )
     if scorer_hosts:
         plans = {
-            key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
+            key: plan if plan.namespace == names.home else _check_hosts(plan, scorer_hosts)
+            for key, plan in plans.items()
         }
     plans |= {
-        key: ScorerPlan(stopped.scorer, None, _misplaced(stopped.namespace, names.home))
+        key: ScorerPlan(stopped.scorer, None, _make_misplaced_obstacle(stopped.namespace, names.home))
         for key, stopped in plans.items()
         if stopped.namespace in misplaced
     }
@@ -378,18 +382,18 @@ def make_plan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
         labels={name: grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
-        masks=MaskIndex(frozenset(_by_name(config.spec.all_masks if config is not None else (), facts))),
+        masks=MaskIndex(frozenset(_expand_masks(config.spec.all_masks if config is not None else (), facts))),
         is_enabled=is_enabled,
         has_no_config=not is_enabled,
         limit=limit,
         claims=claims,
         home=names.home,
     )
-    return _bounded(_undisputed(plan), config.metadata.namespace if config is not None else "")
+    return _check_sizes(_check_secret_names(plan), config.metadata.namespace if config is not None else "")
 
 
-def _misplaced(namespace: str, home: str) -> Obstacle:
-    """Why no scorer of this namespace runs: masks beside it, as upstream's manager obeyed them, do not count here."""
+def _make_misplaced_obstacle(namespace: str, home: str) -> Obstacle:
+    """Return the obstacle of a scorer whose namespace has masks, which upstream's manager obeyed, not this hub."""
     return Obstacle(
         CONFIG_MISPLACED,
         f"the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} does not count, so this scorer would run on "
@@ -397,8 +401,8 @@ def _misplaced(namespace: str, home: str) -> Obstacle:
     )
 
 
-def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
-    """The scorer without the clusters on which it names other servers than these."""
+def _check_hosts(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
+    """Return the plan with an obstacle on clusters where the scorer uses servers that are not allowed."""
     if plan.resolved is None:
         return plan
     common = [] if plan.variants else list_servers(plan.resolved.summary)
@@ -411,8 +415,8 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
     return replace(plan, variants=variants)
 
 
-def _undisputed(plan: FleetPlan) -> FleetPlan:
-    """The plan without the scorers, on a cluster, whose Secrets would take the place of an older scorer's there."""
+def _check_secret_names(plan: FleetPlan) -> FleetPlan:
+    """Return the plan with obstacles for scorers whose Secrets would replace Secrets of older scorers on a cluster."""
     delivering = [plan for plan in plan.scorers.values() if any(plan.secrets.values())]
     copies = (copies for scorer in delivering for copies in scorer.secrets.values())
     if all(there == copy.name for each in copies for there, copy in each.items()):
@@ -433,13 +437,13 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
     return replace(plan, scorers=scorers)
 
 
-def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
-    """The plan without the scorers that have no room on a cluster."""
+def _check_sizes(plan: FleetPlan, own_namespace: str) -> FleetPlan:
+    """Return the plan with obstacles for scorers that do not fit into the ManifestWork of a cluster."""
     largest_loads = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
     if not plan.is_enabled or manifestwork.fit(largest_loads, plan.limit):
         return plan
     scorers = dict(plan.scorers)
-    # Most clusters run the same scorers.
+    # Compute each set of scorers once, because most clusters run the same scorers.
     excluded_by_loads: dict[object, dict[str, str]] = {}
     obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
@@ -465,12 +469,12 @@ def _plan_scorer(
     home: str,
     memory: ResolutionCache,
 ) -> ScorerPlan:
-    """Return a scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
+    """Return the plan of a scorer, with an obstacle after any error: an exception would break the whole plan."""
     try:
         resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
         if home and scorer.metadata.namespace != home:
             _check_account(resolved, results.values(), home)
-            resolved, results = _of_namespace(scorer.metadata.namespace, resolved, results)
+            resolved, results = _add_namespace(scorer.metadata.namespace, resolved, results)
         secretdelivery.check(resolved, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
             for summary in (
@@ -478,18 +482,18 @@ def _plan_scorer(
                 *(result for result in results.values() if isinstance(result, ScorerSummary)),
             ):
                 secretdelivery.check_foreign(summary, delivery)
-        variants = {name: _variant(result) for name, result in results.items()}
+        variants = {name: _make_variant(result) for name, result in results.items()}
         summaries = {"": resolved.summary, **variants}
-        secrets = _secrets(resolved, clusters, delivery, variants)
+        secrets = _copy_secrets(resolved, clusters, delivery, variants)
         plan = replace(
-            _resolved_plan(scorer, resolved, now),
+            _make_resolved_plan(scorer, resolved, now),
             variants=variants,
             parts={
                 name: make_part(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)
             },
             secrets=secrets,
         )
-        # Tried alone first: later, with all scorers together, an error would stop those too.
+        # Compute these values here, because a later error would stop all scorers.
         _ = plan.record, plan.entry("any")
         sanitize_resource_name(resolved.score_name)
     except ResolutionError as error:
@@ -502,7 +506,7 @@ def _plan_scorer(
 def _check_account(
     resolved: ResolvedScorer, results: Iterable[ScorerSummary | ResolutionError | None], home: str
 ) -> None:
-    """Raise ResolutionError for a scorer of another namespace that uses the identity of the agents."""
+    """Raise ResolutionError for a scorer in another namespace that uses the identity of the agents."""
     for summary in (resolved.summary, *(result for result in results if isinstance(result, ScorerSummary))):
         for access in summary.accesses:
             if use := access.methods.account_use:
@@ -514,10 +518,10 @@ def _check_account(
                 )
 
 
-def _of_namespace(
+def _add_namespace(
     namespace: str, resolved: ResolvedScorer, results: Mapping[str, ScorerSummary | ResolutionError | None]
 ) -> tuple[ResolvedScorer, dict[str, ScorerSummary | ResolutionError | None]]:
-    """Return the same, with the scorer's namespace in all summaries: agents give each namespace its share."""
+    """Add the namespace of the scorer to all summaries, by which agents share their capacity."""
     namespace_update = {"namespace": namespace}
     return replace(resolved, summary=resolved.summary.model_copy(update=namespace_update)), {
         cluster: result.model_copy(update=namespace_update) if isinstance(result, ScorerSummary) else result
@@ -525,13 +529,13 @@ def _of_namespace(
     }
 
 
-def _secrets(
+def _copy_secrets(
     resolved: ResolvedScorer,
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
     variants: dict[str, ScorerSummary | Obstacle | None],
 ) -> dict[str, Mapping[str, SecretCopy]]:
-    """The delivered Secrets by cluster; adds to `variants` the clusters for which one is missing."""
+    """Return the delivered Secrets by cluster; add an obstacle to `variants` for each cluster that lacks a Secret."""
     if not secretdelivery.is_per_cluster(resolved):
         return {"": delivery.copies(resolved)}
     secrets: dict[str, Mapping[str, SecretCopy]] = {"": {}}
@@ -546,11 +550,11 @@ def _secrets(
     return secrets
 
 
-def _variant(result: ScorerSummary | ResolutionError | None) -> ScorerSummary | Obstacle | None:
+def _make_variant(result: ScorerSummary | ResolutionError | None) -> ScorerSummary | Obstacle | None:
     return Obstacle(str(result.reason), str(result)) if isinstance(result, ResolutionError) else result
 
 
-def _resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:
+def _make_resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:
     if scorer.spec.execution.suspend:
         return ScorerPlan(scorer, resolved, None, is_suspended=True)
     if resolved.paused_until is not None and resolved.paused_until > now.timestamp():

@@ -1,4 +1,4 @@
-"""Which AddOnPlacementScores the hub's desired state wants, for the score writer."""
+"""Tells the score writer which AddOnPlacementScores the desired state of the hub contains."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dsf.hub.scorerplan import ScorerPlan
 
 @dataclass(frozen=True)
 class PlanOwners:
-    """See `dsf.scores.writer.Owners`."""
+    """The implementation of `dsf.scores.writer.Owners` for one plan."""
 
     plan: FleetPlan
 
     def wants(self, cluster: str, label: str) -> bool:
         """True if the scorer with this label value has a score on this cluster, if its cycles succeed.
 
-        A scorer that cannot run or be read at the moment keeps its scores until they expire.
+        A scorer that currently cannot run or be read keeps its scores until they expire.
         """
         if not self.plan.is_enabled:
-            # Scores go if there is no configuration; one that cannot be read is not gone.
+            # Scores are removed if the configuration is absent, and stay if it is unreadable.
             return not self.plan.has_no_config
         if label in self._unreadable:
             return cluster in self.plan.clusters
@@ -40,8 +40,9 @@ class PlanOwners:
         """Return a planned score's object without status and its seconds of validity, if an object of this name created
         then is the original project's; else None.
 
-        Its agent creates a score after the DynamicScorer, and before this project's hub knows that scorer. A
-        DynamicScorer that is created now cannot get an older score in this way: the hub knows it at once.
+        The original project's agent creates a score after the DynamicScorer, and before this project's hub claims the
+        name of the scorer. A DynamicScorer that is created now cannot adopt an older score, because the hub claims its
+        name immediately.
         """
         scorer = self._by_name.get(name)
         if scorer is None or not self.wants(cluster, label_value(scorer.name)) or not self.plan.is_enabled:
@@ -60,7 +61,7 @@ class PlanOwners:
         return body, scorer.scorer.spec.execution.validity_seconds or default_validity(interval)
 
     def scorer_of(self, cluster: str, name: str) -> str | None:
-        """The scorer whose score has this object name on a cluster."""
+        """Return the scorer whose score has this object name on a cluster; None if no scorer has it."""
         scorer = self._by_name.get(name)
         return scorer.name if scorer is not None and self.wants(cluster, label_value(scorer.name)) else None
 
@@ -84,7 +85,7 @@ class PlanOwners:
 
     @cached_property
     def _by_name(self) -> dict[str, ScorerPlan]:
-        # A refused scorer has the name in its spec.
+        # Scorers that are not resolved also have a score name; resolved scorers take precedence.
         plans_with_score_name = [
             scorer for scorer in self._candidates if scorer.resolved is None and _score_name(scorer)
         ]
@@ -97,7 +98,7 @@ class PlanOwners:
 
 
 def _score_name(scorer: ScorerPlan) -> str:
-    """Its score name; of one that is refused that of its spec, else of its last /config. Empty if it has none."""
+    """Return the score name; without a resolution, the name in the spec or the last /config; empty if none is set."""
     if scorer.resolved is not None:
         return scorer.resolved.score_name
     params, synced = scorer.scorer.spec.scoring.params, scorer.scorer.status.last_synced_config

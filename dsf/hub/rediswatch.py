@@ -1,4 +1,4 @@
-"""The hub controller's watch over Redis itself: version, owner, eviction, persistence, and all clocks."""
+"""Watches the Redis server: version, owner, eviction, persistence, and all clocks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dsf.store.clocks import clock_problem, read_reports
 log = dsf.log.get(__name__)
 
 #: Seconds between two checks of the clocks, and of the server.
-_INTERVAL: Final = 5.0
-_SERVER_INTERVAL: Final = 30.0
+_CHECK_SECONDS: Final = 5.0
+_SERVER_CHECK_SECONDS: Final = 30.0
 
 
 class RedisWatch:
-    """One thread. Problems that stop the hub are given to `on_unusable`."""
+    """A thread that checks Redis periodically. Problems that stop the hub are passed to `on_unusable`."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RedisWatch:
         self._problems: dict[str, str] = {}
         self._is_memory_logged = False
         # time.monotonic() of the next check of the server.
-        self._server_due = 0.0
+        self._next_server_check = 0.0
         self._stopping = threading.Event()
         self._thread = SupervisedThread(self._run, "redis-watch")
 
@@ -66,7 +66,7 @@ class RedisWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking, and give the database up."""
+        """Stop the checks, and release the database."""
         self._stopping.set()
         self._thread.join(5)
         if self._owner is None or self._outage.is_on:
@@ -77,29 +77,29 @@ class RedisWatch:
             log.info("the database is released when its owner expires", error=str(error))
 
     def _run(self) -> None:
-        repeat(self._turn, self._stopping, doing="look at redis", pause=_INTERVAL)
+        repeat(self._check, self._stopping, doing="look at redis", pause=_CHECK_SECONDS)
 
-    def _turn(self) -> float:
+    def _check(self) -> float:
         if self._outage.is_on:
             return 1.0
-        if time.monotonic() >= self._server_due:
+        if time.monotonic() >= self._next_server_check:
             try:
                 self._check_server()
             except SettingsError as error:
                 self._on_unusable(error)
-                return _INTERVAL
+                return _CHECK_SECONDS
         now = self._clock.now()
         clocks = clock_problem(read_reports(self._redis, now))
         problems = {**self._problems, **({server.CLOCK: clocks} if clocks else {})}
         server.write_problems(self._redis, problems)
-        return _INTERVAL
+        return _CHECK_SECONDS
 
     def _check_server(self) -> None:
         assert self._owner is not None
         try:
             info: dict[str, Any] = self._redis.info()
         except redis.exceptions.NoPermissionError:
-            # A Redis user of the operator without this right: the operator checks the server.
+            # The operator's Redis user lacks this permission, so the operator has to check the server.
             info = {}
         server.check_server(info)
         server.claim(self._redis, self._owner, str(address.parse(self._settings.resolved_redis_url())))
@@ -111,11 +111,11 @@ class RedisWatch:
         if not self._is_memory_logged and info and (text := server.unbounded_memory(info)):
             log.warning("redis is not bounded", problem=text)
             self._is_memory_logged = True
-        self._server_due = time.monotonic() + _SERVER_INTERVAL
+        self._next_server_check = time.monotonic() + _SERVER_CHECK_SECONDS
 
 
 def owner_of(settings: Settings, secret: bytes) -> server.Owner:
-    """The installation of a hub controller: all of its replicas have the same id, and no other installation has it."""
+    """Return the installation of a hub controller; all its replicas have the same id, which is unique."""
     if settings.backend == "dir":
         folder = str(settings.manifests.resolve()) if settings.manifests is not None else ""
         place, name = folder, f"the hub of {folder} on {socket.gethostname()}"

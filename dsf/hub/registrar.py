@@ -1,10 +1,10 @@
-"""Writes to Redis: scorers and clusters of the registry, entries of the schedule.
+"""Writes scorers and clusters to the registry in Redis, and entries to the schedule.
 
-Caches the content, so that an unchanged cluster costs no round trip; `refresh` rereads it, so that losses and foreign
-writes in Redis are corrected.
+The registrar caches the content of Redis, so that an unchanged cluster costs no round trip; `refresh` rereads it, so
+that lost data and external writes are corrected.
 
-All scores are in one Redis, and a namespace that filled it would end everybody's scoring. Therefore each namespace has
-a share for its scores: the hub's own namespace half, and the others equal parts of the rest.
+All scores share one Redis, and a namespace that filled it would stop the scoring of all namespaces. Therefore each
+namespace has a share for its scores: the hub's own namespace has half, and the others have equal parts of the rest.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from dsf.store.schedule import ScheduleStore
 log = dsf.log.get(__name__)
 
 
-#: Part of Redis' `maxmemory` for scores. The schedule, books, histories, queues and mailboxes need the rest.
-_FOR_SCORES: Final = 0.5
-#: `maxmemory` of a Redis that has none: the chart's default.
+#: Part of Redis' `maxmemory` for scores. The schedule, pair states, histories, queues and mailboxes need the rest.
+_SCORE_SHARE: Final = 0.5
+#: Assumed `maxmemory` of a Redis without a limit: the default in the chart.
 DEFAULT_MEMORY: Final = 2 * 1024**3
 
 
-def score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
-    """Return the bytes for the scores of each namespace; `home` is the hub's own, `max_memory` that of Redis."""
+def compute_score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
+    """Return the bytes for the scores of each namespace; `home` is the hub's namespace, `max_memory` 0 if unlimited."""
     present = set(namespaces)
-    room = int((max_memory or DEFAULT_MEMORY) * _FOR_SCORES)
+    room = int((max_memory or DEFAULT_MEMORY) * _SCORE_SHARE)
     foreign_namespaces = present - {home}
     if not foreign_namespaces:
         return dict.fromkeys(present, room)
@@ -52,14 +52,14 @@ def score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[s
     return home_room | dict.fromkeys(foreign_namespaces, share)
 
 
-def with_rooms(records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
-    """Return the records with the room of their namespace's scores."""
-    rooms = score_rooms((record.namespace for record in records.values()), home, max_memory)
+def add_score_rooms(records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
+    """Return the records with the bytes for the scores of their namespace."""
+    rooms = compute_score_rooms((record.namespace for record in records.values()), home, max_memory)
     return {name: record.model_copy(update={"score_room": rooms[record.namespace]}) for name, record in records.items()}
 
 
 class Registrar:
-    """Writes the registry and the schedule. Thread-safe if each cluster is handled by one thread at a time.
+    """A cached writer of registry and schedule. Thread-safe if each cluster is handled by one thread at a time.
 
     Methods raise redis.RedisError if Redis is unreachable; all are idempotent.
     """
@@ -70,9 +70,9 @@ class Registrar:
         outage: Outage,
         on_pairs: Callable[[Iterable[tuple[str, str]]], None] = lambda _: None,
     ) -> None:
-        """While the `outage` of Redis lasts every method fails at once instead of waiting for it.
+        """During an `outage` of Redis every method fails immediately instead of waiting for Redis.
 
-        `on_pairs` gets the (cluster, scorer) whose score may have to be written or deleted now.
+        `on_pairs` gets each (cluster, scorer) whose score may have to be written or deleted now.
         """
         self._on_pairs = on_pairs
         self._outage = outage
@@ -83,7 +83,7 @@ class Registrar:
         #: Notices for users.
         self.notices = Notices(client)
         self._lock = threading.RLock()
-        # Held while all of Redis is read: a hub that takes over has many threads that need it, and one reads it.
+        # Held by the thread that rereads Redis, so that only one of many threads rereads it after a takeover.
         self._reading = threading.RLock()
         self._is_read = False
         # Clusters whose entries were changed since `refresh` began.
@@ -95,20 +95,20 @@ class Registrar:
         self._agent_problems: Mapping[str, str] = {}
         # Text of an entry -> the parsed entry.
         self._parsed: dict[str, Entry | None] = {}
-        # Bytes that Redis may take; 0 without a limit.
+        # Memory limit of Redis in bytes; 0 without a limit.
         self._max_memory = 0
-        # The plan whose scorers the registry has, and scorers' errors at the last attempt.
-        self._synced: FleetPlan | None = None
+        # The plan to which the registry was synchronized, and the errors by scorer at the last attempt.
+        self._synced_plan: FleetPlan | None = None
         self._problems: Mapping[str, Exception] = {}
 
     def refresh(self) -> set[str]:
-        """Reread Redis; returns the clusters changed by others since the last time."""
+        """Reread Redis; return the clusters that other programs changed since the last call."""
         with self._reading:
             with self._lock:
                 self._touched.clear()
             entry_texts = self._schedule.stored()
-            self._max_memory = _max_memory(self._redis)
-            # Most are as they were, and are not parsed again.
+            self._max_memory = _read_max_memory(self._redis)
+            # Parse only changed entries.
             self._parsed = {
                 text: self._parsed.get(text) or parsed(Entry, pair, text) for pair, text in entry_texts.items()
             }
@@ -124,34 +124,34 @@ class Registrar:
                 by_cluster[cluster] = self._entries.get(cluster, {})
             entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
             clusters = self._registry.clusters()
-            changed_clusters = _differing(self._entries, entries) | _differing(self._clusters, clusters)
+            changed_clusters = _find_differences(self._entries, entries) | _find_differences(self._clusters, clusters)
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
-            self._synced = None
+            self._synced_plan = None
             self._agent_problems = {
                 name: agent.problem for name, agent in sorted(self._agents.all().items()) if agent.problem
             }
-            # The first time there is nothing to compare with.
+            # The first read has no earlier content for a comparison.
             changed_clusters, self._is_read = changed_clusters if self._is_read else set(), True
         return changed_clusters
 
     def known_clusters(self) -> frozenset[str]:
-        """The clusters with any data in Redis, existing or not."""
+        """Return the clusters with any data in Redis, existing or not."""
         self._ensure_read()
         with self._lock:
             scheduled = (cluster for cluster, entries in self._entries.items() if entries)
             return frozenset(scheduled) | frozenset(self._clusters)
 
     def sync_scorers(self, plan: FleetPlan) -> Mapping[str, Exception]:
-        """Make the registry's scorers those of the plan. Overrides of removed scorers are deleted.
+        """Synchronize the scorers in the registry with the plan. Overrides of removed scorers are deleted.
 
         Returns errors by scorer name; the other scorers are written regardless.
         """
         self._ensure_read()
         problems: dict[str, Exception] = {}
         with self._lock:
-            if plan is self._synced:
+            if plan is self._synced_plan:
                 return self._problems
-            desired_records = with_rooms(plan.records(self._scorers), plan.home, self._max_memory)
+            desired_records = add_score_rooms(plan.records(self._scorers), plan.home, self._max_memory)
             for name in {**desired_records, **self._scorers}:
                 try:
                     before = self._scorers.get(name)
@@ -161,7 +161,7 @@ class Registrar:
                     raise
                 except Exception as error:
                     problems[name] = error
-                    # Once, and not for each cluster.
+                    # Log each error once, and not for each cluster.
                     if repr(error) != repr(self._problems.get(name)):
                         log.error(
                             "a scorer cannot be registered, the others go on",
@@ -169,7 +169,7 @@ class Registrar:
                             error=str(error),
                             exc_info=not isinstance(error, redis.RedisError),
                         )
-            self._problems, self._synced = problems, None if problems else plan
+            self._problems, self._synced_plan = problems, None if problems else plan
         return problems
 
     def _sync_scorer(self, name: str, desired_record: ScorerRecord | None, *, exists: bool) -> None:
@@ -191,14 +191,14 @@ class Registrar:
             self._on_pairs([(cluster, name) for cluster in self._clusters_with(name)])
 
     def present(self, cluster: str) -> Mapping[str, Entry]:
-        """A cluster's entries in the schedule, by scorer."""
+        """Return the entries of a cluster in the schedule, by scorer."""
         self._ensure_read()
         with self._lock:
             return dict(self._entries.get(cluster, {}))
 
     def remove_other_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
-        """Remove a cluster's unwanted entries, and those of a scorer whose name one of another namespace has now; their
-        scores are removed."""
+        """Remove entries of a cluster, and their scores, that are not desired or whose name belongs to a scorer in
+        another namespace now."""
         removed_scorers = [
             scorer
             for scorer, entry in self.present(cluster).items()
@@ -216,13 +216,13 @@ class Registrar:
         self._on_pairs([(cluster, scorer) for scorer in removed_scorers])
 
     def agent_problems(self) -> Mapping[str, str]:
-        """Cluster -> why its agent's results are refused; only clusters with such a problem."""
+        """Return cluster -> why the results of its agent are rejected; only for clusters with such a problem."""
         self._ensure_read()
         with self._lock:
             return {name: text for name, text in self._agent_problems.items() if name in self._clusters}
 
     def cluster(self, name: str) -> ClusterRecord:
-        """The registered cluster of this name, with its uid and the ids of its valid credentials; none if it is not."""
+        """Return the record of a cluster, with uid and key ids; without these if the cluster is not registered."""
         self._ensure_read()
         with self._lock:
             return self._clusters.get(name) or ClusterRecord(name=name, key_ids=())
@@ -238,11 +238,11 @@ class Registrar:
             self._clusters[record.name] = record
             scorers = [*self._entries.get(record.name, ())]
         if before is None or before.uid != record.uid:
-            # Its scores have another owner.
+            # The scores of the cluster need a new owner reference.
             self._on_pairs([(record.name, scorer) for scorer in scorers])
 
     def put_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
-        """Write new or changed entries. The agent's delivery for them must precede."""
+        """Write new or changed entries. Their scorers must be delivered to the agent before."""
         present = self.present(cluster)
         changed = [entry for scorer, entry in desired_entries.items() if present.get(scorer) != entry]
         if not changed:
@@ -251,11 +251,11 @@ class Registrar:
         with self._lock:
             self._touched.add(cluster)
             self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
-        # The pairs of a cluster that has come back may be missing.
+        # The scores of a cluster that has come back may be missing.
         self._on_pairs([(cluster, entry.scorer) for entry in changed])
 
     def remove_cluster(self, cluster: str) -> None:
-        """Forget a cluster and all its entries; its scores are removed."""
+        """Remove a cluster with all its entries and scores."""
         self.remove_other_entries(cluster, {})
         with self._lock:
             if cluster in self._clusters:
@@ -263,13 +263,13 @@ class Registrar:
                 del self._clusters[cluster]
 
     def cycles(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:
-        """Outcomes of a scorer's newest cycles."""
+        """Return the outcomes of a scorer's newest cycles."""
         self._ensure_read()
         now = hubclock.now()
         return CycleOutcomes.of(self._pairs.rows((cluster, plan.name) for cluster in clusters), now)
 
     def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
-        """Effective interval of a scorer on the clusters that it is wanted on."""
+        """Return the effective interval of a scorer on these clusters."""
         self._ensure_read()
         declared = plan.resolved.summary.scoring_interval if plan.resolved is not None else 0
         return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters), hubclock.now())
@@ -278,12 +278,12 @@ class Registrar:
         return [cluster for cluster, entries in self._entries.items() if scorer in entries]
 
     def _ensure_read(self) -> None:
-        self._refuse_if_away()
+        self._raise_if_away()
         if self._is_read:
             return
         with self._reading:
-            # The one before may have found Redis away: no other one waits as long.
-            self._refuse_if_away()
+            # Check again: if the previous thread ran into an outage, the waiting threads must not wait as long.
+            self._raise_if_away()
             if not self._is_read:
                 try:
                     self.refresh()
@@ -291,13 +291,13 @@ class Registrar:
                     self._outage.begin(error)
                     raise
 
-    def _refuse_if_away(self) -> None:
+    def _raise_if_away(self) -> None:
         if self._outage.is_on:
             raise StillAwayError("Redis cannot be reached")
 
 
-def _max_memory(client: redis.Redis) -> int:
-    """Return the bytes that Redis may take; 0 without a limit, or if a Redis that others run does not say it."""
+def _read_max_memory(client: redis.Redis) -> int:
+    """Return the memory limit of Redis in bytes; 0 without a limit, or if the Redis user must not read it."""
     try:
         memory: Any = client.info("memory")
     except redis.ResponseError as error:
@@ -306,5 +306,5 @@ def _max_memory(client: redis.Redis) -> int:
     return int(memory.get("maxmemory", 0))
 
 
-def _differing(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+def _find_differences(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

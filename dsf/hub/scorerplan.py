@@ -1,8 +1,8 @@
-"""A scorer's part of the desired state, or the obstacle because of which it has none. Pure, no I/O.
+"""The part of a scorer in the desired state, or the obstacle that excludes the scorer. Pure functions, no I/O.
 
-The part is cached until one of its inputs changes. The whole desired state is built again after changes of any object,
-dozens of times while a thousand scorers become Active, so the cost of each must depend on the change, not on the size
-of the state.
+The part is cached until one of its inputs changes. The whole desired state is rebuilt after a change of any object,
+dozens of times while a thousand scorers become Active. Therefore the cost of a rebuild must depend on the change, not
+on the size of the state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dsf.store.registry import ScorerRecord
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a scorer runs nowhere, or a check of its scoring API failed: a condition's reason and message."""
+    """The reason why a scorer does not run, or why a check of its scoring API failed, as content of a condition."""
 
     reason: str
     message: str
@@ -37,62 +37,62 @@ class Obstacle:
 INTERNAL_ERROR: Final = "InternalError"
 #: Condition reason for an unreadable DynamicScorer.
 INVALID: Final = "Invalid"
-#: Condition reason of a scorer whose namespace may not have its score name.
+#: Condition reason for a scorer whose namespace may not use its score name.
 NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
-#: Condition reason of scorers beside which there is a DynamicScoringConfig whose masks do not count.
+#: Condition reason for scorers whose namespace has an ignored DynamicScoringConfig.
 CONFIG_MISPLACED: Final = "ScoringConfigMisplaced"
 
 
 def internal_obstacle(error: Exception, doing: str) -> Obstacle:
-    """For an internal error with a scorer while `doing` something."""
+    """Return the obstacle for an internal error with a scorer while `doing` something."""
     text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
     return Obstacle(INTERNAL_ERROR, text, error)
 
 
 @dataclass(frozen=True)
 class ScorerPlan:
-    """A scorer and its resolution."""
+    """A scorer and its resolution, or the obstacle to it."""
 
     scorer: DynamicScorer
     #: None if the scorer could not be resolved (see `obstacle`).
     resolved: ResolvedScorer | None
     obstacle: Obstacle | None
     is_suspended: bool = False
-    #: Unix seconds until which it is suspended; None without an end.
+    #: Unix time at which the suspension ends; None without an end.
     suspended_until: float | None = None
-    #: Why the scoring API is Inactive, as far as known.
+    #: Known reason why the scoring API is Inactive.
     unhealthy: Obstacle | None = None
-    #: If clusters differ: each one's summary, why it cannot run there, or None if not selected.
+    #: If clusters differ: cluster -> its summary, the obstacle there, or None if the cluster is not selected.
     variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
-    #: Its part of a cluster's ManifestWork, by cluster if they differ; "" for all other clusters.
+    #: Part of the ManifestWork, by cluster if clusters differ; "" for all other clusters.
     parts: Mapping[str, ScorerPart] = field(default_factory=dict)
-    #: The hub's Secrets that are delivered with it, by name there; by cluster as `parts`.
+    #: Secrets delivered with the scorer, by cluster as in `parts`, then by name on the cluster.
     secrets: Mapping[str, Mapping[str, SecretCopy]] = field(default_factory=lambda: {"": {}})
 
     def part_on(self, cluster: str) -> ScorerPart:
-        """Its part of this cluster's ManifestWork."""
+        """Return the part of the scorer in the ManifestWork of a cluster."""
         return self.parts.get(cluster, self.parts[""])
 
     def secrets_on(self, cluster: str) -> Mapping[str, SecretCopy]:
-        """The Secrets that this cluster gets with it, by their names there."""
+        """Return the Secrets delivered to a cluster with the scorer, by their names on the cluster."""
         return self.secrets.get(cluster, self.secrets[""])
 
     @cached_property
     def largest(self) -> Load:
-        """The room that it needs on the cluster where it needs most."""
+        """Maximum size of the scorer in the ManifestWork of any cluster."""
         largest_secrets = max(self.secrets.values(), key=lambda copies: sum(copy.size for copy in copies.values()))
-        return self._load(max(part.size for part in self.parts.values()), largest_secrets)
+        return self._make_load(max(part.size for part in self.parts.values()), largest_secrets)
 
     def load_on(self, cluster: str) -> Load:
-        """The room that it needs in this cluster's ManifestWork."""
-        return self._load(self.part_on(cluster).size, self.secrets_on(cluster))
+        """Return the size of the scorer in the ManifestWork of a cluster."""
+        return self._make_load(self.part_on(cluster).size, self.secrets_on(cluster))
 
-    def _load(self, size: int, secrets: Mapping[str, SecretCopy]) -> Load:
+    def _make_load(self, size: int, secrets: Mapping[str, SecretCopy]) -> Load:
         sizes = {there: copy.size for there, copy in secrets.items()}
         return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, sizes)
 
     def summary_on(self, cluster: str) -> ScorerSummary | None:
-        """A cluster's summary; None if it does not run there now."""
+        """Return the summary for a cluster; None if the scorer does not run there now."""
         if self.runnable is None:
             return None
         variant = self.variants.get(cluster, self.runnable.summary)
@@ -100,38 +100,38 @@ class ScorerPlan:
 
     @property
     def obstacles(self) -> dict[str, Obstacle]:
-        """Why it cannot run on some clusters."""
+        """Obstacles by cluster."""
         return {cluster: variant for cluster, variant in self.variants.items() if isinstance(variant, Obstacle)}
 
     @cached_property
     def name(self) -> str:
-        """The scorer's own name, as used by agents and Redis."""
+        """Name of the scorer, as used by agents and in Redis."""
         return self.scorer.metadata.name
 
     @property
     def namespace(self) -> str:
-        """Namespace of its object."""
+        """Namespace of the DynamicScorer."""
         return self.scorer.metadata.namespace
 
     @property
     def score_name(self) -> str | None:
-        """Return the score name; None if the scorer could not be resolved."""
+        """Score name; None if the scorer could not be resolved."""
         return self.resolved.score_name if self.resolved is not None else None
 
     @property
     def has_no_name(self) -> bool:
-        """True if it was refused its name: nothing under that name is its own."""
+        """True if the scorer does not own its name, and so no data under that name."""
         return self.obstacle is not None and self.obstacle.reason in (NAME_CONFLICT, NAME_NOT_ALLOWED)
 
     @cached_property
     def runnable(self) -> ResolvedScorer | None:
-        """The resolution for agents, or None if it runs nowhere now."""
+        """Resolution for agents; None if the scorer currently does not run on any cluster."""
         is_active = self.scorer.status.health_status is HealthStatus.Active
         return self.resolved if self.obstacle is None and is_active else None
 
     @property
     def problem(self) -> str:
-        """Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can, or if unknown."""
+        """Why the scorer currently does not run, as `<reason>: <sentence>`; empty if it can run, or if unknown."""
         obstacle = self.obstacle
         if obstacle is None and self.scorer.status.health_status is HealthStatus.Inactive:
             obstacle = self.unhealthy
@@ -139,7 +139,7 @@ class ScorerPlan:
 
     @cached_property
     def record(self) -> ScorerRecord | None:
-        """Record for the results worker and users; None if nothing is known yet."""
+        """Record for the results worker and users; None if the scorer has no resolution."""
         if self.resolved is None or self.obstacle is not None:
             return None
         spec, resolved = self.scorer.spec, self.resolved
@@ -165,7 +165,7 @@ class ScorerPlan:
         )
 
     def entry(self, cluster: str) -> Entry | None:
-        """Its schedule entry on one unmasked cluster; None if it does not run now."""
+        """Return the schedule entry for an unmasked cluster; None if the scorer does not run now."""
         resolved = self.runnable
         if resolved is None:
             return None
@@ -182,13 +182,13 @@ class ScorerPlan:
 
 
 class PlanCache:
-    """The plans of one hub's scorers. Not thread-safe."""
+    """A cache of the plans of all scorers. Not thread-safe."""
 
     def __init__(self) -> None:
-        #: Clusters' configurations of scorers that differ between clusters.
+        #: Resolutions by cluster, for scorers that differ between clusters.
         self.variants: ResolutionCache = {}
         self._shared: tuple[object, ...] = ()
-        self._kept: dict[str, ScorerPlan] = {}
+        self._cached_plans: dict[str, ScorerPlan] = {}
 
     def plans(
         self,
@@ -198,25 +198,28 @@ class PlanCache:
         shared: tuple[object, ...],
         make: Callable[[DynamicScorer], ScorerPlan],
     ) -> dict[str, ScorerPlan]:
-        """The plans of these scorers, each made only if the known one is outdated; others are forgotten.
+        """Return the plans of these scorers. A plan is made again only if the cached plan is outdated; plans of other
+        scorers are dropped.
 
-        `shared` is what all plans are made from, such as the clusters.
+        `shared` are the common inputs of all plans, such as the clusters.
         """
-        cached_plans = self._kept if shared == self._shared else {}
+        cached_plans = self._cached_plans if shared == self._shared else {}
         plans: dict[str, ScorerPlan] = {}
         for scorer in scorers:
             plan, cause = cached_plans.get(scorer.key), unhealthy.get(scorer.key)
-            if plan is None or (plan.scorer, plan.unhealthy) != (scorer, cause) or _is_over(plan, now):
+            if plan is None or (plan.scorer, plan.unhealthy) != (scorer, cause) or _has_pause_ended(plan, now):
                 plan = replace(make(scorer), unhealthy=cause)
             plans[scorer.key] = plan
-        # An internal error may be gone at the next attempt.
-        self._kept = {key: plan for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None}
+        # Do not cache an internal error, which may not occur at the next attempt.
+        self._cached_plans = {
+            key: plan for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None
+        }
         self._shared = shared
         for removed_key in self.variants.keys() - plans.keys():
             del self.variants[removed_key]
         return plans
 
 
-def _is_over(plan: ScorerPlan, now: datetime) -> bool:
-    """True if its pause has ended."""
+def _has_pause_ended(plan: ScorerPlan, now: datetime) -> bool:
+    """True if the pause of the scorer has ended."""
     return plan.suspended_until is not None and plan.suspended_until <= now.timestamp()

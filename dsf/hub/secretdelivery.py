@@ -1,6 +1,6 @@
-"""Secrets of the hub's own namespace that ScoringAuthentications deliver to clusters. Pure functions.
+"""Delivers Secrets in the hub's own namespace to clusters, as ScoringAuthentications request. Pure functions.
 
-Both owners must agree: the ScoringAuthentication names the Secret, and the Secret is labelled for it.
+Both owners must agree: the ScoringAuthentication references the Secret, and the Secret has a label that allows it.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from dsf.backends.protocol import Manifest
 from dsf.errors import ResolutionError
 from dsf.hub import manifestwork
 
-#: Characters of all values of one Secret, in base64: it shares a ManifestWork with a cluster's scorers.
+#: Maximum base64 characters of all values in one Secret, which shares a ManifestWork with the scorers of a cluster.
 MAX_SIZE: Final = 32 * 1024
 
 
 class SecretCopy(NamedTuple):
     """A Secret as delivered to a cluster."""
 
-    #: On the hub.
+    #: Name on the hub.
     name: str
-    #: Bytes there.
+    #: Bytes of the delivered Secret.
     size: int
 
 
 @dataclass(frozen=True)
 class DeliverableSecrets:
-    """Deliverable Secrets."""
+    """The Secrets that the hub may deliver."""
 
     #: The hub's own namespace.
     namespace: str = ""
-    #: For each labelled Secret there, by name: why it is not delivered (empty if it is), bytes of the delivered Secret;
-    #: None: delivery is off.
+    #: Name of each labelled Secret -> (why it is not delivered, empty if it is; bytes of the delivered Secret). None if
+    #: delivery is off.
     secrets: Mapping[str, tuple[str, int]] | None = None
-    #: Names of those that do not say themselves which servers may receive them.
+    #: Names of Secrets without the annotation that lists the servers that may receive them.
     unreleased: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, namespace: str, secrets: Iterable[Manifest]) -> DeliverableSecrets:
-        """From the labelled Secrets."""
+        """Return the deliverable Secrets among the labelled Secrets in a namespace."""
         secret_list = list(secrets)
         problem_and_size_by_name = {
-            secret["metadata"]["name"]: (_problem(secret), _size(secret)) for secret in secret_list
+            secret["metadata"]["name"]: (_find_problem(secret), _compute_copy_size(secret)) for secret in secret_list
         }
-        unreleased = frozenset(secret["metadata"]["name"] for secret in secret_list if not _usable_for(secret))
+        unreleased = frozenset(secret["metadata"]["name"] for secret in secret_list if not _get_usable_for(secret))
         return cls(namespace, problem_and_size_by_name, unreleased)
 
     def refusal(self, name: str) -> str:
-        """Why this Secret is not delivered; empty if it is."""
+        """Return why this Secret is not delivered; empty if it is delivered."""
         if self.secrets and name in self.secrets:
             return self.secrets[name][0]
         return (
@@ -64,13 +64,13 @@ class DeliverableSecrets:
         )
 
     def copies(self, resolved: ResolvedScorer, cluster: str = "") -> dict[str, SecretCopy]:
-        """The Secrets delivered with this scorer, which are deliverable, by their names on this cluster."""
+        """Return the Secrets delivered with a scorer, by their names on the cluster; all must be deliverable."""
         secrets = self.secrets or {}
-        names = (secret.names_on(cluster) for _, secret in _named(resolved))
+        names = (secret.names_on(cluster) for _, secret in _list_referenced(resolved))
         return {there: SecretCopy(name, secrets[name][1] - len(name) + len(there)) for name, there in names}
 
     def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> DeliverableSecrets:
-        """Unreleased are also the names under which clusters get Secrets that are released for no server."""
+        """Return a copy whose `unreleased` also has the names under which clusters get unreleased Secrets."""
         names = [cluster.name for cluster in clusters]
         targets: set[str] = set()
         for authentication in authentications:
@@ -94,7 +94,7 @@ class DeliverableSecrets:
 NO_DELIVERY: Final = DeliverableSecrets()
 
 
-def _problem(secret: Manifest) -> str:
+def _find_problem(secret: Manifest) -> str:
     if (secret["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGED_BY:
         return f"is the framework's own, by its label {MANAGED_BY_LABEL}"
     if sum(len(value) for value in (secret.get("data") or {}).values()) > MAX_SIZE:
@@ -102,29 +102,28 @@ def _problem(secret: Manifest) -> str:
     return ""
 
 
-def _usable_for(secret: Manifest) -> str:
+def _get_usable_for(secret: Manifest) -> str:
     return (secret["metadata"].get("annotations") or {}).get(USABLE_FOR) or ""
 
 
-def _size(secret: Manifest) -> int:
-    # The agents' namespace may have any name.
-    # The longest name of a namespace.
-    return manifestwork.compute_size(copy_for("x" * 63, secret))
+def _compute_copy_size(secret: Manifest) -> int:
+    # The name of the agents' namespace is not known here, so assume the maximum length.
+    return manifestwork.compute_size(make_copy("x" * 63, secret))
 
 
 def is_per_cluster(resolved: ResolvedScorer) -> bool:
-    """True if these Secrets depend on the cluster."""
-    return any(secret.is_per_cluster for _, secret in _named(resolved))
+    """True if the Secrets of the scorer depend on the cluster."""
+    return any(secret.is_per_cluster for _, secret in _list_referenced(resolved))
 
 
 def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str = "") -> None:
     """Raise ResolutionError unless all Secrets of the scorer's ScoringAuthentications are deliverable.
 
-    Without a cluster those of each cluster are left out.
+    Without a cluster, Secrets that depend on the cluster are not checked.
     """
     names: dict[str, str] = {}
-    for authentication, secret in _named(resolved):
-        source_name, problem = secret.name, _general_refusal(authentication.metadata.namespace, delivery)
+    for authentication, secret in _list_referenced(resolved):
+        source_name, problem = secret.name, _find_general_refusal(authentication.metadata.namespace, delivery)
         if not problem and (cluster or not secret.is_per_cluster):
             try:
                 source_name, there = secret.names_on(cluster)
@@ -143,27 +142,28 @@ def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str =
 
 
 class Targets:
-    """The Secrets of one cluster by their names there: OCM refuses a ManifestWork with two of one name."""
+    """The names of delivered Secrets on one cluster. OCM rejects a ManifestWork with two Secrets of the same name."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, tuple[str, str]] = {}
+        self._sources: dict[str, tuple[str, str]] = {}
 
     def take(self, scorer: str, copies: Mapping[str, SecretCopy]) -> str:
-        """Add a scorer's; why not, if one of these names is another's."""
+        """Add the Secrets of a scorer; return why not if another Secret has one of the names."""
         for there, copy in copies.items():
-            source, owner = self._taken.get(there, (copy.name, ""))
+            source, owner = self._sources.get(there, (copy.name, ""))
             if source != copy.name:
                 return (
                     f"Secret {copy.name!r} would be {there!r} there, as Secret {source!r} of scorer {owner} is "
                     "already: set another targetName in secretDelivery"
                 )
-        self._taken |= {there: (copy.name, scorer) for there, copy in copies.items()}
+        self._sources |= {there: (copy.name, scorer) for there, copy in copies.items()}
         return ""
 
 
 def check_foreign(summary: ScorerSummary, delivery: DeliverableSecrets) -> None:
-    """Raise ResolutionError if a scorer of another namespace uses a Secret of the hub's that is released for no server:
-    a ScoringAuthentication there could bind it to any."""
+    """Raise ResolutionError if a scorer in another namespace uses an unreleased Secret of the hub.
+
+    A ScoringAuthentication in that namespace could send the Secret to any server."""
     names = {reference.name for reference in summary.references if reference.kind is CaKind.Secret}
     for name in sorted(names & delivery.unreleased):
         raise ResolutionError(
@@ -173,7 +173,7 @@ def check_foreign(summary: ScorerSummary, delivery: DeliverableSecrets) -> None:
         )
 
 
-def _general_refusal(namespace: str, delivery: DeliverableSecrets) -> str:
+def _find_general_refusal(namespace: str, delivery: DeliverableSecrets) -> str:
     if delivery.secrets is None:
         return "is not delivered: this hub delivers no Secrets (hubSetting.secretDelivery of the chart)"
     if namespace != delivery.namespace:
@@ -181,19 +181,19 @@ def _general_refusal(namespace: str, delivery: DeliverableSecrets) -> str:
     return ""
 
 
-def _named(resolved: ResolvedScorer) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
+def _list_referenced(resolved: ResolvedScorer) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
     for authentication in resolved.authentications:
         for secret in authentication.spec.secret_delivery:
             yield authentication, secret
 
 
-def copy_for(agent_namespace: str, secret: Manifest, name: str = "") -> Manifest:
-    """The Secret as delivered, by another name if given. Other metadata stays on the hub: kubectl records all values in
-    an annotation."""
+def make_copy(agent_namespace: str, secret: Manifest, name: str = "") -> Manifest:
+    """Return the Secret as delivered, with `name` if not empty. Other metadata is omitted, because kubectl records all
+    values in an annotation."""
     metadata: dict[str, Any] = {"name": name or secret["metadata"]["name"], "namespace": agent_namespace}
-    # An empty annotation is written too, which releases the Secret for nothing: an annotation that is only left out
-    # stays on the cluster.
-    metadata["annotations"] = {USABLE_FOR: _usable_for(secret)}
+    # Write an empty annotation, which releases the Secret for no server, because an omitted annotation would stay on
+    # the cluster.
+    metadata["annotations"] = {USABLE_FOR: _get_usable_for(secret)}
     data = secret.get("data") or {}
     return {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""The controller as a service: it works in one process at a time, while that one is the leader."""
+"""Runs the controller as a service, which works only while its process is the leader."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Seconds for which the end of a start that is interrupted is waited for: it may be in a request to the API server
-#: that nothing answers.
-_INTERRUPTED: Final = 2.0
+#: Maximum seconds to wait for the end of an interrupted start, which may wait for a response of the API server.
+_INTERRUPT_SECONDS: Final = 2.0
 
 
 class ControllerService(Collector):
     """The hub controller and its candidacy. The class is also the collector of its metrics.
 
     `on_failure` gets the exit code if the controller cannot start. `on_lost` is called when the process stops being the
-    leader: threads may be in the middle of a write, so it has to end the process at once.
+    leader. It must end the process immediately, because threads may be in the middle of a write.
     """
 
     name = "controller"
@@ -53,27 +52,27 @@ class ControllerService(Collector):
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Campaign, and work from the moment on at which this process leads."""
+        """Start the candidacy; the controller starts when this process becomes the leader."""
         log.info("hub controller waits for its turn", backend=self._settings.backend)
         self._election.start()
 
     def stop(self) -> None:
-        """End all work, then let another process lead: it takes over as soon as this is done."""
+        """End all work, then release the leadership, so that another process takes over."""
         self._stopping.set()
         if self._starting is not None and self._starting.is_alive():
             self._hub.interrupt()
-            self._starting.join(_INTERRUPTED)
+            self._starting.join(_INTERRUPT_SECONDS)
         self._hub.stop()
         self._election.stop()
 
     def problem(self) -> str:
-        """See `Service`. An unreachable API server or Redis is none: a restart would not help."""
+        """Implement `Service.problem`. An unreachable API server or Redis is no problem: a restart would not help."""
         if not self._election.campaigning:
             return "the controller neither works nor waits for its turn"
         return self._hub.problem()
 
     def collect(self) -> Iterator[Metric]:
-        """See the library's Collector."""
+        """Implement `prometheus_client.registry.Collector.collect`."""
         leading = metrics.HUB_LEADING.gauge()
         leading.add_metric((), float(self._election.leading))
         yield leading
@@ -98,7 +97,7 @@ class ControllerService(Collector):
         self._on_failure(USAGE)
 
     def _lead(self) -> None:
-        # The election's own thread has to go on renewing.
+        # The thread of the election must continue to renew the Lease.
         self._starting = background(self._begin, "start")
 
     def _begin(self) -> None:
@@ -108,7 +107,7 @@ class ControllerService(Collector):
             self._fail(error)
         except DsfError as error:
             if self._stopping.is_set():
-                # The process is ending: `stop` has interrupted the start, which is no failure.
+                # `stop` has interrupted the start because the process is ending, which is no failure.
                 log.info("the start of the hub controller was interrupted", error=str(error))
                 return
             log.error("the hub controller cannot start", error=str(error))

@@ -1,9 +1,8 @@
-"""The reconcilers of DynamicScorer and DynamicScoringConfig, which write their statuses.
+"""Reconcilers for DynamicScorer and DynamicScoringConfig, which write their statuses.
 
-The reconciler of a scorer also has its health checks, and its place in the registry. The cluster reconciler decides
-where the scorer runs, and removes ManifestWorks and schedule entries when the effective configuration is deleted.
-Agents keep their credentials while their clusters are accepted: these are their identity, and the next configuration
-finds agents that are ready.
+The reconciler for scorers also starts their health checks and registers them. The cluster reconciler decides where a
+scorer runs, and removes ManifestWorks and schedule entries when the effective configuration is deleted. Agents keep
+their credentials while their clusters are accepted, so that they are ready for the next configuration.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from dsf.store.notices import ConditionNotice, ScorerNotice, cut
 log = dsf.log.get(__name__)
 
 
-#: Status writes of a scorer without a wait, and the seconds between further ones.
+#: Status writes of a scorer without a delay, and the seconds between further writes.
 BURST: Final = 5
 EVERY: Final = 5.0
 
@@ -61,22 +60,22 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class StatusPace(Generic[_Key]):
-    """Delays for changed statuses: a scorer that alternates between success and failure must not write four statuses a
-    second, each of which wakes all that watch the scorer. Thread-safe."""
+    """A rate limit for status writes: a scorer that alternates between success and failure must not write four statuses
+    a second, each of which wakes all watchers of the scorer. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: Scorer -> the time until which its writes are used up, at one in EVERY seconds.
+        #: Scorer -> the time until which its writes are used up, at one write in EVERY seconds.
         self._used_until: dict[_Key, float] = {}
 
     def delay(self, key: _Key) -> float:
-        """Seconds until the status of this scorer may be written, at most EVERY."""
+        """Reserve a status write; return the seconds until it may happen, at most EVERY."""
         now = self._clock()
         with self._lock:
             until = max(self._used_until.get(key, now), now) + EVERY
             delay = until - now - BURST * EVERY
-            # Changes that come while one waits are written with it.
+            # A waiting write includes later changes, so the reservations are limited.
             self._used_until[key] = min(until, now + BURST * EVERY)
         return min(max(delay, 0.0), EVERY)
 
@@ -86,15 +85,15 @@ class StatusPace(Generic[_Key]):
             self._used_until = {key: until for key, until in self._used_until.items() if key in keys}
 
 
-#: Reasons of transitional states, and of states that another condition reports, such as Ready.
-_QUIET: Final = frozenset({"Distributing", "NotDistributed"})
-#: Conditions that are bad if True.
+#: Reasons of transitional states, and of states that another condition reports; they create no Event.
+_REASONS_WITHOUT_EVENT: Final = frozenset({"Distributing", "NotDistributed"})
+#: Conditions whose status True is a problem.
 _BAD_WHEN_TRUE: Final = frozenset({IGNORED})
 
 
 @dataclass(frozen=True)
 class ScorerReconciler:
-    """Reconciles a DynamicScorer by key, existing or not. The cluster reconciler decides where it runs."""
+    """Reconciler for a DynamicScorer by key, existing or not. The cluster reconciler decides where the scorer runs."""
 
     backend: Backend
     registrar: Registrar
@@ -105,9 +104,9 @@ class ScorerReconciler:
     on_change: Callable[[ObjectKey], None]
 
     def reconcile(self, key: ObjectKey) -> float | None:
-        """Raises BackendError and redis.RedisError; the status is written even if Redis is unreachable.
+        """Reconcile one scorer. The status is written even if Redis is unreachable, and reports internal errors.
 
-        Other errors also go into the status.
+        Raises BackendError and redis.RedisError.
         """
         try:
             return self._reconcile(key)
@@ -135,14 +134,14 @@ class ScorerReconciler:
             self._write_absent_status(key)
             return None
         if not self.desired.counts(key.namespace):
-            # The hub does not even request its /config: unauthorised users could make the hub send requests.
+            # Send no request for the scorer: unauthorised users could make the hub send requests.
             self.health.forget(key)
             namespace = self.desired.config_key.namespace
             status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
             write_status(self.backend, key, scorer.status.conditions, status)
             return None
         spec = scorer.spec
-        access, is_home = self._access(scorer), self.desired.is_home(key.namespace)
+        access, is_home = self._make_access(scorer), self.desired.is_home(key.namespace)
         servers = [url for url in (spec.config_url, access.proxy) if url]
         refusal = self.desired.find_server_refusal(key.namespace, servers)
         uid, mistake = scorer.metadata.uid, spec.expression_mistake
@@ -151,7 +150,7 @@ class ScorerReconciler:
         plan = self.desired.plan
         scorer_plan = plan.scorers.get(scorer.key)
         if scorer_plan is None or not _is_planned_with(scorer_plan, health):
-            # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
+            # The scorer was created or checked after the plan was made; the status needs a plan with the same health.
             self.on_change(key)
             return None
         cycles: CycleOutcomes | None = None
@@ -170,7 +169,7 @@ class ScorerReconciler:
         status = scorer_status(
             scorer_plan,
             health,
-            self._delivery_counts(plan, scorer_plan),
+            self._count_deliveries(plan, scorer_plan),
             cycles,
             pace,
             previous=scorer.status,
@@ -180,13 +179,13 @@ class ScorerReconciler:
         if unreachable is not None:
             raise unreachable
         if plan.called(key.name) == scorer.key:
-            self.registrar.notices.write_scorer(_notice(key, status))
-        # The end of a pause updates registry and status; beat knows the time itself.
+            self.registrar.notices.write_scorer(_make_notice(key, status))
+        # Reconcile again at the end of a pause, which changes registry and status.
         ends = [at for at in (scorer_plan.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - hubclock.now()) + 0.05 if ends else None
 
     def _write_absent_status(self, key: ObjectKey) -> None:
-        """Report in the status why an existing scorer is not in the plan: it is unreadable, or being deleted."""
+        """Write the status of an existing scorer that is not in the plan because it is unreadable or being deleted."""
         mistake, manifest = self.desired.mistake(key), self.backend.get(*key)
         if manifest is None or not self.desired.counts(key.namespace):
             return
@@ -207,10 +206,10 @@ class ScorerReconciler:
             return
         write_status(self.backend, key, previous_conditions, status)
         if self.desired.plan.called(key.name) in (None, f"{key.namespace}/{key.name}"):
-            self.registrar.notices.write_scorer(_notice(key, status))
+            self.registrar.notices.write_scorer(_make_notice(key, status))
 
-    def _access(self, scorer: DynamicScorer) -> Access:
-        """The hub's access to its scoring API: without Secrets, but maybe through a proxy."""
+    def _make_access(self, scorer: DynamicScorer) -> Access:
+        """Return the hub's access to the scoring API: without Secrets, but possibly through a proxy."""
         if scorer.spec.location == "Internal":
             return DIRECT
         auth = scorer.spec.scoring.auth
@@ -219,7 +218,7 @@ class ScorerReconciler:
         authentication = self.desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
-    def _delivery_counts(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
+    def _count_deliveries(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
         config = self.desired.config_key
         clusters = plan.clusters_of(scorer_plan)
         desired = len(clusters)
@@ -239,7 +238,7 @@ class ScorerReconciler:
         )
 
 
-def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
+def _make_notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
     conditions = (
         ConditionNotice(
             type=condition.type,
@@ -260,27 +259,27 @@ def _is_planned_with(scorer_plan: ScorerPlan, health: Health) -> bool:
 
 @dataclass(frozen=True)
 class ConfigReconciler:
-    """Reconciles a DynamicScoringConfig by key, existing or not."""
+    """Reconciler for a DynamicScoringConfig by key, existing or not."""
 
     backend: Backend
     registrar: Registrar
     desired: DesiredState
     clusters: ClusterReconciler
-    #: Called when there is no configuration any more: all scores are removed.
+    #: Called when the configuration is absent, so that all scores are removed.
     on_no_config: Callable[[], None]
-    #: uids of the objects whose obsolete finalizers were removed: once each, as a running manager of upstream would put
-    #: its own on again.
+    #: uids of objects whose obsolete finalizers were removed. They are removed once per object, because a running
+    #: manager of the upstream project would add its finalizer again.
     freed: set[str] = field(default_factory=set)
 
     def reconcile(self, key: ObjectKey) -> float | None:
-        """Raises BackendError and redis.RedisError."""
+        """Reconcile one configuration. Raises BackendError and redis.RedisError."""
         if key == self.desired.config_key and self.desired.has_no_config:
             self.on_no_config()
         config = self.desired.config(key)
         if config is not None and config.metadata.deletion_timestamp is None:
             self._report(key, config)
         self._remove_obsolete_finalizers(key)
-        # Without another finalizer a deleted one is gone now.
+        # A deleted configuration without other finalizers is gone now, so only the others need a status.
         if (
             config is not None
             and config.metadata.deletion_timestamp is not None
@@ -298,7 +297,7 @@ class ConfigReconciler:
             status = ignored_config_status(config, home, stops_scorers=stops_scorers, now=now)
         else:
             if config.status.conditions and not self.clusters.have_checked(plan.clusters):
-                # After a start: the counts are not yet complete. The last cluster's run triggers this again.
+                # The counts are incomplete after a start. The run of the last cluster triggers this again.
                 return
             status = config_status(
                 config,
@@ -314,9 +313,9 @@ class ConfigReconciler:
         write_status(self.backend, key, config.status.conditions, status)
 
     def _remove_obsolete_finalizers(self, key: ObjectKey) -> None:
-        """Remove finalizers of programs of the past, without which `kubectl delete` would wait for ever.
+        """Remove finalizers of programs that no longer run, for which `kubectl delete` would wait for ever.
 
-        First does the cleanup that upstream's manager owes for a deleted configuration in force.
+        For a deleted effective configuration, the cleanup by upstream's manager is done first.
         """
         manifest = self.backend.get(*key)
         if manifest is None:
@@ -328,7 +327,7 @@ class ConfigReconciler:
             return
         if is_terminating and key == self.desired.config_key and UPSTREAM_FINALIZER in finalizers:
             for cluster in self.backend.keys(Kind.CLUSTER):
-                # By name: those of upstream's manager lack the label that the hub selects by.
+                # Delete by name, because the ManifestWorks of upstream's manager lack the label of the hub.
                 self.backend.delete(Kind.WORK, cluster.name, MANIFESTWORK_NAME)
         self.backend.remove_finalizers(*key, finalizers)
         self.freed.add(metadata["uid"])
@@ -338,7 +337,7 @@ class ConfigReconciler:
         try:
             return self.registrar.agent_problems()
         except redis.RedisError:
-            # Keep the known status.
+            # The previous condition stays.
             return None
 
 
@@ -348,7 +347,7 @@ def write_status(
     before: Sequence[Condition],
     status: DynamicScorerStatus | DynamicScoringConfigStatus,
 ) -> None:
-    """Make `status` the object's status; `before` are its current conditions.
+    """Write the status of an object, and Events about changed conditions; `before` are its current conditions.
 
     Raises BackendError.
     """
@@ -359,16 +358,16 @@ def write_status(
     try:
         backend.update_status(*key, desired_status)
     except ObjectNotFoundError:
-        # Deleted since it was read; that triggers its own event.
+        # The object was deleted since it was read, which triggers its own event.
         return
     previous_states = {condition.type: (condition.status, condition.reason) for condition in before}
     events: set[tuple[str, str]] = set()
     for condition in status.conditions:
-        is_news = previous_states.get(condition.type) != (condition.status, condition.reason)
+        is_changed = previous_states.get(condition.type) != (condition.status, condition.reason)
         # Several conditions may have one cause.
-        is_news = is_news and (condition.reason, condition.message) not in events
-        is_loud = condition.type != ConditionType.Ready and condition.reason not in _QUIET
-        if is_news and condition.status != "Unknown" and is_loud:
+        is_changed = is_changed and (condition.reason, condition.message) not in events
+        has_event = condition.type != ConditionType.Ready and condition.reason not in _REASONS_WITHOUT_EVENT
+        if is_changed and condition.status != "Unknown" and has_event:
             events.add((condition.reason, condition.message))
             is_good = (condition.status == "True") != (condition.type in _BAD_WHEN_TRUE)
             backend.event(key, "Normal" if is_good else "Warning", condition.reason, condition.message)

@@ -1,7 +1,7 @@
-"""Removes what the hub made, here and on managed clusters: `dsf hub --leave`, before the chart is uninstalled.
+"""Removes all objects that the hub created, here and on managed clusters: `dsf hub --leave`, before `helm uninstall`.
 
-Deleting its ManifestWorks removes the agents' ConfigMap and credentials. The process with the controller
-is stopped first, or it would deliver and write again.
+The deletion of its ManifestWorks removes ConfigMap and credentials of agents. The process with the controller is
+stopped first, because it would deliver and write again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: The Deployments of the chart that may run the controller: with all services, or apart.
+#: Deployments in the chart that may run the controller: with all services, or separately.
 _DEPLOYMENTS: Final = ("dynamic-scoring-hub", "dynamic-scoring-controller")
-#: Their pods, as the chart labels them.
-_PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component in (hub,controller)"
-#: Selector: those of another owner with these names are not the hub's.
-_OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
+#: Label selector for the pods of these Deployments.
+_POD_SELECTOR: Final = (
+    "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component in (hub,controller)"
+)
+#: Label selector for objects of the hub, because other owners may use the same names.
+_HUB_OBJECTS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds between two checks.
-_POLL: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 
 
 def run(settings: Settings) -> int:
-    """Returns the exit code: 0 also if clusters are unreachable; their work agents follow later.
+    """Remove the objects; return the exit code. It is 0 even if clusters are unreachable; their agents follow later.
 
-    Raises BackendError if the API server refuses or does not answer for longer than the time-out.
+    Raises BackendError if the API server rejects a request, or does not respond for longer than the time-out.
     """
     dsf.log.setup(settings)
     session = Session.load(settings.kubeconfig)
@@ -54,23 +56,23 @@ def run(settings: Settings) -> int:
 
 
 def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]:
-    """Stop the processes, delete what they made and wait until it is gone; returns the clusters still pending.
+    """Stop the processes, delete their objects and wait for the deletions; return the clusters that are still pending.
 
-    `patience` are the seconds for the processes' shutdown, and for OCM's removal from the clusters; normally each takes
-    a few.
+    `patience` is the maximum number of seconds for the shutdown of the processes, and for the removal from the clusters
+    by OCM; normally each takes a few seconds.
     """
-    if not _until(lambda: _has_ended(session, namespace), patience):
+    if not _wait_until(lambda: _has_ended(session, namespace), patience):
         log.warning("the controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     deleted: set[str] = set()
 
-    def have_looked() -> bool:
-        works[:] = _works(session)
+    def read_works() -> bool:
+        works[:] = _list_works(session)
         return True
 
     def are_gone() -> bool:
-        have_looked()
-        clusters = {score["metadata"]["namespace"] for score in _scores(session)}
+        read_works()
+        clusters = {score["metadata"]["namespace"] for score in _list_scores(session)}
         removals = [partial(_remove_scores, session, cluster) for cluster in sorted(clusters)]
         removals += [
             partial(_remove_work, session, work["metadata"], deleted)
@@ -80,23 +82,23 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
         _try_each(removals)
         return not works and not clusters
 
-    if not _until(are_gone, patience):
-        # Some are gone since then.
-        _until(have_looked, 10.0)
-    if not _until(lambda: _remove_obsolete_finalizers(session), patience):
+    if not _wait_until(are_gone, patience):
+        # Read the ManifestWorks again, because some were removed since the last attempt.
+        _wait_until(read_works, 10.0)
+    if not _wait_until(lambda: _remove_obsolete_finalizers(session), patience):
         log.warning("finalizers of a DynamicScoringConfig could not be removed")
     log.info("taken back", deliveries=len(deleted))
     return sorted({work["metadata"]["namespace"] for work in works})
 
 
 def _try_each(removals: Iterable[Callable[[], None]]) -> None:
-    """Raise the first error at the end: one specific to one object, such as a refusing webhook, keeps no other."""
+    """Run all removals, then raise the first error: an error about one object must not prevent the other removals."""
     failure: BackendError | None = None
     for remove in removals:
         try:
             remove()
         except UnreachableError:
-            # The next one would fail for the same reason.
+            # The next removal would fail for the same reason.
             raise
         except BackendError as error:
             if error.is_busy:
@@ -112,11 +114,11 @@ def _has_ended(session: Session, namespace: str) -> bool:
             session.merge(DEPLOYMENTS.path(namespace, name), {"spec": {"replicas": 0}})
         except ObjectNotFoundError:
             log.debug("there is no such deployment", name=name, namespace=namespace)
-    return not lists.list_objects(session, PODS, namespace, labels=_PODS)
+    return not lists.list_objects(session, PODS, namespace, labels=_POD_SELECTOR)
 
 
 def _remove_obsolete_finalizers(session: Session) -> bool:
-    """Remove finalizers that nothing else removes, so that users can delete the configurations later."""
+    """Remove finalizers that no other program removes, so that users can delete the configurations later."""
     for config in lists.list_objects(session, DYNAMIC_SCORING_CONFIGS):
         metadata = config["metadata"]
         before = metadata.get("finalizers") or []
@@ -132,7 +134,7 @@ def _remove_obsolete_finalizers(session: Session) -> bool:
 
 
 def _remove_scores(session: Session, cluster: str) -> None:
-    session.request("DELETE", ADDON_PLACEMENT_SCORES.path(cluster), query={"labelSelector": _OURS})
+    session.request("DELETE", ADDON_PLACEMENT_SCORES.path(cluster), query={"labelSelector": _HUB_OBJECTS})
 
 
 def _remove_work(session: Session, metadata: dict[str, Any], deleted: set[str]) -> None:
@@ -143,21 +145,22 @@ def _remove_work(session: Session, metadata: dict[str, Any], deleted: set[str]) 
     deleted.add(metadata["uid"])
 
 
-def _scores(session: Session) -> list[dict[str, Any]]:
-    return lists.list_objects(session, ADDON_PLACEMENT_SCORES, labels=_OURS)
+def _list_scores(session: Session) -> list[dict[str, Any]]:
+    return lists.list_objects(session, ADDON_PLACEMENT_SCORES, labels=_HUB_OBJECTS)
 
 
-def _works(session: Session) -> list[dict[str, Any]]:
-    # Only metadata: thousands of summaries need not be held.
+def _list_works(session: Session) -> list[dict[str, Any]]:
+    # Keep only metadata, because thousands of summaries need much memory.
     return [
         {"metadata": work["metadata"]}
         for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
-        for work in lists.list_objects(session, MANIFEST_WORKS, labels=_OURS, name=name)
+        for work in lists.list_objects(session, MANIFEST_WORKS, labels=_HUB_OBJECTS, name=name)
     ]
 
 
-def _until(condition: Callable[[], bool], patience: float) -> bool:
-    """True if it became true. Failed requests are retried meanwhile; the last one's error is raised."""
+def _wait_until(condition: Callable[[], bool], patience: float) -> bool:
+    """Poll until `condition` is true; return False after `patience` seconds. Failed requests are retried; the error of
+    the last request is raised."""
     deadline = time.monotonic() + patience
     while True:
         problem: BackendError | None = None
@@ -171,4 +174,4 @@ def _until(condition: Callable[[], bool], patience: float) -> bool:
             if problem is not None:
                 raise problem
             return False
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)

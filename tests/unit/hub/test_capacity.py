@@ -10,7 +10,7 @@ import pytest
 
 from dsf.hub.manifestwork import Load, compute_size, find_excluded, fit, lower_limit, manifest_work
 from dsf.hub.plan import FleetPlan, make_plan
-from dsf.hub.secretdelivery import copy_for
+from dsf.hub.secretdelivery import make_copy
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
 from tests.unit.hub.test_secret_delivery import secret
@@ -66,7 +66,7 @@ def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
 
     def workload_size(plan: FleetPlan) -> int:
         parts = [scorer_plan.part_on("c") for scorer_plan in plan.running("c")]
-        work = manifest_work("c", "agents", parts, secrets=[copy_for("agents", secret())])
+        work = manifest_work("c", "agents", parts, secrets=[make_copy("agents", secret())])
         text = json.dumps(work["spec"]["workload"]["manifests"], separators=(",", ":"), ensure_ascii=False)
         # Go escapes these characters.
         for character in "<>&":
@@ -74,7 +74,7 @@ def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
         return len(text.encode())
 
     planned = sum(scorer_plan.load_on("c").size for scorer_plan in plan_of("a", "b").scorers.values())
-    of_secret = compute_size(copy_for("agents", secret()))
+    of_secret = compute_size(make_copy("agents", secret()))
     frame = workload_size(plan_of("a", "b")) - planned - of_secret
     # Objects that all scorers share count once, not once per scorer.
     assert 0 < frame < 2 * KIB

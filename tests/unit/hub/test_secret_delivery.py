@@ -15,7 +15,7 @@ from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FO
 from dsf.backends.compare import carries
 from dsf.hub.manifestwork import compute_size, manifest_work
 from dsf.hub.plan import FleetPlan, make_plan
-from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
+from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, make_copy
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
 
@@ -45,7 +45,7 @@ def plan(delivery: DeliverableSecrets, name: str = "fleet", masks: Any = ()) -> 
 def test_secret_is_delivered_where_its_scorer_runs() -> None:
     fleet_plan = plan(DeliverableSecrets.of("hub", [secret()]), masks=[("b", "s")])
     assert (fleet_plan.delivered("a"), fleet_plan.delivered("b")) == ({"fleet": "fleet"}, {})
-    assert (fleet_plan.having("fleet"), fleet_plan.having("other")) == ({"a"}, set())
+    assert (fleet_plan.clusters_with_secret("fleet"), fleet_plan.clusters_with_secret("other")) == ({"a"}, set())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,11 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
 
     fleet_plan = plan_with(*secrets)
     assert [fleet_plan.delivered(name) for name in "abc"] == [{"thanos": "thanos-a"}, {"thanos": "thanos-b"}, {}]
-    assert [fleet_plan.having(name) for name in ("thanos-a", "thanos-b", "thanos")] == [{"a"}, {"b"}, set()]
+    assert [fleet_plan.clusters_with_secret(name) for name in ("thanos-a", "thanos-b", "thanos")] == [
+        {"a"},
+        {"b"},
+        set(),
+    ]
     # The other clusters are not affected.
     obstacle = fleet_plan.scorers["hub/s"].obstacles["c"]
     assert fleet_plan.scorers["hub/s"].obstacles.keys() == {"c"}
@@ -114,7 +118,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     assert fleet_plan.clusters_of(fleet_plan.scorers["hub/s"]) == ["a", "b"]
     # The planned size covers the manifest that is written.
     for name, cluster_secret in zip("ab", secrets, strict=False):
-        size = compute_size(copy_for("x" * 63, cluster_secret, "thanos"))
+        size = compute_size(make_copy("x" * 63, cluster_secret, "thanos"))
         assert fleet_plan.scorers["hub/s"].load_on(name).secrets == {"thanos": size}
     assert fleet_plan.scorers["hub/s"].largest.secrets["thanos"] > 20_000
     assert not plan_with(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles
@@ -149,7 +153,7 @@ def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, mo
     assert len(passes) <= 1
     assert max(Counter(looks).values()) <= 3
     looks.clear()
-    assert [fleet_plan.having(f"thanos-c{place}") for place in range(number)] == [
+    assert [fleet_plan.clusters_with_secret(f"thanos-c{place}") for place in range(number)] == [
         {f"c{place}"} for place in range(number)
     ]
     assert looks == []
@@ -254,7 +258,7 @@ def test_reserved_or_invalid_secret_name_is_refused(name: str) -> None:
 
 
 def test_delivered_copy_has_data_and_usable_hosts_only() -> None:
-    delivered_copy = copy_for("agents", secret())
+    delivered_copy = make_copy("agents", secret())
     assert delivered_copy["metadata"] == {
         "name": "fleet",
         "namespace": "agents",
@@ -265,10 +269,10 @@ def test_delivered_copy_has_data_and_usable_hosts_only() -> None:
 
 
 def test_key_removed_on_the_hub_is_a_difference() -> None:
-    both = copy_for("agents", secret())
+    both = make_copy("agents", secret())
     both["data"] = {**both["data"], "old": "eA=="}
     before = manifest_work("a", "agents", [], secrets=[both])
-    after = manifest_work("a", "agents", [], secrets=[copy_for("agents", secret())])
+    after = manifest_work("a", "agents", [], secrets=[make_copy("agents", secret())])
     assert carries(before, before)
     assert not carries(before, after)
     assert not carries(after, before)
