@@ -124,7 +124,7 @@ class OAuth2(SpecModel):
     )
 
 
-#: Audiences that API servers usually take for themselves: with such a token a server would be the account.
+#: Usual audiences of API servers: a server that receives a token for such an audience could act as the account.
 API_SERVER_AUDIENCES: Final = frozenset(
     f"{scheme}kubernetes.default{end}" for scheme in ("", "https://") for end in ("", ".svc", ".svc.cluster.local")
 ) | {"kubernetes"}
@@ -269,7 +269,7 @@ class Methods(SpecModel):
 
     @property
     def account_use(self) -> str:
-        """The field that has tokens of the agent's own account sent to a server; empty without one."""
+        """The field that sends tokens of the agent's own account to a server; empty without such a field."""
         if self.aws is not None and self.aws.role_arn is not None:
             return "aws.roleARN"
         if self.aws is not None and self.aws.pod_identity:
@@ -362,7 +362,7 @@ class Reference(NamedTuple):
 
 
 def find_references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Reference]]:
-    """The references in a part of a spec, each with the path of its field."""
+    """Yield the references in a part of a spec, each with the path of its field."""
     match part:
         case SecretKeyRef() | TokenSecretRef():
             yield f"{path}.name", Reference(CaKind.Secret, part.name)
@@ -372,13 +372,13 @@ def find_references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Refe
             yield f"{path}.name", Reference(part.kind, part.name)
         case _:
             for name, field in type(part).model_fields.items():
-                for inner, below in _models(getattr(part, name), f"{path}.{field.alias or name}".lstrip(".")):
+                for inner, below in _iterate_models(getattr(part, name), f"{path}.{field.alias or name}".lstrip(".")):
                     yield from find_references(inner, below)
 
 
-def _models(value: Any, path: str) -> Iterator[tuple[BaseModel, str]]:
+def _iterate_models(value: Any, path: str) -> Iterator[tuple[BaseModel, str]]:
     if isinstance(value, BaseModel):
         yield value, path
     elif isinstance(value, tuple):
         for index, item in enumerate(value):
-            yield from _models(item, f"{path}[{index}]")
+            yield from _iterate_models(item, f"{path}[{index}]")

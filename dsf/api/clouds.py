@@ -9,14 +9,14 @@ from pydantic import Field
 from dsf.api.fieldtypes import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url
 from dsf.api.meta import Rule, SpecModel
 
-#: Servers for tokens of Azure, and for tokens of Google's service accounts, unless others are named.
+#: Default servers for tokens of Azure, and for tokens of Google's service accounts.
 _ENTRA: Final = "https://login.microsoftonline.com"
 _IAM: Final = "https://iamcredentials.googleapis.com"
 CLOUD_SERVERS: Final = frozenset({_ENTRA, _IAM})
 
 
 def _matches(pattern: str) -> Any:
-    # Repeated, as the CRD would otherwise have the rule of `Plain`.
+    # Repeat the pattern, because the CRD would otherwise contain the pattern of `Plain`.
     return Field(pattern=pattern, json_schema_extra={"pattern": pattern})
 
 
@@ -90,6 +90,6 @@ class Gcp(SpecModel):
 
     @property
     def server(self) -> str:
-        """Where tokens are given."""
+        """The URL of the token server."""
         default = "https://sts.googleapis.com/v1/token" if self.key is None else "https://oauth2.googleapis.com/token"
         return self.token_url or default

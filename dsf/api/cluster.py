@@ -23,9 +23,9 @@ def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bo
 
 
 def find_cluster_sets(labels: Mapping[str, str], cluster_sets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Names of the sets of a cluster with these labels.
+    """Return the names of the ManagedClusterSets of a cluster with these labels.
 
-    A set that is not in `cluster_sets` has the clusters with its label: a folder of manifests has no sets.
+    The label alone decides for a set that is not in `cluster_sets`, because a folder of manifests has no sets.
     """
     by_name = {cluster_set["metadata"]["name"]: cluster_set for cluster_set in cluster_sets}
     names = {name for name, cluster_set in by_name.items() if has_cluster(cluster_set, labels)}

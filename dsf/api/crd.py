@@ -17,7 +17,7 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import AUTHENTICATION_KIND, CONFIG_KIND, GROUP, SCORER_KIND, VERSION
 
-#: Said in the descriptions of the kinds that are not ours alone; docs/design/2026-11-27-v1beta1.md.
+#: Added to the descriptions of the kinds that upstream also defines; docs/design/2026-11-27-v1beta1.md.
 _UPSTREAM: Final = (
     "v1alpha1 is the upstream project's version of this kind: its fields keep their names and meanings, further ones "
     "are optional."
@@ -66,16 +66,18 @@ _AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
 
 
 def make_crds() -> list[dict[str, Any]]:
-    """All CRDs as manifests, DynamicScorer first."""
+    """Return all CRDs as manifests, DynamicScorer first."""
     return [
-        _crd(DynamicScorer, SCORER_KIND, "dynamicscorers", "dscorer", _SCORER_COLUMNS),
-        _crd(DynamicScoringConfig, CONFIG_KIND, "dynamicscoringconfigs", "dscfg", _CONFIG_COLUMNS),
-        _crd(ScoringAuthentication, AUTHENTICATION_KIND, "scoringauthentications", "dsauth", _AUTHENTICATION_COLUMNS),
+        _make_crd(DynamicScorer, SCORER_KIND, "dynamicscorers", "dscorer", _SCORER_COLUMNS),
+        _make_crd(DynamicScoringConfig, CONFIG_KIND, "dynamicscoringconfigs", "dscfg", _CONFIG_COLUMNS),
+        _make_crd(
+            ScoringAuthentication, AUTHENTICATION_KIND, "scoringauthentications", "dsauth", _AUTHENTICATION_COLUMNS
+        ),
     ]
 
 
 def dump_crds() -> str:
-    """All CRDs as one YAML text, ready for `kubectl apply -f -`."""
+    """Return all CRDs as a YAML text for `kubectl apply -f -`."""
     return "".join(
         "---\n" + yaml.dump(crd, Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True)
         for crd in make_crds()
@@ -83,13 +85,13 @@ def dump_crds() -> str:
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes equal parts in full: some readers of YAML refuse anchors."""
+    """Dumper without anchors and aliases, which some YAML parsers reject."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _crd(
+def _make_crd(
     model: type[ApiModel], kind: str, plural: str, short_name: str, columns: tuple[_Column, ...]
 ) -> dict[str, Any]:
     schema = model.model_json_schema(by_alias=True, mode="validation")
@@ -118,7 +120,7 @@ def _crd(
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": [_column(*column) for column in columns],
+                    "additionalPrinterColumns": [_make_column(*column) for column in columns],
                     "schema": {
                         "openAPIV3Schema": {
                             "type": "object",
@@ -128,9 +130,11 @@ def _crd(
                                 "apiVersion": {"type": "string"},
                                 "kind": {"type": "string"},
                                 "metadata": {"type": "object"},
-                                "spec": _structural(properties["spec"], definitions),
+                                "spec": _make_structural(properties["spec"], definitions),
                                 # No default for the status: only the controller writes it.
-                                "status": _without(_structural(properties["status"], definitions), "default"),
+                                "status": _remove_keyword(
+                                    _make_structural(properties["status"], definitions), "default"
+                                ),
                             },
                         }
                     },
@@ -140,7 +144,7 @@ def _crd(
     }
 
 
-def _column(name: str, kind: str, path: str, description: str, priority: int) -> dict[str, Any]:
+def _make_column(name: str, kind: str, path: str, description: str, priority: int) -> dict[str, Any]:
     column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
     if description:
         column["description"] = description
@@ -149,7 +153,7 @@ def _column(name: str, kind: str, path: str, description: str, priority: int) ->
     return column
 
 
-def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def _make_structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """Return a schema in the structural form of the API server."""
     schema = dict(schema)
     if (reference := schema.pop("$ref", None)) is not None:
@@ -157,27 +161,29 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
         schema = {**definitions[reference.rpartition("/")[2]], **schema}
     if (choices := schema.pop("anyOf", None)) is not None:
         (choice,) = [choice for choice in choices if choice.get("type") != "null"]
-        schema = {**_structural(choice, definitions), **schema}
+        schema = {**_make_structural(choice, definitions), **schema}
     if "enum" in schema:
-        # Said before what is chosen from and by default, wherever pydantic has them.
+        # Put the description first, regardless of pydantic's order.
         schema = {key: schema[key] for key in ("description", "enum", "type", "default") if key in schema}
     if schema.get("default", ...) is None:
         del schema["default"]
     for unwanted in ("title", "additionalProperties") if "properties" in schema else ("title",):
         schema.pop(unwanted, None)
     if "properties" in schema:
-        schema["properties"] = {name: _structural(value, definitions) for name, value in schema["properties"].items()}
+        schema["properties"] = {
+            name: _make_structural(value, definitions) for name, value in schema["properties"].items()
+        }
     for nested in ("items", "additionalProperties"):
         if isinstance(schema.get(nested), dict):
-            schema[nested] = _structural(schema[nested], definitions)
+            schema[nested] = _make_structural(schema[nested], definitions)
     return schema
 
 
-def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    """`schema` without the keyword `key` at any depth; properties of that name stay."""
+def _remove_keyword(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return `schema` without the keyword `key` at any depth, but with properties of that name."""
     schema = {name: value for name, value in schema.items() if name != key}
     if "properties" in schema:
-        schema["properties"] = {name: _without(value, key) for name, value in schema["properties"].items()}
+        schema["properties"] = {name: _remove_keyword(value, key) for name, value in schema["properties"].items()}
     if isinstance(schema.get("items"), dict):
-        schema["items"] = _without(schema["items"], key)
+        schema["items"] = _remove_keyword(schema["items"], key)
     return schema

@@ -21,9 +21,9 @@ _SERIES: Final[Mapping[str, Type]] = {
     **dict.fromkeys(("values", "times"), NUMBERS),
     **dict.fromkeys(("last", "first", "min", "max", "mean", "sum", "count", "stddev"), DOUBLE),
 }
-#: A name that is neither a word of CEL nor a variable or function of expressions.
+#: Name of a variable in an expression.
 _INPUT_NAME: Final = "^[a-zA-Z_][a-zA-Z0-9_]*$"
-#: Most scores that one expression combines.
+#: Maximum number of scores that an expression combines.
 MAX_INPUTS: Final = 32
 
 

@@ -1,5 +1,4 @@
-"""Checks of values in specs, with the same rules for the API server: texts that become part of a request, rates, and
-lists of things with names."""
+"""Types of fields in specs, checked by the models and the API server: parts of requests, rates, and lists by name."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pydantic import AfterValidator, Field
 from dsf.api.meta import SpecModel
 from dsf.api.urls import is_valid_url, parse_origin, url_problem
 
-#: Most headers, query parameters or scopes.
+#: Maximum number of headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
 
 _PLAIN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
@@ -25,7 +24,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 def parse_rate(text: str) -> float:
-    """A rate such as `10/s`, `30/m` or `100/h` as a number per second. Raises ValueError for anything else."""
+    """Parse a rate such as `10/s`, `30/m` or `100/h`; return the number per second. Raises ValueError."""
     # fullmatch, since `$` alone would accept a trailing line break.
     if re.fullmatch(RATE_PATTERN, text) is None:
         msg = f"{text!r} is not a rate: write a whole number from 1 on and /s, /m or /h, such as 10/s or 30/m"
@@ -40,20 +39,20 @@ def is_header_value(value: str) -> bool:
     return re.fullmatch(_PLAIN, value) is not None
 
 
-def _plain(value: str) -> str:
+def _check_header_value(value: str) -> str:
     if not is_header_value(value):
         raise ValueError("is not printable ASCII on one line")
     return value
 
 
-def _https(value: str) -> str:
+def _check_https_url(value: str) -> str:
     if not is_valid_url(value) or not value.startswith("https://"):
         raise ValueError(url_problem(value, "a URL of the form https://host[:port]"))
     return value
 
 
 def make_validator(check: Callable[[str], object]) -> AfterValidator:
-    """A validator that refuses the texts for which `check` raises ValueError."""
+    """Return a validator that rejects the texts for which `check` raises ValueError."""
 
     def validate(value: str) -> str:
         check(value)
@@ -63,13 +62,13 @@ def make_validator(check: Callable[[str], object]) -> AfterValidator:
 
 
 def matches(pattern: str, max_length: int) -> Any:
-    """Schema for the API server of a check that a validator of the models also does."""
+    """Return the API server's schema for a check that a validator of the models repeats."""
     return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
 
 
-Plain = Annotated[str, AfterValidator(_plain), matches(_PLAIN, 4096)]
+Plain = Annotated[str, AfterValidator(_check_header_value), matches(_PLAIN, 4096)]
 Url = Annotated[str, make_validator(parse_origin), matches(URL_PATTERN, 2048)]
-HttpsUrl = Annotated[str, AfterValidator(_https), matches(r"^https://\S+$", 2048)]
+HttpsUrl = Annotated[str, AfterValidator(_check_https_url), matches(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -81,13 +80,13 @@ class _Named(Protocol):
 _Items = TypeVar("_Items", bound=Sequence[_Named])
 
 
-def _some(items: _Items) -> _Items:
+def _require_elements(items: _Items) -> _Items:
     if not items:
         raise ValueError("must not be empty")
     return items
 
 
-def _distinct(items: _Items) -> _Items:
+def _require_distinct_names(items: _Items) -> _Items:
     counts = Counter(item.name for item in items)
     twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
@@ -95,10 +94,10 @@ def _distinct(items: _Items) -> _Items:
     return items
 
 
-#: For lists of things with names. `SOME`: not by the field's min_length, which reports a list of invalid elements as
-#: empty.
-DISTINCT: Final = AfterValidator(_distinct)
-SOME: Final = AfterValidator(_some)
+#: Validators for lists of elements with names. `SOME` replaces the field's min_length, which reports a list of invalid
+#: elements as empty.
+DISTINCT: Final = AfterValidator(_require_distinct_names)
+SOME: Final = AfterValidator(_require_elements)
 
 
 class SecretKeyRef(SpecModel):

@@ -17,7 +17,7 @@ import yaml
 
 from dsf.api.problems import Location, field_path
 
-#: Deepest nesting of one document.
+#: Maximum nesting of a document.
 MAX_DEPTH: Final = 50
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -44,7 +44,7 @@ class YamlError(ValueError):
 
 
 class Loader(_Base):  # type: ignore[misc, valid-type]
-    """Loads only Kubernetes' types. The limits are those of `load`, not its own."""
+    """Loader for Kubernetes' types, without the limits of `load`."""
 
     bool_values: ClassVar = {**_Base.bool_values, "y": True, "n": False}
 
@@ -92,8 +92,10 @@ Loader.yaml_constructors = {
 
 
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """A dumper that also quotes text of PyYAML that is not text in Kubernetes, such as `1e3`, `08` and `y`, and writes
-    no anchors and aliases: people read its output."""
+    """Dumper that also quotes texts that are not strings in Kubernetes, unlike in PyYAML, such as `1e3`, `08` and `y`.
+
+    The output contains no anchors and aliases, so that people can read it.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -105,19 +107,19 @@ for _first, _kinds in Loader.yaml_implicit_resolvers.items():
 
 
 def dump(data: Any) -> str:
-    """Plain data as YAML, keys in their order."""
+    """Return plain data as YAML, with keys in their order."""
     text: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
 def load(text: str) -> Any:
-    """The single document in `text`; None if empty. Raises YamlError."""
+    """Parse the single document in `text`; return None if the text is empty. Raises YamlError."""
     root = compose(text)
     return None if root is None else construct(root)
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The document's node tree, within the limits. Raises YamlError."""
+    """Return the document's node tree after checking the limits. Raises YamlError."""
     try:
         data = text.encode()
         _check_depth(data)
@@ -132,13 +134,13 @@ def compose(text: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         raise YamlError(0, f"is not YAML: {error.reason}") from None
     if root is not None:
-        # Without aliases a text has fewer nodes than bytes; a List may have a whole fleet.
+        # Scale the limit with the text: without aliases a text has fewer nodes than bytes, and a List may be large.
         _check_tree(root, max(20_000, len(data) // 8))
     return root
 
 
 def construct(root: yaml.Node) -> Any:
-    """The data of a node tree. Raises YamlError."""
+    """Return the data in a node tree. Raises YamlError."""
     try:
         return Loader(b"").construct_document(root)
     except yaml.MarkedYAMLError as error:
@@ -150,7 +152,7 @@ def construct(root: yaml.Node) -> Any:
 
 
 def _check_depth(data: bytes) -> None:
-    """Refuse deep nesting before composing nodes: libyaml's binding recurses in C and can crash the process."""
+    """Reject deep nesting before composing nodes, because libyaml's binding recurses in C and can crash the process."""
     loader = Loader(data)
     depth = 0
     while loader.check_event():
@@ -164,7 +166,7 @@ def _check_depth(data: bytes) -> None:
 
 
 def _check_tree(root: yaml.Node, max_nodes: int) -> None:
-    """Refuse duplicate keys, and more than `max_nodes` nodes with expanded aliases, as the API server does."""
+    """Reject duplicate keys, and more than `max_nodes` nodes with expanded aliases, as the API server does."""
     nodes = 0
     pending: list[tuple[yaml.Node, Location]] = [(root, ())]
     while pending:
@@ -177,7 +179,7 @@ def _check_tree(root: yaml.Node, max_nodes: int) -> None:
             key_names: set[str] = set()
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
-                    # The message leaves out the key: it is not counted here, and aliases can expand it without bound.
+                    # Do not quote the key, because aliases can expand the key to any size.
                     raise YamlError(key.start_mark.line, "has a key that is neither text nor a number", location)
                 name = str(key.value)
                 if name in key_names:

@@ -30,7 +30,7 @@ from dsf.api.naming import MAX_NAME_LENGTH, is_dns_subdomain
 
 
 def rfc3339(moment: datetime) -> str:
-    """`moment` as Kubernetes writes times: UTC, whole seconds, `Z`. Fractions are cut, since metav1.Time has none."""
+    """Return `moment` in Kubernetes' format: UTC, whole seconds, `Z`. Fractions are truncated, as by metav1.Time."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -79,9 +79,9 @@ class Rule(NamedTuple):
     """A rule about several fields of an object."""
 
     message: str
-    #: In CEL, for the API server; empty: only the models check it.
+    #: The rule in CEL for the API server; empty: only the models check the rule.
     cel: str = ""
-    #: The same for the models; None: only the API server checks it.
+    #: The rule for the models; None: only the API server checks the rule.
     holds: Callable[[Any], bool] | None = None
 
 
@@ -200,7 +200,7 @@ LATEST: Final = 253_370_764_800.0
 def pause_end(end: datetime | float) -> float:
     """Return the end of a pause in unix seconds. An end after LATEST, as written for "until further notice", is LATEST.
 
-    Raises ValueError for what is no time.
+    Raises ValueError if `end` is not a time.
     """
     try:
         seconds = end.timestamp() if isinstance(end, datetime) else float(end)

@@ -62,7 +62,7 @@ Queues = Mapping[str, tuple[NameClaim, ...]]
 
 
 class Wish(NamedTuple):
-    """The name that an existing scorer claims."""
+    """The name that an existing scorer requests."""
 
     #: `namespace/name`.
     owner: str
@@ -103,14 +103,14 @@ class NameClaims:
                 former |= {f"{namespace}/{name}": int(until) for name, until in document.get("former", {}).items()}
             except (AttributeError, TypeError) as error:
                 raise ValueError(f"namespace {namespace}: {error}") from None
-        return cls(_queues(scorers), _queues(scores), former)
+        return cls(_make_queues(scorers), _make_queues(scores), former)
 
     def dump(self, namespace: str) -> str:
         """Return the claims of one namespace as JSON; lists instead of objects because thousands must fit."""
         prefix = f"{namespace}/"
         document = {
-            "scorers": _dumped(self.scorers, prefix),
-            "scores": _dumped(self.scores, prefix),
+            "scorers": _dump_queues(self.scorers, prefix),
+            "scores": _dump_queues(self.scores, prefix),
             "former": {
                 owner.removeprefix(prefix): until
                 for owner, until in sorted(self.former.items())
@@ -163,10 +163,10 @@ def settle(
     holders: dict[str, NameClaim] = {}
     waiting: dict[str, list[NameClaim]] = {}
     for name, queue in before.items():
-        holder = _still_held(queue[0], name, wished, now, former)
+        holder = _update_holder(queue[0], name, wished, now, former)
         if holder is not None and holder.gone_at:
             renamed = [wish for wish in wished.values() if wish.name == name and wish.owner not in former]
-            holder = _renamed(holder, queue[1:], renamed, now) or holder
+            holder = _find_renamed_holder(holder, queue[1:], renamed, now) or holder
         if holder is not None:
             holders[name] = holder
         waiting[name] = [
@@ -178,20 +178,20 @@ def settle(
     registered = {claim.owner for _, claim in claims}
     bytes_by_namespace: Counter[str] = Counter()
     for name, claim in claims:
-        bytes_by_namespace[_namespace(claim.owner)] += _size(name, claim.owner + claim.renamed_from)
+        bytes_by_namespace[_parse_namespace(claim.owner)] += _compute_size(name, claim.owner + claim.renamed_from)
     for owner in former.keys() - registered:
-        bytes_by_namespace[_namespace(owner)] += _size("", owner)
+        bytes_by_namespace[_parse_namespace(owner)] += _compute_size("", owner)
     for wish in sorted(wished.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
         if not wish.name or wish.owner in registered:
             continue
-        size = _size(wish.name, wish.owner)
-        if bytes_by_namespace[_namespace(wish.owner)] + size > ROOM_OF_NAMESPACE:
+        size = _compute_size(wish.name, wish.owner)
+        if bytes_by_namespace[_parse_namespace(wish.owner)] + size > ROOM_OF_NAMESPACE:
             continue
-        bytes_by_namespace[_namespace(wish.owner)] += size
+        bytes_by_namespace[_parse_namespace(wish.owner)] += size
         waiting.setdefault(wish.name, []).append(NameClaim(wish.owner, now, config=wish.config))
 
     def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
-        is_others = _namespace(claim.owner) != home
+        is_others = _parse_namespace(claim.owner) != home
         return is_others, claim.since, wished[claim.owner].created or _NOT_CREATED, claim.owner
 
     queues: dict[str, tuple[NameClaim, ...]] = {}
@@ -203,38 +203,39 @@ def settle(
 
 
 def explain_refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
-    """Why the scorer `owner` does not get a name, `what`, with these claims; empty if it holds it."""
+    """Return the reason why the scorer `owner` does not hold the name `what`; empty if it holds the name."""
     if not queue or all(claim.owner != owner for claim in queue):
-        return f"{what} cannot be claimed: namespace {_namespace(owner)} has too many scorers, or too long names"
+        return f"{what} cannot be claimed: namespace {_parse_namespace(owner)} has too many scorers, or too long names"
     holder = queue[0]
     if holder.owner == owner:
         return ""
     if holder.gone_at:
-        return (
-            f"{what} is kept until {_text(holder.expires)} for {holder.owner}, which was deleted: it may be re-created"
-        )
-    return f"{what} belongs to {holder.owner}, which holds it since {_text(holder.since)}"
+        until = _format_time(holder.expires)
+        return f"{what} is kept until {until} for {holder.owner}, which was deleted: it may be re-created"
+    return f"{what} belongs to {holder.owner}, which holds it since {_format_time(holder.since)}"
 
 
-def _still_held(
+def _update_holder(
     claim: NameClaim, name: str, wished: Mapping[str, Wish], now: int, former: Mapping[str, int]
 ) -> NameClaim | None:
-    """The holder's claim as it is now; None if it gave the name up."""
+    """Return the holder's current claim; None if the holder gave up the name."""
     wish = wished.get(claim.owner)
     if wish is None and now < (until := former.get(claim.renamed_from, 0)):
-        # Both are deleted, so the second one was not the first under another name.
+        # Both scorers are deleted, so the second scorer was not the renamed first scorer.
         first = NameClaim(claim.renamed_from, claim.since, until - KEPT, claim.config)
-        return _still_held(first, name, wished, now, {})
+        return _update_holder(first, name, wished, now, {})
     if wish is not None:
         if wish.name is None:
             return claim._replace(gone_at=0)
         return claim._replace(gone_at=0, config=wish.config) if wish.name == name else None
-    # A time that is still to come must not keep it longer.
+    # A deletion time in the future, after a clock change, must not extend the claim.
     gone_at = min(claim.gone_at or now, now)
     return claim._replace(gone_at=gone_at) if now < gone_at + KEPT else None
 
 
-def _renamed(holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int) -> NameClaim | None:
+def _find_renamed_holder(
+    holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int
+) -> NameClaim | None:
     """Return the claim of the deleted holder under another name: of its namespace, and created just before or after.
 
     `wishes` are those for this name by scorers that had no other one. An older scorer that claims the name now is not a
@@ -243,7 +244,7 @@ def _renamed(holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable
     new = {
         wish.owner: wish
         for wish in wishes
-        if _namespace(wish.owner) == _namespace(holder.owner)
+        if _parse_namespace(wish.owner) == _parse_namespace(holder.owner)
         and (wish.created or _NOT_CREATED).timestamp() > holder.gone_at - RENAMED
         and wish.config in ("", holder.config)
     }
@@ -253,20 +254,20 @@ def _renamed(holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable
     return first._replace(config=new[first.owner].config, renamed_from=holder.owner)
 
 
-def _namespace(owner: str) -> str:
+def _parse_namespace(owner: str) -> str:
     return owner.partition("/")[0]
 
 
-def _size(name: str, owner: str) -> int:
-    # Bytes of a stored claim besides its two names, also after its owner's deletion.
+def _compute_size(name: str, owner: str) -> int:
+    # 60: upper bound of the other bytes of a stored claim, also after its owner's deletion.
     return len(name.encode()) + len(owner.encode()) + 60
 
 
-def _text(at: int) -> str:
+def _format_time(at: int) -> str:
     return rfc3339(datetime.fromtimestamp(at, UTC))
 
 
-#: Name -> claims, each with whether it is the holder's.
+#: Name -> claims, each with True if it is the holder's claim.
 _Stored = dict[str, list[tuple[bool, NameClaim]]]
 
 
@@ -278,15 +279,15 @@ def _parse(namespace: str, queues: Mapping[str, Any], claims: _Stored) -> None:
             claims.setdefault(name, []).append((bool(holds), claim))
 
 
-def _queues(claims_by_name: _Stored) -> dict[str, tuple[NameClaim, ...]]:
-    # A hub that ended between two writes leaves a name without a holder, or with two.
+def _make_queues(claims_by_name: _Stored) -> dict[str, tuple[NameClaim, ...]]:
+    # If a hub stopped between two writes, a name may have no holder or two holders.
     return {
         name: tuple(claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].since, item[1].owner)))
         for name, claims in claims_by_name.items()
     }
 
 
-def _dumped(queues: Queues, prefix: str) -> dict[str, list[list[str | int]]]:
+def _dump_queues(queues: Queues, prefix: str) -> dict[str, list[list[str | int]]]:
     claim_lists: dict[str, list[list[str | int]]] = {}
     for name, queue in sorted(queues.items()):
         for position, claim in enumerate(queue):

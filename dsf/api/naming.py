@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-#: Most characters of a Kubernetes object name.
+#: Maximum length of a Kubernetes object name.
 MAX_NAME_LENGTH: Final = 253
-#: Most characters of a Kubernetes label value.
+#: Maximum length of a Kubernetes label value.
 MAX_LABEL_VALUE_LENGTH: Final = 63
 
 _NOT_ALLOWED = re.compile(r"[^a-z0-9.]+")
@@ -19,10 +19,10 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 @functools.lru_cache(maxsize=8192)
 def sanitize_resource_name(name: str) -> str:
-    """The object name for the score `name`; always a DNS-1123 subdomain.
+    """Return the object name for the score `name`; always a DNS-1123 subdomain.
 
-    An empty name becomes `score`. A name without valid characters becomes `score-` and its hash, so that two such names
-    remain two objects.
+    An empty name becomes `score`. A name without valid characters becomes `score-` and its hash, so that different
+    names result in different objects.
     """
     if not name:
         return "score"
@@ -37,7 +37,7 @@ def is_dns_subdomain(name: str) -> bool:
 
 
 def label_value(name: str) -> str:
-    """The object name `name` as a label value: a name that is too long is cut and gets its hash as suffix."""
+    """Return the object name `name` as a label value; a longer name is truncated, and its hash is appended."""
     if len(name) <= MAX_LABEL_VALUE_LENGTH:
         return name
     end = f"-{_short_hash(name)}"
@@ -52,7 +52,7 @@ _ANY_ENDING: Final = "*"
 
 
 class AllowedNames:
-    """By namespace: score names, or prefixes that end in `*`. A namespace without a list may use any name."""
+    """Allowed score names, or prefixes that end in `*`, by namespace. A namespace without a list may use any name."""
 
     def __init__(self, lists: Mapping[str, Iterable[str]] | None = None) -> None:
         """Raises ValueError naming a wrong entry."""
@@ -68,7 +68,7 @@ class AllowedNames:
         return frozenset(self._lists)
 
     def refusal(self, namespace: str, score_name: str) -> str:
-        """Why scorers of a namespace may not use a score name; empty if they may."""
+        """Return the reason why scorers in a namespace may not use a score name; empty if they may."""
         entries = self._lists.get(namespace)
         if entries is None or any(_matches(entry, score_name) for entry in entries):
             return ""
@@ -82,6 +82,6 @@ def _matches(entry: str, score_name: str) -> bool:
     if not entry.endswith(_ANY_ENDING):
         return entry == score_name
     prefix = entry[:-1]
-    # The object's name as well: "team-a-" would become "team-a", which is outside of "team-a-*".
+    # Also check the object name: "team-a-" would become "team-a", which does not match "team-a-*".
     start = sanitize_resource_name(f"{prefix}x").removesuffix("x")
     return score_name.startswith(prefix) and sanitize_resource_name(score_name).startswith(start)

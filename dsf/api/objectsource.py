@@ -13,7 +13,7 @@ from dsf.api.fieldtypes import DISTINCT, SOME
 from dsf.api.meta import Rule, SpecModel
 from dsf.api.selector import ClusterSelector
 
-#: Kinds that contain secrets and are never read, regardless of rights: by API group, kind -> plural.
+#: Kinds that contain secrets and are never read, regardless of permissions: by API group, kind -> plural.
 DENIED: Final[Mapping[str, Mapping[str, str]]] = {
     "": {"Secret": "secrets"},
     "work.open-cluster-management.io": {
@@ -38,8 +38,8 @@ _PATH: Final = rf"^\.?{_KEY}(\.{_KEY}|\[[0-9]{{1,4}}\]|\['[^'\\]+'\])*$"
 _SELECTED = re.compile(r"[A-Za-z0-9_./-]*")
 
 
-def _denied_in_cel() -> str:
-    """The same check in CEL, for the API server."""
+def _make_denied_rule() -> str:
+    """Return the check of `DENIED` in CEL, for the API server."""
     groups = (
         f"self.kind in {list(kinds)} && "
         + (f"self.apiVersion.startsWith('{group}/')" if group else "!self.apiVersion.contains('/')")
@@ -90,10 +90,10 @@ class ObjectSource(SpecModel):
     """The objects to read, and their fields."""
 
     rules = (
-        Rule(DENIED_RULE, _denied_in_cel(), lambda self: self.kind not in DENIED.get(self.group, {})),
+        Rule(DENIED_RULE, _make_denied_rule(), lambda self: self.kind not in DENIED.get(self.group, {})),
         Rule(
             "a selector's keys and values have letters, digits, - _ . and / only",
-            holds=lambda self: self.selector is None or all(map(_SELECTED.fullmatch, _texts(self.selector))),
+            holds=lambda self: self.selector is None or all(map(_SELECTED.fullmatch, _list_texts(self.selector))),
         ),
     )
 
@@ -122,7 +122,7 @@ class ObjectSource(SpecModel):
         return self.api_version.rpartition("/")[0]
 
 
-def _texts(selector: ClusterSelector) -> list[str]:
+def _list_texts(selector: ClusterSelector) -> list[str]:
     labels = selector.match_labels or {}
     texts = [*labels, *labels.values()]
     for expression in selector.match_expressions:

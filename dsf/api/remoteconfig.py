@@ -1,7 +1,7 @@
-"""Model and parser of a scoring API's `/config` answer.
+"""Model and parser of a scoring API's `/config` response.
 
-Unknown keys are ignored and null means unset, since scoring APIs have many authors; values of a wrong type are refused,
-since a guess could score something unintended.
+Unknown keys are ignored and null means unset, because scoring APIs have many authors. Values of a wrong type are
+rejected, because a guess could score the wrong data.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from dsf.boundedjson import Bounds, check
 from dsf.errors import JsonBoundsError, RemoteConfigError
 from dsf.text import has_user
 
-#: Seconds within which a scoring API must answer /healthz and configURL.
+#: Timeout in seconds for /healthz and configURL of a scoring API.
 CHECK_TIMEOUT: Final = 5.0
-#: Most sources of one scorer: each is queried in its own thread, and all data go into one scoring request.
+#: Maximum number of sources of a scorer: each source is queried in a separate thread, and a single scoring request
+#: contains the data of all sources.
 MAX_SOURCES: Final = 8
 SOURCE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
-#: Bytes of an answer, after decompression.
+#: Maximum size of a response in bytes, after decompression.
 MAX_CONFIG_BYTES: Final = 1024 * 1024
-#: Some hundred values are in use.
+#: Real configurations have a few hundred values.
 _BOUNDS: Final = Bounds(MAX_CONFIG_BYTES, 10_000, max_depth=32)
 _SOURCE_TYPES: Final = {member.value.lower(): member for member in SourceType}
 
 
-def _any_letter_case(value: Any) -> Any:
+def _normalize_type(value: Any) -> Any:
     if value == "":
         return None
     return _SOURCE_TYPES.get(value.lower(), value) if isinstance(value, str) else value
@@ -54,7 +55,7 @@ class RemoteSourceParams(_RemoteModel):
 class RemoteSource(_RemoteModel):
     """A source of time series."""
 
-    type: Annotated[AnySourceType | None, BeforeValidator(_any_letter_case)] = Field(
+    type: Annotated[AnySourceType | None, BeforeValidator(_normalize_type)] = Field(
         default=None, description="Kind of source."
     )
     host: str = Field(default="", description="URL of the source without its path.")
@@ -109,7 +110,7 @@ class RemoteConfig(_RemoteModel):
 
 
 def parse_remote_config(body: bytes) -> RemoteConfig:
-    """Parse the answer `body` of configURL. Raises RemoteConfigError naming field and mistake."""
+    """Parse the response of configURL. Raises RemoteConfigError naming field and error."""
     try:
         check(body, _BOUNDS)
         # This parser, unlike the json module, refuses lone surrogates ("\\ud800"), which Redis and Kubernetes cannot
@@ -138,13 +139,13 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         mistakes = "; ".join(str(mistake) for mistake in explain(error, RemoteConfig, document))
         raise RemoteConfigError(f"the /config answer has mistakes: {mistakes}") from None
     if problem := find_user_problem(config):
-        # The answer is refused as a whole: what is accepted becomes a part of the status, which many may read.
+        # Reject the whole response, because the status of the scorer would contain the password for many readers.
         raise RemoteConfigError(f"the /config answer has mistakes: {problem}")
     return config
 
 
 def find_user_problem(config: RemoteConfig) -> str:
-    """Which host has a user name or a password, and what to do; empty if none has."""
+    """Return a message about the first host with a user name or a password; empty without such a host."""
     hosts = {"source.host": config.source.host, "scoring.host": config.scoring.host}
     hosts |= {f"sources[{source.name}].host": source.host for source in config.sources or ()}
     for field, host in hosts.items():

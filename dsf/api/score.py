@@ -37,7 +37,7 @@ from dsf.reasons import RefusalReason
 MIN_VALUE: Final = -100
 MAX_VALUE: Final = 100
 
-#: Most bytes of one object. etcd refuses a request of 1.5 MiB.
+#: Maximum size of an object in bytes. etcd rejects a request of 1.5 MiB.
 MAX_OBJECT_BYTES: Final = 1_000_000
 # Upper bound of an object's bytes without its items.
 _OBJECT_BYTES: Final = 4_000
@@ -72,7 +72,7 @@ class ScoreItems:
 
 
 def to_score_value(score: float) -> tuple[int, bool]:
-    """`score` rounded down, then clamped to -100..100, and whether it was clamped.
+    """Return `score` rounded down and clamped to -100..100, and True if clamping changed it.
 
     Raises ValueError for NaN and infinity, for which any value would be misleading.
     """
@@ -170,7 +170,7 @@ def object_bytes(names: Collection[str]) -> int:
 def _check_size(names: Collection[str]) -> None:
     # A character has at most 20 bytes: six for a control character, counted twice, and a backslash.
     if _OBJECT_BYTES + 20 * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= MAX_OBJECT_BYTES:
-        # For any escapes of its names, and without encoding them once more for each result.
+        # The names fit even if every character is escaped, so they need not be encoded.
         return
     size = object_bytes(names)
     if size > MAX_OBJECT_BYTES:
@@ -181,7 +181,7 @@ def _check_size(names: Collection[str]) -> None:
 
 
 def make_score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "") -> dict[str, Any]:
-    """The object without its status. With the `owner_uid` of the ManagedCluster it is deleted with the cluster."""
+    """Return the object without its status. With an `owner_uid`, the object is deleted with the ManagedCluster."""
     metadata: dict[str, Any] = {
         "name": sanitize_resource_name(score_name),
         "namespace": cluster,
@@ -195,13 +195,13 @@ def make_score_body(cluster: str, scorer_name: str, score_name: str, *, owner_ui
 
 
 def compute_items_digest(items: Iterable[Item]) -> str:
-    """A short hash of items, regardless of their order."""
+    """Return a short hash of items, regardless of their order."""
     text = repr(sorted(items))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: datetime) -> dict[str, Any]:
-    """The status: items, their expiry, and a condition."""
+    """Return the status: items, expiry, and a condition."""
     scores = [{"name": name, "value": value} for name, value in items]
     updated = Condition(
         type=SCORE_CONDITION,
@@ -218,13 +218,15 @@ def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: date
 
 
 def default_validity(interval: int) -> int:
-    """Default validity in seconds: 3 intervals, at least 300, after which OCM also considers a silent cluster as lost
-    (5 leases of 60 s)."""
+    """Return the default validity in seconds: 3 intervals, but at least 300.
+
+    OCM also considers a cluster as lost after 300 seconds of silence (5 leases of 60 s).
+    """
     return max(3 * interval, 300)
 
 
 def valid_until(at: float, validity: float, factor: float) -> float:
-    """Expiry (unix seconds) of a score of the time `at`. `factor` is `Writes.validity_factor`."""
+    """Return the expiry (unix seconds) of a score at time `at`. `factor` is `Writes.validity_factor`."""
     return at + validity * factor
 
 
@@ -235,8 +237,10 @@ def validity_at(interval: int, validity: int, declared: int) -> int:
 
 
 def describe_validity_gap(interval: int, validity: int, declared: int) -> str:
-    """A sentence where scores expire before the next run at this interval, which only a chosen validity does; else
-    empty."""
+    """Return a warning if scores expire before the next run at this interval; empty if they do not.
+
+    Only a validity that a user has set can be too short.
+    """
     seconds = validity_at(interval, validity, declared)
     if seconds >= interval:
         return ""

@@ -43,7 +43,7 @@ from dsf.api.urls import url_problem
 from dsf.errors import ExpressionError
 from dsf.expression import MAX_LENGTH
 
-#: Most failures kept in a status, newest first.
+#: Maximum number of failures in a status, newest first.
 MAX_FAILURES: Final = 10
 
 _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
@@ -333,7 +333,7 @@ class DynamicScorerSpec(SpecModel):
         if self.scoring.expression is None:
             return ""
         sources = self.sources or (self.source,)
-        # As in `dsf.api.sourcefields`, without a `/config`.
+        # Choose the types as `dsf.api.sourcefields` does without a `/config`.
         types = tuple(
             str(source.type or (SourceType.Prometheus if source.params and source.params.query else SourceType.None_))
             for source in sources

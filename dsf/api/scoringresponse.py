@@ -1,7 +1,7 @@
-"""A scoring API's answer: which of its results count, with which labels, and what there is to say of the others.
+"""Parser of a scoring API's response: accepted results with their labels, and remarks about rejected results.
 
-Every cycle runs it, so an answer is checked in one plain pass and not by a model: 10,000 results take some 20 ms. The
-caller must limit the size of the body.
+Every cycle runs the parser, so it checks a response in a single pass instead of by a model: 10,000 results take 20 ms.
+The caller must limit the size of the body.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dsf.errors import JsonBoundsError, ScoringResponseError
 from dsf.reasons import EmptyReason, RefusalReason, plain_text
 from dsf.text import spaced
 
-#: Most results of one answer. More would not fit into one AddOnPlacementScore.
+#: Maximum number of results in a response. More results would not fit into an AddOnPlacementScore.
 MAX_RESULTS: Final = 10_000
-#: Decoded bytes of a scoring API's answer: several times those of as many results with their labels.
+#: Maximum size of a decoded response in bytes: several times the size of `MAX_RESULTS` results with labels.
 MAX_RESPONSE_BYTES: Final = 8 * 1024 * 1024
 
 #: Reasons to refuse a single result, here or when its item is built (`dsf.api.score`).
@@ -29,7 +29,7 @@ REFUSALS: Final = frozenset[str](RefusalReason)
 
 #: Parsed objects are many times as large as the text.
 _BOUNDS: Final = Bounds(MAX_RESPONSE_BYTES, 500_000, max_depth=64)
-#: Characters of all labels of one answer. A result for the hub has fewer bytes.
+#: Maximum number of characters in all labels of a response. A result for the hub has fewer bytes.
 MAX_LABEL_CHARACTERS: Final = 2 * 1024 * 1024
 
 _USED: Final = frozenset(USED_LABELS)
@@ -44,23 +44,23 @@ class ScoringResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScoringResponse:
-    """A valid answer."""
+    """A valid response."""
 
-    #: The valid results in the order of the answer.
+    #: The valid results in the order of the response.
     results: list[ScoringResult]
     #: Numbers of refused results by reason (`dsf.reasons.RefusalReason`).
     refused: Counter[str]
-    #: An example of a series without a value, or why there are no results; of expressions alone.
+    #: Only for expressions: an example of a series without a value, or the reason why there are no results.
     note: str = ""
 
 
 def parse_response(body: bytes) -> ScoringResponse:
-    """The results in the answer `body`.
+    """Parse the results in the response `body`.
 
-    A single invalid result is refused and counted, the others are accepted. Null instead of the list is an empty list.
+    Invalid results are rejected and counted; the other results are accepted. Null instead of a list is an empty list.
 
-    Raises ScoringResponseError when the answer is not `{"results": [{...}]}` (reason `bad_answer`), or has more than
-    MAX_RESULTS, or more values or longer labels than those can have (reason `too_many_results`).
+    Raises ScoringResponseError if the response is not `{"results": [{...}]}` (reason `bad_answer`), or has too many
+    results, values or characters of labels (reason `too_many_results`).
     """
     with turn(len(body)):
         return _parsed(body)
@@ -98,7 +98,7 @@ def _parsed(body: bytes) -> ScoringResponse:
 
 def _elements(body: bytes) -> list[Any]:
     try:
-        # Integers as float: one of 400 digits is then infinite, and one of 5,000 digits is no parser error.
+        # Parse integers as float: an integer of 400 digits is then infinite, and 5,000 digits are no parser error.
         document = loads(body, _BOUNDS, parse_int=float)
     except JsonBoundsError as error:
         raise ScoringResponseError(
@@ -108,7 +108,7 @@ def _elements(body: bytes) -> list[Any]:
         raise ScoringResponseError(f"the answer is not JSON ({error}); it starts with {quote_head(body)}") from None
     elements = document.get("results", ...) if isinstance(document, dict) else ...
     if elements is None:
-        # Go's JSON of a nil slice.
+        # Go encodes a nil slice as null.
         return []
     if not isinstance(elements, list):
         raise ScoringResponseError(f'the answer is not {{"results": [...]}}; it starts with {quote_head(body)}')
@@ -126,18 +126,18 @@ def _score_reason(element: Mapping[str, Any]) -> str:
 
 
 def select_used_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the used ones of these labels."""
+    """Return the labels that the framework uses."""
     return {name: printable(value) for name, value in labels.items() if name in _USED}
 
 
 def printable(value: str) -> str:
-    """Return a label's value with blanks in place of what cannot be printed."""
-    # An escape can contain a lone surrogate, which UTF-8 cannot encode.
+    """Return a label's value with blanks in place of unprintable characters."""
+    # An escape in JSON can be a lone surrogate, which UTF-8 cannot encode.
     return value if value.isprintable() else spaced(value.encode("utf-8", "replace").decode())
 
 
 def _labels(metric: Any) -> dict[str, str] | None:
-    """The used labels; None if invalid. A result without labels is one series without labels."""
+    """Return the used labels; None if they are invalid. A result without labels is a series without labels."""
     if metric is None:
         return {}
     if type(metric) is not dict:
@@ -152,12 +152,12 @@ def _labels(metric: Any) -> dict[str, str] | None:
 
 
 def cut_label(value: str, limit: int = 256) -> str:
-    """The longest prefix of `value` with at most `limit` bytes of UTF-8, cut between two characters."""
+    """Return the longest prefix of `value` with at most `limit` bytes of UTF-8, without partial characters."""
     return value.encode("utf-8", "replace")[:limit].decode(errors="ignore")
 
 
 def gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The label values of one `dynamic_score`, as `dsf.metrics` has them; absent ones are empty, long ones are cut."""
+    """Return the label values of a `dynamic_score` in `dsf.metrics`; absent values are empty, long values truncated."""
     return (cut_label(cluster), *(cut_label(labels.get(name, "")) for name in USED_LABELS), cut_label(score_name))
 
 
@@ -167,9 +167,9 @@ class Remark(NamedTuple):
     The text is the same in the history, the statuses, the JSON API, the page and `dsf explain`.
     """
 
-    #: The most frequent one.
+    #: The most frequent reason.
     reason: str
-    #: With the numbers and the remedy.
+    #: A sentence with numbers and remedy.
     message: str
 
 
@@ -188,7 +188,7 @@ def make_remark(
         texts.append(f"{counts.total()} of {results} results refused: {_listed(counts)}{note and f': {note}'}")
     if replaced:
         shared = f", such as {example!r}" if example else ""
-        # Each format of several makes an item of a result.
+        # With several formats, a result has several items.
         what = "of" if replaced < results else "items of"
         texts.append(
             f"{replaced} {what} {results} results replaced by a later one with the same name or labels{shared}"

@@ -20,8 +20,8 @@ from dsf.expression import Expression
 DEFAULT_TIMEOUT_SECONDS: Final = 30
 
 
-def _access(value: Any) -> Any:
-    """Unknown settings of a newer hub only fail the cycles of that scorer."""
+def _parse_access(value: Any) -> Any:
+    """Parse an authentication, so that unknown settings by a newer hub fail only the cycles of that scorer."""
     if not isinstance(value, dict):
         return value
     try:
@@ -46,7 +46,7 @@ class SourceSummary(BaseModel):
     query: str = ""
     range: StrictInt = Field(default=0, ge=0)
     step: StrictInt = Field(default=0, ge=0)
-    access: Annotated[ServerAccess | None, BeforeValidator(_access)] = None
+    access: Annotated[ServerAccess | None, BeforeValidator(_parse_access)] = None
     method: str | None = None
     options: dict[str, Any] | None = None
 
@@ -89,8 +89,8 @@ class ScorerSummary(BaseModel):
         default_factory=lambda data: default_validity(data.get("scoring_interval", 0)), ge=1
     )
     # Only if a source or scoring API needs more than a token in upstream's format.
-    source_access: Annotated[ServerAccess | None, BeforeValidator(_access)] = None
-    scoring_access: Annotated[ServerAccess | None, BeforeValidator(_access)] = None
+    source_access: Annotated[ServerAccess | None, BeforeValidator(_parse_access)] = None
+    scoring_access: Annotated[ServerAccess | None, BeforeValidator(_parse_access)] = None
     # Only with several formats: those after the first. The hub builds the items; an agent only explains them.
     more_dimension_formats: tuple[str, ...] | None = None
     # Only with aggregation, which the hub does; an agent only explains it.
@@ -162,7 +162,7 @@ class ScorerSummary(BaseModel):
 
 
 def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
-    """The JSON array of the ConfigMap, sorted by name so that equal sets give equal texts; `[]` if empty."""
+    """Return the JSON array for the ConfigMap, sorted by name so that equal sets result in equal texts."""
     ordered = sorted(summaries, key=lambda summary: (summary.name, summary.score_name))
     return json.dumps(
         [summary.model_dump(mode="json", by_alias=True, exclude_none=True) for summary in ordered],
@@ -171,7 +171,7 @@ def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
 
 
 def parse_summaries(text: str) -> list[ScorerSummary]:
-    """The summaries in the ConfigMap's `text`. Unknown keys are ignored, missing optional ones get their defaults.
+    """Parse the summaries in the ConfigMap. Unknown keys are ignored, and missing optional keys have their defaults.
 
     Raises ManifestError naming the element and the field.
     """

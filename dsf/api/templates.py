@@ -1,7 +1,7 @@
 """Templates `${cluster}`, `${label:KEY}` and `${claim:KEY}`, which the hub expands for each cluster.
 
-Values are escaped for their context. Labels and claims of a cluster have other authors than a query: a value must stay
-a value, and never become part of the query or change the server. `$${` is a literal `${`.
+Values are escaped for their context. Labels and claims of a cluster do not have the same author as a query, so a value
+must not become part of the query's code or change the server. `$${` is a literal `${`.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from dsf.api.types import ResolveReason
 from dsf.errors import ResolutionError
 
 _TEMPLATE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")
-#: The same in PromQL, where `${1}` is a group of label_replace.
+#: Template in PromQL, where `${1}` is a group of label_replace.
 _IN_QUERY: Final = re.compile(r"\$(?:(?P<literal>\$)|(?!\{[0-9]+\}))\{(?P<name>[^{}]*)\}")
-#: Values allowed in PromQL outside of a string: a name, a number or a duration. No blank, no operator.
+#: Values allowed in PromQL outside of a string: a name, a number or a duration, without blanks and operators.
 _WORD: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_:.]*")
 _HOST_PART: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _KNOWN: Final = "${cluster}, ${label:KEY} and ${claim:KEY}"
 
-#: Escapes a value for its place; raises ValueError with the reason if impossible.
+#: Function that escapes a value for its context, or raises ValueError with the reason why it cannot.
 _Escape = Callable[[str], str]
 
 
 class Renderer:
-    """Expands templates for one cluster, and knows its overrides.
+    """Renderer of templates and overrides for a cluster.
 
-    The methods that expand raise ResolutionError naming cluster, field and key.
+    Methods that expand templates raise ResolutionError naming cluster, field and key.
     """
 
     def __init__(self, cluster: ClusterFacts | None) -> None:
-        """Without a cluster, each template becomes `x`, and no override applies."""
+        """Render for `cluster`. Without a cluster, each template becomes `x`, and no override applies."""
         self._cluster = cluster
-        #: Whether another cluster could have got something else so far.
+        #: True if the results so far may differ for another cluster.
         self.is_used = False
 
     def override(self, spec: ScoringAuthenticationSpec) -> Override | None:
-        """The cluster's override."""
+        """Return the cluster's override."""
         self.is_used = self.is_used or bool(spec.overrides)
         return spec.on(self._cluster) if self._cluster is not None else None
 
     def labels(self) -> dict[str, str]:
-        """The cluster's labels."""
+        """Return the cluster's labels."""
         self.is_used = True
         return dict(self._cluster.labels) if self._cluster is not None else {}
 
@@ -56,7 +56,7 @@ class Renderer:
         return self._cluster is None and "${" in text
 
     def query(self, text: str, field: str) -> str:
-        """PromQL, or any text with the same string syntax."""
+        """Expand templates in PromQL, or in another text with the same string syntax."""
         if "${" not in text:
             return text
         filled = code = ""
@@ -65,35 +65,35 @@ class Renderer:
             if token["string"]:
                 is_regex = re.search(r"[=!]~\s*$", code) is not None
                 _check_backslashes(piece, field, is_regex=is_regex)
-                filled += self._fill(piece, field, _in_string(piece[0], is_regex=is_regex), _IN_QUERY)
+                filled += self._expand(piece, field, _make_string_escape(piece[0], is_regex=is_regex), _IN_QUERY)
             else:
-                filled += self._fill(piece, field, _word, _IN_QUERY)
+                filled += self._expand(piece, field, _check_word, _IN_QUERY)
             if not token["comment"]:
                 code += piece
         return filled
 
     def host(self, text: str, field: str) -> str:
-        """A URL without its query."""
+        """Expand templates in a URL without a query."""
         start = text.find("://") + 3
 
         def fill(match: re.Match[str]) -> str:
             before = _TEMPLATE.sub("", text[start : match.start()])
-            return self._value(match, field, _path if "/" in before else _host)
+            return self._expand_match(match, field, _quote_path if "/" in before else _check_host_part)
 
         return _TEMPLATE.sub(fill, text)
 
     def path(self, text: str, field: str) -> str:
-        """A path, optionally with a query."""
-        return self._fill(text, field, _path)
+        """Expand templates in a path, optionally with a query."""
+        return self._expand(text, field, _quote_path)
 
     def value(self, text: str, field: str) -> str:
-        """The value of a header or a parameter, which is escaped when it is sent."""
-        return self._fill(text, field, _plain)
+        """Expand templates in the value of a header or parameter, which is escaped later for the request."""
+        return self._expand(text, field, _check_header_value)
 
-    def _fill(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
-        return template.sub(lambda match: self._value(match, field, escape), text) if "${" in text else text
+    def _expand(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
+        return template.sub(lambda match: self._expand_match(match, field, escape), text) if "${" in text else text
 
-    def _value(self, match: re.Match[str], field: str, escape: _Escape) -> str:
+    def _expand_match(self, match: re.Match[str], field: str, escape: _Escape) -> str:
         if match["literal"]:
             return match[0][1:]
         self.is_used = True
@@ -119,8 +119,8 @@ class Renderer:
 
 
 def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
-    """Refuse a template after a backslash that would escape the first character of the value."""
-    # In quotes and in regular expressions, our own backslashes precede the characters of a value.
+    """Reject a template after a backslash that would escape the first character of the value."""
+    # In quotes and in regular expressions, the renderer inserts backslashes before the characters of a value.
     even = 2 ** ((piece[0] != "`") + is_regex)
     for match in _IN_QUERY.finditer(piece):
         before = piece[: match.start()]
@@ -131,13 +131,13 @@ def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
             )
 
 
-def _word(value: str) -> str:
+def _check_word(value: str) -> str:
     if _WORD.fullmatch(value) is None:
         raise ValueError("is no single word, and stands outside of a string: put the template into quotes")
     return value
 
 
-def _in_string(mark: str, *, is_regex: bool) -> _Escape:
+def _make_string_escape(mark: str, *, is_regex: bool) -> _Escape:
     def escape(value: str) -> str:
         text = re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", value) if is_regex else value
         if mark == "`":
@@ -151,19 +151,19 @@ def _in_string(mark: str, *, is_regex: bool) -> _Escape:
     return escape
 
 
-def _host(value: str) -> str:
+def _check_host_part(value: str) -> str:
     if _HOST_PART.fullmatch(value) is None:
         raise ValueError("cannot be a part of a host's name")
     return value
 
 
-def _path(value: str) -> str:
+def _quote_path(value: str) -> str:
     if value in (".", "..", "") or not value.isprintable():
         raise ValueError("cannot be a part of a path")
     return quote(value, safe="")
 
 
-def _plain(value: str) -> str:
+def _check_header_value(value: str) -> str:
     if not is_header_value(value):
         raise ValueError("is not printable ASCII on one line")
     return value

@@ -1,7 +1,7 @@
 """Validation, comparison and joining of URLs of scoring APIs and sources, and lists of servers for tokens.
 
-The check is strict on purpose. Tokens are sent to these URLs, and two programs that parse an unusual URL differently (a
-backslash, a blank, user information before an `@`) may send them to different hosts.
+The check is strict, because tokens are sent to these URLs. Two programs that parse an unusual URL differently (with a
+backslash, a blank, or user information before an `@`) may send a token to different hosts.
 
 The owner of a token writes the list of servers to which it may be sent, not the author of a DynamicScorer. An entry is
 `host` (any port, http or https), `host:port` (http or https) or `https://host[:port]` (exactly this server).
@@ -25,7 +25,7 @@ _URL = re.compile(
         (?P<query>\?[^\s\\\#\x00-\x1f\x7f]*)?""",
     re.VERBOSE,
 )
-#: Remedy for the user information of a URL.
+#: Remedy for user information in a URL.
 USER_REFUSED: Final = "Take them out of the URL and name a Secret that has them with auth.basic (docs/sources.md#basic)"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 # Characters allowed in a path: RFC 3986 pchar, the slash, and % of existing escapes.
@@ -33,7 +33,7 @@ _PATH_SAFE: Final = "/:@!$&'()*+,;=~%"
 
 
 class Origin(NamedTuple):
-    """The server of a URL. Two URLs of one server have equal origins."""
+    """The server of a URL. Two URLs of the same server have equal origins."""
 
     scheme: str
     host: str
@@ -41,7 +41,7 @@ class Origin(NamedTuple):
 
 
 def url_problem(url: str, form: str) -> str:
-    """Why this text is not `form`, such as "a URL of the form https://host", for messages."""
+    """Return the reason why a text does not have the form `form`, such as "a URL of the form https://host"."""
     if has_user(url):
         return f"{shown_url(url)!r} has a user name or a password. {USER_REFUSED}"
     return f"{shown_url(url)!r} is not {form}"
@@ -57,7 +57,7 @@ def is_valid_url(url: str) -> bool:
 
 
 def parse_origin(url: str) -> Origin:
-    """The origin of `url`. Raises ValueError when `is_valid_url` would be false."""
+    """Return the origin of `url`. Raises ValueError if the URL is invalid."""
     match = _match(url)
     scheme = match["scheme"].lower()
     port = int(match["port"]) if match["port"] else _DEFAULT_PORTS[scheme]
@@ -65,16 +65,16 @@ def parse_origin(url: str) -> Origin:
 
 
 def base_url(url: str) -> str:
-    """`scheme://host[:port]` of `url`, unchanged. Raises ValueError when `is_valid_url` would be false."""
+    """Return `scheme://host[:port]` of `url`, unchanged. Raises ValueError if the URL is invalid."""
     match = _match(url)
     return url[: match.end("port") if match["port"] else match.end("host")]
 
 
 def join_url(host: str, path: str) -> str:
-    """`path` below the URL `host`, which may have a path of its own.
+    """Return the URL of `path` below the URL `host`, which may contain a path.
 
-    Slashes are normalised and dot segments resolved; a `?query` of the path is kept; invalid characters are
-    percent-encoded. Raises ValueError when `host` is no valid URL or has a query.
+    Normalises slashes, resolves dot segments, keeps a `?query` in `path`, and percent-encodes invalid characters.
+    Raises ValueError if `host` is not a valid URL or has a query.
     """
     match = _match(host)
     if match["query"] is not None:
@@ -108,10 +108,10 @@ _Host = tuple[str | None, str, int | None]
 
 
 class TokenHosts:
-    """The servers of one list."""
+    """A list of servers to which a token may be sent."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
-        """Raises ValueError naming an invalid entry."""
+        """Parse the entries. Raises ValueError naming an invalid entry."""
         self._entries: frozenset[_Host] = frozenset(_parse(entry) for entry in entries)
 
     @classmethod
@@ -145,5 +145,5 @@ def _parse(entry: str) -> _Host:
         raise ValueError(msg) from None
     if "://" in entry:
         return scheme, host, port
-    # The part after the brackets of an IPv6 address, or a whole name.
+    # Look for a port after the brackets of an IPv6 address, or in the whole name.
     return None, host, port if ":" in entry.rpartition("]")[2] else None
