@@ -1,14 +1,15 @@
-"""Expressions of scorers without a scoring API: the part of CEL that docs/expressions.md describes.
+"""Expressions for scorers without a scoring API: the subset of CEL that docs/expressions.md describes.
 
     types       types of values, and what an operator accepts
-    functions   CEL's functions of that part, and the framework's own
+    functions   the CEL functions in the subset, and the framework's own functions
     scope       the variables of one evaluation, and its budget of steps
-    compiler    checks the text, and turns it into functions
+    compiler    checks the text, and compiles it to functions
 
-No library of PyPI bounds the cost of an expression, which a tenant may write: in `common-expression-language` 0.10 one
-`map` over 11,000 samples takes 9 s and one `matches` 250 ms, both without releasing Python's lock. `cel-python` 0.5
-takes 190 us for a product, and `cel-expr-python` 0.1.3 adds 50 MB to the image. Hence a compiler for the documented
-part, which also reports columns and types before the first evaluation. CEL's conformance tests cover it.
+No library on PyPI limits the cost of an expression, which a tenant may write: in `common-expression-language` 0.10 one
+`map` over 11,000 samples takes 9 s and one `matches` 250 ms, both without releasing the interpreter lock. `cel-python`
+0.5 takes 190 us for a product, and `cel-expr-python` 0.1.3 adds 50 MB to the image. Therefore this package compiles the
+documented subset. The compiler also reports columns and types before the first evaluation. CEL's conformance tests
+cover it.
 """
 
 from dsf.expression.compiler import MAX_LENGTH, Expression, compile_expression

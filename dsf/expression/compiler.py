@@ -1,7 +1,8 @@
-"""Turns the text of an expression into nested Python functions, with all checks that need no values.
+"""Compiles the text of an expression to nested Python functions, after all checks that need no values.
 
-The text is read once, by precedence climbing; each operator becomes a function of its operands' functions. The text
-itself is never run as Python. A macro spends steps for each item, so that nested macros cannot run for long.
+The parser reads the text once, by precedence climbing. Each operator becomes a function that calls the functions of its
+operands. The text itself is never run as Python. A macro spends steps for each item, so that nested macros cannot run
+for long.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from dsf.errors import ExpressionError
-from dsf.expression.functions import FUNCTIONS, Function, divide, divide_whole, remainder, whole
-from dsf.expression.scope import CHARACTERS_OF_STEP, EvaluationError, Scope
-from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, accepts, unified
+from dsf.expression.functions import FUNCTIONS, Function, check_int64, divide, divide_ints, find_remainder
+from dsf.expression.scope import CHARACTERS_PER_STEP, EvaluationError, Scope
+from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, is_accepted, unify
 
-#: Most characters of an expression.
+#: Maximum characters of an expression.
 MAX_LENGTH: Final = 4096
-#: Most operators, functions, variables and constants, and most levels of them: a call in Python needs a frame for each.
+#: Maximum operators, functions, variables and constants, and maximum levels, each of which needs a Python frame.
 MAX_NODES: Final = 500
 MAX_DEPTH: Final = 100
-#: Most brackets within one another.
+#: Maximum nested brackets.
 MAX_NESTING: Final = 40
 
 _TOKEN: Final = re.compile(
@@ -43,7 +44,7 @@ _RESERVED: Final = {
     *("namespace", "return", "var", "void", "while"),
 }
 _MACROS: Final = ("all", "exists", "exists_one", "filter", "map")
-#: How strongly binary operators bind.
+#: Precedence of binary operators; higher values bind more strongly.
 _PRECEDENCE: Final[Mapping[str, int]] = {
     "||": 1,
     "&&": 2,
@@ -64,11 +65,11 @@ _DOUBLES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "/": divide,
 }
 _INTS: Final[Mapping[str, Callable[[int, int], int]]] = {
-    "+": lambda lhs, rhs: whole(lhs + rhs),
-    "-": lambda lhs, rhs: whole(lhs - rhs),
-    "*": lambda lhs, rhs: whole(lhs * rhs),
-    "/": divide_whole,
-    "%": remainder,
+    "+": lambda lhs, rhs: check_int64(lhs + rhs),
+    "-": lambda lhs, rhs: check_int64(lhs - rhs),
+    "*": lambda lhs, rhs: check_int64(lhs * rhs),
+    "/": divide_ints,
+    "%": find_remainder,
 }
 
 Run = Callable[[Scope], Any]
@@ -79,14 +80,14 @@ class Expression:
     """A checked expression whose value is a number, or null."""
 
     text: str
-    #: Variables that it reads.
+    #: Variables that the expression reads.
     variables: frozenset[str]
-    #: Steps of one evaluation, without those that it spends for the items of lists.
+    #: Steps of one evaluation, without the steps for items of lists.
     size: int
     _run: Run
 
     def evaluate(self, scope: Scope) -> float | None:
-        """Return its value for these variables; None for null. Raises EvaluationError."""
+        """Return the value for these variables; None for null. Raises EvaluationError."""
         try:
             value = self._run(scope)
             return None if value is None else float(value)
@@ -95,9 +96,9 @@ class Expression:
 
 
 def compile_expression(text: str, variables: Mapping[str, Type]) -> Expression:
-    """Check an expression of these variables. Raises ExpressionError with the position of the mistake."""
+    """Compile an expression that may read these variables. Raises ExpressionError with the position of the error."""
     parser = _Parser(text, variables)
-    term = parser.whole()
+    term = parser.parse()
     if term.type not in (NULL, INT, DOUBLE, Type("int", is_nullable=True), Type("double", is_nullable=True)):
         raise ExpressionError(f"the value of the expression is {term.type}; a score is a number, or null")
     return Expression(text, frozenset(parser.reads), parser.size, term.run)
@@ -110,61 +111,61 @@ class _Token(NamedTuple):
 
 
 class _Term(NamedTuple):
-    """A part of an expression."""
+    """A compiled part of an expression."""
 
     type: Type
     run: Run
-    #: Levels of terms within it.
+    #: Levels of nested terms, including this one.
     depth: int = 1
 
 
 class _Parser:
-    """Reads one expression."""
+    """A parser for one expression."""
 
     def __init__(self, text: str, variables: Mapping[str, Type]) -> None:
         if len(text) > MAX_LENGTH:
             raise ExpressionError(f"the expression has {len(text)} characters, more than {MAX_LENGTH}")
         self._text = text
         self._variables = dict(variables)
-        #: Variables of the macros around the current term.
+        #: Item variables of the enclosing macros.
         self._items: dict[str, Type] = {}
         self.reads: set[str] = set()
         self._nodes = 0
         self._nesting = 0
-        self._tokens = self._split()
+        self._tokens = self._tokenize()
         self._next = 0
 
     @property
     def size(self) -> int:
-        """Number of operators, functions and values that were read."""
+        """Number of parsed operators, functions and values."""
         return self._nodes
 
-    def whole(self) -> _Term:
-        """Read all of the text."""
-        term = self._expression()
+    def parse(self) -> _Term:
+        """Parse the whole text."""
+        term = self._parse_expression()
         if (token := self._peek()).kind != "end":
-            raise self._error(token, f"unexpected {token.text!r}")
+            raise self._make_error(token, f"unexpected {token.text!r}")
         return term
 
-    def _split(self) -> list[_Token]:
+    def _tokenize(self) -> list[_Token]:
         tokens = []
-        place = 0
-        while place < len(self._text):
-            match = _TOKEN.match(self._text, place)
+        position = 0
+        while position < len(self._text):
+            match = _TOKEN.match(self._text, position)
             if match is None:
-                character = self._text[place]
-                what = "a text without its end" if character in "\"'" else f"unexpected {character!r}"
-                raise self._error(_Token("", "", place), what)
+                character = self._text[position]
+                problem = "a text without its end" if character in "\"'" else f"unexpected {character!r}"
+                raise self._make_error(_Token("", "", position), problem)
             if match.lastgroup != "space":
-                tokens.append(_Token(match.lastgroup or "", match[0], place))
-            place = match.end()
+                tokens.append(_Token(match.lastgroup or "", match[0], position))
+            position = match.end()
         return [*tokens, _Token("end", "the end", len(self._text))]
 
-    def _error(self, token: _Token, what: str) -> ExpressionError:
+    def _make_error(self, token: _Token, problem: str) -> ExpressionError:
         before = self._text[: token.start]
         line, column = before.count("\n") + 1, token.start - before.rfind("\n")
-        place = f"line {line}, column {column}" if "\n" in self._text.strip() else f"column {column}"
-        return ExpressionError(f"{place}: {what}")
+        location = f"line {line}, column {column}" if "\n" in self._text.strip() else f"column {column}"
+        return ExpressionError(f"{location}: {problem}")
 
     def _peek(self) -> _Token:
         return self._tokens[self._next]
@@ -175,7 +176,7 @@ class _Parser:
         return token
 
     def _is_next(self, sign: str) -> bool:
-        """Take this sign if it is next."""
+        """Consume the next token if it is this sign; return True if it was."""
         token = self._peek()
         is_next = token.kind in ("sign", "name") and token.text == sign
         self._next += is_next
@@ -184,81 +185,83 @@ class _Parser:
     def _expect(self, sign: str) -> None:
         if not self._is_next(sign):
             token = self._peek()
-            raise self._error(token, f"expected {sign!r} and not {token.text!r}")
+            raise self._make_error(token, f"expected {sign!r} and not {token.text!r}")
 
-    def _term(self, token: _Token, kind: Type, run: Run, *within: _Term) -> _Term:
+    def _make_term(self, token: _Token, kind: Type, run: Run, *within: _Term) -> _Term:
         self._nodes += 1
         depth = 1 + max((term.depth for term in within), default=0)
         if self._nodes > MAX_NODES:
-            raise self._error(token, f"the expression has more than {MAX_NODES} operators, functions and values")
+            raise self._make_error(token, f"the expression has more than {MAX_NODES} operators, functions and values")
         if depth > MAX_DEPTH:
-            raise self._error(token, f"the expression has more than {MAX_DEPTH} levels")
+            raise self._make_error(token, f"the expression has more than {MAX_DEPTH} levels")
         return _Term(kind, run, depth)
 
-    def _expression(self) -> _Term:
+    def _parse_expression(self) -> _Term:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
-            raise self._error(self._peek(), f"more than {MAX_NESTING} brackets within one another")
-        term = self._binary(1)
+            raise self._make_error(self._peek(), f"more than {MAX_NESTING} brackets within one another")
+        term = self._parse_binary(1)
         token = self._peek()
         if self._is_next("?"):
-            term = self._choice(token, term)
+            term = self._parse_choice(token, term)
         self._nesting -= 1
         return term
 
-    def _choice(self, token: _Token, condition: _Term) -> _Term:
+    def _parse_choice(self, token: _Token, condition: _Term) -> _Term:
         if condition.type != BOOL:
-            raise self._error(token, f"the condition before '?' is {condition.type}, not bool")
-        first = self._binary(1)
+            raise self._make_error(token, f"the condition before '?' is {condition.type}, not bool")
+        first = self._parse_binary(1)
         self._expect(":")
-        second = self._expression()
-        kind = unified(first.type, second.type)
+        second = self._parse_expression()
+        kind = unify(first.type, second.type)
         if kind is None:
-            raise self._error(token, f"one value of '?' is {first.type} and the other {second.type}")
+            raise self._make_error(token, f"one value of '?' is {first.type} and the other {second.type}")
         test, then, other = condition.run, first.run, second.run
-        return self._term(
+        return self._make_term(
             token, kind, lambda scope: then(scope) if test(scope) else other(scope), condition, first, second
         )
 
-    def _binary(self, lowest: int) -> _Term:
-        lhs = self._unary()
-        while (precedence := _PRECEDENCE.get((token := self._peek()).text, 0)) >= lowest and token.kind != "string":
+    def _parse_binary(self, min_precedence: int) -> _Term:
+        lhs = self._parse_unary()
+        while (
+            precedence := _PRECEDENCE.get((token := self._peek()).text, 0)
+        ) >= min_precedence and token.kind != "string":
             self._take()
-            rhs = self._binary(precedence + 1)
-            lhs = self._operator(token, lhs, rhs)
+            rhs = self._parse_binary(precedence + 1)
+            lhs = self._apply_operator(token, lhs, rhs)
         return lhs
 
-    def _operator(self, token: _Token, lhs: _Term, rhs: _Term) -> _Term:
+    def _apply_operator(self, token: _Token, lhs: _Term, rhs: _Term) -> _Term:
         sign = token.text
         if ANY in (lhs.type, rhs.type):
-            # An item of an empty list, which no evaluation has.
+            # An item of an empty list has any type, because no evaluation has such an item.
             kind = rhs.type if lhs.type == ANY else lhs.type
             lhs, rhs = lhs._replace(type=kind), rhs._replace(type=kind)
         if sign in ("&&", "||"):
-            kind, run = self._logical(token, lhs, rhs)
+            kind, run = self._compile_logical(token, lhs, rhs)
         elif sign in ("==", "!="):
-            kind, run = self._equality(token, lhs, rhs)
+            kind, run = self._compile_equality(token, lhs, rhs)
         elif sign in _ORDER:
-            kind, run = self._order(token, lhs, rhs)
+            kind, run = self._compile_order(token, lhs, rhs)
         elif sign == "in":
-            kind, run = self._membership(token, lhs, rhs)
+            kind, run = self._compile_membership(token, lhs, rhs)
         else:
-            kind, run = self._arithmetic(token, lhs, rhs)
-        return self._term(token, kind, run, lhs, rhs)
+            kind, run = self._compile_arithmetic(token, lhs, rhs)
+        return self._make_term(token, kind, run, lhs, rhs)
 
-    def _mismatch(self, token: _Token, lhs: _Term, rhs: _Term) -> ExpressionError:
-        return self._error(token, f"{lhs.type} {token.text} {rhs.type} is not possible")
+    def _make_mismatch_error(self, token: _Token, lhs: _Term, rhs: _Term) -> ExpressionError:
+        return self._make_error(token, f"{lhs.type} {token.text} {rhs.type} is not possible")
 
-    def _logical(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+    def _compile_logical(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
         if (lhs.type, rhs.type) != (BOOL, BOOL):
-            raise self._mismatch(token, lhs, rhs)
+            raise self._make_mismatch_error(token, lhs, rhs)
         decides = token.text == "||"
 
         def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             try:
                 is_true = bool(first(scope))
             except EvaluationError:
-                # In CEL either side decides, whatever the other one is.
+                # In CEL either side decides, even if the other side has an error.
                 if bool(second(scope)) is decides:
                     return decides
                 raise
@@ -266,9 +269,9 @@ class _Parser:
 
         return BOOL, run
 
-    def _equality(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
-        if unified(lhs.type, rhs.type) is None:
-            raise self._mismatch(token, lhs, rhs)
+    def _compile_equality(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+        if unify(lhs.type, rhs.type) is None:
+            raise self._make_mismatch_error(token, lhs, rhs)
         spends = lhs.type.item is not None or lhs.type.name == "string"
         is_equal = token.text == "=="
 
@@ -280,10 +283,10 @@ class _Parser:
 
         return BOOL, run
 
-    def _order(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+    def _compile_order(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
         are_numbers = lhs.type.is_number and rhs.type.is_number
         if not are_numbers and not (lhs.type == rhs.type and lhs.type in (STRING, BOOL)):
-            raise self._mismatch(token, lhs, rhs)
+            raise self._make_mismatch_error(token, lhs, rhs)
         compare = _ORDER[token.text]
         if lhs.type != STRING:
             return BOOL, lambda scope, first=lhs.run, second=rhs.run: compare(first(scope), second(scope))
@@ -295,197 +298,197 @@ class _Parser:
 
         return BOOL, run
 
-    def _membership(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+    def _compile_membership(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
         item = STRING if rhs.type.name == "map" else rhs.type.item
-        if item is None or rhs.type.is_nullable or unified(lhs.type, item) is None:
-            raise self._mismatch(token, lhs, rhs)
+        if item is None or rhs.type.is_nullable or unify(lhs.type, item) is None:
+            raise self._make_mismatch_error(token, lhs, rhs)
 
         def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             value, container = first(scope), second(scope)
             if isinstance(container, Mapping):
                 return value in container
             scope.spend_content(container)
-            # For Python's `in`, not-a-number equals itself.
+            # Compare with `==`: for `in` of Python, not-a-number equals itself.
             return any(value == member for member in container)
 
         return BOOL, run
 
-    def _arithmetic(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
+    def _compile_arithmetic(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
         sign, types = token.text, {lhs.type, rhs.type}
         operate: Callable[[Any, Any], Any] | None = None
         kind = lhs.type
         if types == {INT}:
             operate = _INTS[sign]
         elif lhs.type.is_number and rhs.type.is_number:
-            # Beyond CEL, where 100 * 0.5 is a mistake: an int beside a double is one.
+            # In contrast to CEL, where 100 * 0.5 is an error, an int is converted if the other operand is a double.
             operate, kind = _DOUBLES.get(sign), DOUBLE
         elif sign == "+" and types == {STRING}:
-            return kind, _joined_texts(lhs.run, rhs.run)
-        elif sign == "+" and lhs.type.name == rhs.type.name == "list" and unified(lhs.type, rhs.type):
-            return unified(lhs.type, rhs.type) or kind, _concatenation(lhs.run, rhs.run)
+            return kind, _compile_join(lhs.run, rhs.run)
+        elif sign == "+" and lhs.type.name == rhs.type.name == "list" and unify(lhs.type, rhs.type):
+            return unify(lhs.type, rhs.type) or kind, _compile_concatenation(lhs.run, rhs.run)
         if operate is None:
             hint = "; convert a text by double()" if STRING in types and len(types) > 1 else ""
             hint = "; it takes ints: int()" if sign == "%" and not hint else hint
-            raise self._error(token, f"{lhs.type} {sign} {rhs.type} is not possible{hint}")
+            raise self._make_error(token, f"{lhs.type} {sign} {rhs.type} is not possible{hint}")
         return kind, lambda scope, first=lhs.run, second=rhs.run: operate(first(scope), second(scope))
 
-    def _unary(self) -> _Term:
+    def _parse_unary(self) -> _Term:
         token = self._peek()
         if not (self._is_next("-") or self._is_next("!")):
-            return self._member()
+            return self._parse_member()
         if token.text == "-" and self._peek().kind == "int" and self._tokens[self._next + 1].text not in (".", "["):
             # The lowest int has no positive counterpart.
             number = self._take()
-            return self._constant(number, -int(number.text, 0 if "x" in number.text else 10))
+            return self._compile_constant(number, -int(number.text, 0 if "x" in number.text else 10))
         self._nesting += 1
         if self._nesting > MAX_NESTING:
-            raise self._error(token, f"more than {MAX_NESTING} brackets and signs within one another")
-        term = self._unary()
+            raise self._make_error(token, f"more than {MAX_NESTING} brackets and signs within one another")
+        term = self._parse_unary()
         self._nesting -= 1
         run = term.run
         if token.text == "!":
             if term.type != BOOL:
-                raise self._error(token, f"!{term.type} is not possible")
-            return self._term(token, BOOL, lambda scope: not run(scope), term)
+                raise self._make_error(token, f"!{term.type} is not possible")
+            return self._make_term(token, BOOL, lambda scope: not run(scope), term)
         if not term.type.is_number:
-            raise self._error(token, f"-{term.type} is not possible")
+            raise self._make_error(token, f"-{term.type} is not possible")
         if term.type == INT:
-            return self._term(token, INT, lambda scope: whole(-run(scope)), term)
-        return self._term(token, DOUBLE, lambda scope: -run(scope), term)
+            return self._make_term(token, INT, lambda scope: check_int64(-run(scope)), term)
+        return self._make_term(token, DOUBLE, lambda scope: -run(scope), term)
 
-    def _member(self) -> _Term:
-        term = self._primary()
+    def _parse_member(self) -> _Term:
+        term = self._parse_primary()
         while True:
             token = self._peek()
             if self._is_next("."):
-                name = self._name()
+                name = self._parse_name()
                 if self._is_next("("):
-                    term = self._macro(name, term) if name.text in _MACROS else self._method(name, term)
+                    term = self._parse_macro(name, term) if name.text in _MACROS else self._parse_method(name, term)
                 else:
-                    term = self._item(name, term, self._constant(name, name.text), is_field=True)
+                    term = self._compile_item(name, term, self._compile_constant(name, name.text), is_field=True)
             elif self._is_next("["):
-                index = self._expression()
+                index = self._parse_expression()
                 self._expect("]")
-                term = self._item(token, term, index)
+                term = self._compile_item(token, term, index)
             else:
                 return term
 
-    def _name(self) -> _Token:
+    def _parse_name(self) -> _Token:
         token = self._take()
         if token.kind != "name" or token.text in ("true", "false", "null", "in"):
-            raise self._error(token, f"expected a name and not {token.text!r}")
+            raise self._make_error(token, f"expected a name and not {token.text!r}")
         return token
 
-    def _item(self, token: _Token, container: _Term, index: _Term, *, is_field: bool = False) -> _Term:
+    def _compile_item(self, token: _Token, container: _Term, index: _Term, *, is_field: bool = False) -> _Term:
         kind = container.type.item
         if container.type.name == "list" and kind is not None and index.type == INT and not is_field:
-            return self._term(token, kind, _list_item(container.run, index.run), container, index)
+            return self._make_term(token, kind, _compile_list_item(container.run, index.run), container, index)
         if container.type.name == "map" and kind is not None and index.type == STRING:
-            return self._term(token, kind, _map_item(container.run, index.run), container, index)
-        what = f".{token.text}" if is_field else f"[{index.type}]"
-        raise self._error(token, f"{container.type}{what} is not possible")
+            return self._make_term(token, kind, _compile_map_item(container.run, index.run), container, index)
+        problem = f".{token.text}" if is_field else f"[{index.type}]"
+        raise self._make_error(token, f"{container.type}{problem} is not possible")
 
-    def _primary(self) -> _Term:
+    def _parse_primary(self) -> _Term:
         token = self._take()
         if token.kind == "int":
-            return self._constant(token, int(token.text, 16 if "x" in token.text else 10))
+            return self._compile_constant(token, int(token.text, 16 if "x" in token.text else 10))
         if token.kind == "double":
-            return self._constant(token, float(token.text))
+            return self._compile_constant(token, float(token.text))
         if token.kind == "string":
-            return self._constant(token, self._literal(token))
+            return self._compile_constant(token, self._parse_literal(token))
         if token.kind == "name":
-            return self._named(token)
+            return self._parse_identifier(token)
         if token.text == "(":
-            term = self._expression()
+            term = self._parse_expression()
             self._expect(")")
             return term
         if token.text == "[":
-            return self._list(token)
+            return self._parse_list(token)
         if token.text == "{":
-            return self._map(token)
-        raise self._error(token, f"expected a value and not {token.text!r}")
+            return self._parse_map(token)
+        raise self._make_error(token, f"expected a value and not {token.text!r}")
 
-    def _constant(self, token: _Token, value: Any) -> _Term:
+    def _compile_constant(self, token: _Token, value: Any) -> _Term:
         if self._peek().kind == "name" and self._peek().start == token.start + len(token.text):
-            raise self._error(self._peek(), f"unexpected {self._peek().text!r} after {token.text!r}")
+            raise self._make_error(self._peek(), f"unexpected {self._peek().text!r} after {token.text!r}")
         kind = {bool: BOOL, int: INT, float: DOUBLE, str: STRING}.get(type(value), NULL)
         if kind == INT:
             try:
-                whole(value)
+                check_int64(value)
             except EvaluationError:
-                raise self._error(token, f"{token.text} has more than 64 bits") from None
-        return self._term(token, kind, lambda _: value)
+                raise self._make_error(token, f"{token.text} has more than 64 bits") from None
+        return self._make_term(token, kind, lambda _: value)
 
-    def _literal(self, token: _Token) -> str:
+    def _parse_literal(self, token: _Token) -> str:
         if token.text[0] in "rR":
             return token.text[2:-1]
         inside = token.text[1:-1]
         if bad := next((match for match in _ESCAPE.finditer(inside) if match["bad"]), None):
-            raise self._error(token._replace(start=token.start + 1 + bad.start()), f"unknown escape {bad[0]!r}")
+            raise self._make_error(token._replace(start=token.start + 1 + bad.start()), f"unknown escape {bad[0]!r}")
         text = _ESCAPE.sub(lambda match: {r"\`": "`", r"\?": "?"}.get(match[0], match[0].replace("X", "x")), inside)
         quote = token.text[0]
         try:
             value = str(ast.literal_eval(f"{quote}{text}{quote}"))
             value.encode()
         except (ValueError, SyntaxError):
-            # UnicodeError is a ValueError: half of a surrogate pair.
-            raise self._error(token, "a text with an invalid escape") from None
+            # Half of a surrogate pair raises UnicodeError, a ValueError.
+            raise self._make_error(token, "a text with an invalid escape") from None
         return value
 
-    def _named(self, token: _Token) -> _Term:
+    def _parse_identifier(self, token: _Token) -> _Term:
         name = token.text
         if name in ("true", "false", "null"):
-            return self._constant(token, {"true": True, "false": False}.get(name))
+            return self._compile_constant(token, {"true": True, "false": False}.get(name))
         if self._is_next("("):
-            return self._has(token) if name == "has" else self._call(token, ())
+            return self._parse_has(token) if name == "has" else self._parse_call(token, ())
         kind = self._items.get(name) or self._variables.get(name)
         if kind is None or name in _RESERVED:
             hint = ", ".join(sorted({**self._variables, **self._items}))
             is_function = name in FUNCTIONS or name == "has"
-            what = f"{name} is a function: {name}(...)" if is_function else f"there is no variable {name!r}"
-            raise self._error(token, f"{what}; the variables are {hint}")
+            problem = f"{name} is a function: {name}(...)" if is_function else f"there is no variable {name!r}"
+            raise self._make_error(token, f"{problem}; the variables are {hint}")
         if name not in self._items:
             self.reads.add(name)
-        return self._term(token, kind, operator.itemgetter(name))
+        return self._make_term(token, kind, operator.itemgetter(name))
 
-    def _arguments(self, closing: str) -> list[_Term]:
+    def _parse_arguments(self, closing: str) -> list[_Term]:
         terms: list[_Term] = []
         while not self._is_next(closing):
             if terms:
                 self._expect(",")
                 if closing in "]}" and self._is_next(closing):
                     break
-            terms.append(self._expression())
+            terms.append(self._parse_expression())
         return terms
 
-    def _list(self, token: _Token) -> _Term:
-        terms = self._arguments("]")
-        item = self._common(token, terms)
+    def _parse_list(self, token: _Token) -> _Term:
+        terms = self._parse_arguments("]")
+        item = self._find_common_type(token, terms)
         runs = [term.run for term in terms]
-        return self._term(token, Type("list", item), lambda scope: [run(scope) for run in runs], *terms)
+        return self._make_term(token, Type("list", item), lambda scope: [run(scope) for run in runs], *terms)
 
-    def _common(self, token: _Token, terms: Sequence[_Term]) -> Type:
+    def _find_common_type(self, token: _Token, terms: Sequence[_Term]) -> Type:
         item = ANY
         for term in terms:
-            kind = unified(item, term.type)
+            kind = unify(item, term.type)
             if kind is None:
-                raise self._error(token, f"{item} and {term.type} in one list or map")
+                raise self._make_error(token, f"{item} and {term.type} in one list or map")
             item = kind
         return item
 
-    def _map(self, token: _Token) -> _Term:
+    def _parse_map(self, token: _Token) -> _Term:
         entries: list[tuple[_Term, _Term]] = []
         while not self._is_next("}"):
             if entries:
                 self._expect(",")
                 if self._is_next("}"):
                     break
-            key = self._expression()
+            key = self._parse_expression()
             if key.type != STRING:
-                raise self._error(token, f"a key of a map is {key.type}; it must be a string")
+                raise self._make_error(token, f"a key of a map is {key.type}; it must be a string")
             self._expect(":")
-            entries.append((key, self._expression()))
-        item = self._common(token, [value for _, value in entries])
+            entries.append((key, self._parse_expression()))
+        item = self._find_common_type(token, [value for _, value in entries])
         runs = [(key.run, value.run) for key, value in entries]
 
         def run(scope: Scope) -> dict[str, Any]:
@@ -497,14 +500,14 @@ class _Parser:
                 result[name] = value(scope)
             return result
 
-        return self._term(token, Type("map", item), run, *(term for entry in entries for term in entry))
+        return self._make_term(token, Type("map", item), run, *(term for entry in entries for term in entry))
 
-    def _has(self, token: _Token) -> _Term:
-        term = self._expression()
+    def _parse_has(self, token: _Token) -> _Term:
+        term = self._parse_expression()
         self._expect(")")
         dot, field = self._tokens[self._next - 3 : self._next - 1]
         if dot.text != "." or field.kind != "name":
-            raise self._error(token, "has() takes a field, such as has(labels.node)")
+            raise self._make_error(token, "has() takes a field, such as has(labels.node)")
         run = term.run
 
         def is_present(scope: Scope) -> bool:
@@ -514,55 +517,59 @@ class _Parser:
                 return False
             return True
 
-        return self._term(token, BOOL, is_present, term)
+        return self._make_term(token, BOOL, is_present, term)
 
-    def _method(self, token: _Token, receiver: _Term) -> _Term:
-        return self._call(token, (receiver,))
+    def _parse_method(self, token: _Token, receiver: _Term) -> _Term:
+        return self._parse_call(token, (receiver,))
 
-    def _call(self, token: _Token, receiver: tuple[_Term, ...]) -> _Term:
+    def _parse_call(self, token: _Token, receiver: tuple[_Term, ...]) -> _Term:
         function = FUNCTIONS.get(token.text)
-        terms = [*receiver, *self._arguments(")")]
+        terms = [*receiver, *self._parse_arguments(")")]
         if function is None or not (function.is_method if receiver else function.is_global):
             text = f"x.{token.text}()" if receiver else f"{token.text}()"
             names = [f"x.{macro}()" for macro in _MACROS] + ["has()"]
             for name, other in FUNCTIONS.items():
                 names += [f"{name}()"] * other.is_global + [f"x.{name}()"] * (other.is_method and not other.is_global)
-            raise self._error(token, f"there is no function {text}; the functions are {', '.join(sorted(names))}")
+            raise self._make_error(token, f"there is no function {text}; the functions are {', '.join(sorted(names))}")
         self._check_arguments(token, function, terms)
         self.reads |= function.reads
         if absent_variables := function.reads - self._variables.keys():
-            raise self._error(token, f"{token.text}() needs a series, which has {', '.join(sorted(absent_variables))}")
+            raise self._make_error(
+                token, f"{token.text}() needs a series, which has {', '.join(sorted(absent_variables))}"
+            )
         call, runs = function.call, [term.run for term in terms]
-        # Without a loop for the usual numbers of arguments, which costs as much as the function.
+        # Functions of one argument need no loop, which would cost as much as the function itself.
         if len(runs) == 1:
             (only,) = runs
-            return self._term(token, function.result, lambda scope: call(scope, only(scope)), *terms)
-        return self._term(token, function.result, lambda scope: call(scope, *[run(scope) for run in runs]), *terms)
+            return self._make_term(token, function.result, lambda scope: call(scope, only(scope)), *terms)
+        return self._make_term(token, function.result, lambda scope: call(scope, *[run(scope) for run in runs]), *terms)
 
     def _check_arguments(self, token: _Token, function: Function, terms: Sequence[_Term]) -> None:
         if len(terms) != len(function.parameters):
-            raise self._error(token, f"{token.text}() takes {len(function.parameters)} values and not {len(terms)}")
+            raise self._make_error(
+                token, f"{token.text}() takes {len(function.parameters)} values and not {len(terms)}"
+            )
         for number, (parameter, term) in enumerate(zip(function.parameters, terms, strict=True), 1):
-            if not any(accepts(kind, term.type) for kind in parameter):
+            if not any(is_accepted(kind, term.type) for kind in parameter):
                 kinds = " or ".join(str(replace(kind, item=None) if kind.item == ANY else kind) for kind in parameter)
-                raise self._error(token, f"value {number} of {token.text}() is {term.type} and not {kinds}")
+                raise self._make_error(token, f"value {number} of {token.text}() is {term.type} and not {kinds}")
 
-    def _macro(self, token: _Token, receiver: _Term) -> _Term:
+    def _parse_macro(self, token: _Token, receiver: _Term) -> _Term:
         kind = receiver.type
         item = STRING if kind.name == "map" else kind.item
         if item is None or kind.is_nullable:
-            raise self._error(token, f"{kind}.{token.text}() is not possible")
-        name = self._name().text
+            raise self._make_error(token, f"{kind}.{token.text}() is not possible")
+        name = self._parse_name().text
         if name in _RESERVED or name in self._variables or name in self._items:
-            raise self._error(
+            raise self._make_error(
                 token, f"{token.text}(): {name!r} cannot be the name of an item, it has a meaning already"
             )
         self._expect(",")
         before = self._nodes
         self._items[name] = item
-        terms = [self._expression()]
+        terms = [self._parse_expression()]
         if token.text == "map" and self._is_next(","):
-            terms.append(self._expression())
+            terms.append(self._parse_expression())
         del self._items[name]
         self._expect(")")
         if token.text != "map" or len(terms) > 1:
@@ -570,18 +577,18 @@ class _Parser:
         cost = self._nodes - before + 1
         run = _MACRO_RUNS[token.text](_Items(receiver.run, name, cost), *(term.run for term in terms))
         result = {"filter": Type("list", item), "map": Type("list", terms[-1].type)}.get(token.text, BOOL)
-        return self._term(token, result, run, receiver, *terms)
+        return self._make_term(token, result, run, receiver, *terms)
 
     def _check_test(self, token: _Token, term: _Term) -> None:
         if term.type != BOOL:
-            raise self._error(token, f"the condition of {token.text}() is {term.type}, not bool")
+            raise self._make_error(token, f"the condition of {token.text}() is {term.type}, not bool")
 
 
 class _MissingKeyError(EvaluationError):
     """A map has no such key."""
 
 
-def _list_item(container: Run, index: Run) -> Run:
+def _compile_list_item(container: Run, index: Run) -> Run:
     def run(scope: Scope) -> Any:
         values, number = container(scope), index(scope)
         if not 0 <= number < len(values):
@@ -591,7 +598,7 @@ def _list_item(container: Run, index: Run) -> Run:
     return run
 
 
-def _map_item(container: Run, index: Run) -> Run:
+def _compile_map_item(container: Run, index: Run) -> Run:
     def run(scope: Scope) -> Any:
         values, key = container(scope), index(scope)
         try:
@@ -602,7 +609,7 @@ def _map_item(container: Run, index: Run) -> Run:
     return run
 
 
-def _concatenation(lhs: Run, rhs: Run) -> Run:
+def _compile_concatenation(lhs: Run, rhs: Run) -> Run:
     def run(scope: Scope) -> list[Any]:
         first, second = lhs(scope), rhs(scope)
         scope.spend(len(first) + len(second))
@@ -611,48 +618,48 @@ def _concatenation(lhs: Run, rhs: Run) -> Run:
     return run
 
 
-def _joined_texts(lhs: Run, rhs: Run) -> Run:
+def _compile_join(lhs: Run, rhs: Run) -> Run:
     def run(scope: Scope) -> str:
         first, second = lhs(scope), rhs(scope)
-        scope.spend((len(first) + len(second)) // CHARACTERS_OF_STEP)
+        scope.spend((len(first) + len(second)) // CHARACTERS_PER_STEP)
         return f"{first}{second}"
 
     return run
 
 
 class _Items(NamedTuple):
-    """The list that a macro reads."""
+    """The list over which a macro iterates."""
 
     container: Run
     name: str
     #: Steps for each item.
     cost: int
 
-    def each(self, scope: Scope) -> list[Any]:
-        """Return the items, and spend steps for all of them."""
+    def read_items(self, scope: Scope) -> list[Any]:
+        """Return the items, and spend steps for all items."""
         values = self.container(scope)
         scope.spend(self.cost * len(values))
         return list(values)
 
 
-def _all(items: _Items, test: Run) -> Run:
-    return _quantifier(items, test, decides=False)
+def _compile_all(items: _Items, test: Run) -> Run:
+    return _compile_quantifier(items, test, decides=False)
 
 
-def _exists(items: _Items, test: Run) -> Run:
-    return _quantifier(items, test, decides=True)
+def _compile_exists(items: _Items, test: Run) -> Run:
+    return _compile_quantifier(items, test, decides=True)
 
 
-def _quantifier(items: _Items, test: Run, *, decides: bool) -> Run:
+def _compile_quantifier(items: _Items, test: Run, *, decides: bool) -> Run:
     def run(scope: Scope) -> bool:
         error: EvaluationError | None = None
-        for item in items.each(scope):
+        for item in items.read_items(scope):
             scope[items.name] = item
             try:
                 if bool(test(scope)) is decides:
                     return decides
             except EvaluationError as failure:
-                # An item that decides does so whatever others are.
+                # Continue, because another item may decide the result.
                 error = failure
         if error is not None:
             raise error
@@ -661,10 +668,10 @@ def _quantifier(items: _Items, test: Run, *, decides: bool) -> Run:
     return run
 
 
-def _exists_one(items: _Items, test: Run) -> Run:
+def _compile_exists_one(items: _Items, test: Run) -> Run:
     def run(scope: Scope) -> bool:
         count = 0
-        for item in items.each(scope):
+        for item in items.read_items(scope):
             scope[items.name] = item
             count += bool(test(scope))
         return count == 1
@@ -672,10 +679,10 @@ def _exists_one(items: _Items, test: Run) -> Run:
     return run
 
 
-def _filter(items: _Items, test: Run) -> Run:
+def _compile_filter(items: _Items, test: Run) -> Run:
     def run(scope: Scope) -> list[Any]:
         matching = []
-        for item in items.each(scope):
+        for item in items.read_items(scope):
             scope[items.name] = item
             if test(scope):
                 matching.append(item)
@@ -684,10 +691,10 @@ def _filter(items: _Items, test: Run) -> Run:
     return run
 
 
-def _map(items: _Items, first: Run, second: Run | None = None) -> Run:
+def _compile_map(items: _Items, first: Run, second: Run | None = None) -> Run:
     def run(scope: Scope) -> list[Any]:
         values = []
-        for item in items.each(scope):
+        for item in items.read_items(scope):
             scope[items.name] = item
             if second is None:
                 values.append(first(scope))
@@ -699,9 +706,9 @@ def _map(items: _Items, first: Run, second: Run | None = None) -> Run:
 
 
 _MACRO_RUNS: Final[Mapping[str, Callable[..., Run]]] = {
-    "all": _all,
-    "exists": _exists,
-    "exists_one": _exists_one,
-    "filter": _filter,
-    "map": _map,
+    "all": _compile_all,
+    "exists": _compile_exists,
+    "exists_one": _compile_exists_one,
+    "filter": _compile_filter,
+    "map": _compile_map,
 }

@@ -1,4 +1,4 @@
-"""Functions of expressions, and the operators whose meaning in CEL differs from Python's.
+"""Functions for expressions, and operators whose meaning in CEL differs from Python.
 
 All raise EvaluationError for values that they do not accept.
 """
@@ -19,9 +19,9 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 class Function(NamedTuple):
-    """A function of expressions."""
+    """A function that expressions may call."""
 
-    #: Each parameter with the types that it takes.
+    #: Accepted types of each parameter.
     parameters: tuple[tuple[Type, ...], ...]
     result: Type
     #: Called with the scope and the arguments.
@@ -29,19 +29,19 @@ class Function(NamedTuple):
     #: Whether it is called as `function(x)`, and as `x.function()`.
     is_global: bool = True
     is_method: bool = False
-    #: Variables that it reads beside its arguments.
+    #: Variables that the function reads in addition to its arguments.
     reads: frozenset[str] = frozenset()
 
 
-def whole(value: int) -> int:
-    """Return the int itself. Raises EvaluationError if it has more than 64 bits."""
+def check_int64(value: int) -> int:
+    """Return `value`. Raises EvaluationError if it has more than 64 bits."""
     if not _LOWEST <= value <= _HIGHEST:
         raise EvaluationError("integer overflow")
     return value
 
 
 def divide(lhs: float, rhs: float) -> float:
-    """Divide doubles: by zero there are infinities, and not-a-number."""
+    """Divide doubles; a division by zero returns an infinity or not-a-number."""
     if rhs:
         return lhs / rhs
     if math.isnan(lhs) or not lhs:
@@ -49,15 +49,15 @@ def divide(lhs: float, rhs: float) -> float:
     return math.copysign(math.inf, lhs) * math.copysign(1.0, rhs)
 
 
-def divide_whole(lhs: int, rhs: int) -> int:
+def divide_ints(lhs: int, rhs: int) -> int:
     """Divide ints, rounding towards zero."""
     if not rhs:
         raise EvaluationError("division by zero")
     quotient = abs(lhs) // abs(rhs)
-    return whole(quotient if (lhs < 0) == (rhs < 0) else -quotient)
+    return check_int64(quotient if (lhs < 0) == (rhs < 0) else -quotient)
 
 
-def remainder(lhs: int, rhs: int) -> int:
+def find_remainder(lhs: int, rhs: int) -> int:
     """Return the remainder of a division that rounds towards zero."""
     if not rhs:
         raise EvaluationError("modulus by zero")
@@ -65,8 +65,8 @@ def remainder(lhs: int, rhs: int) -> int:
     return rest if lhs >= 0 else -rest
 
 
-def text_of(value: Any) -> str:
-    """Convert a scalar to a text."""
+def format_value(value: Any) -> str:
+    """Convert a scalar to a string."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -97,7 +97,7 @@ def _int(_: Scope, value: Any) -> int:
     if isinstance(value, str):
         if len(value) > 20 or _INT.fullmatch(value) is None:
             raise EvaluationError(f"int({value[:40]!r}): the text is not a whole number")
-        return whole(int(value))
+        return check_int64(int(value))
     if isinstance(value, float) and not abs(value) < 2.0**63:
         raise EvaluationError(f"int({value}): the number has more than 64 bits")
     return int(value)
@@ -163,7 +163,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     ),
     "double": Function(((DOUBLE, STRING),), DOUBLE, _double),
     "int": Function(((DOUBLE, STRING),), INT, _int),
-    "string": Function(((DOUBLE, STRING, BOOL),), STRING, lambda _, value: text_of(value)),
+    "string": Function(((DOUBLE, STRING, BOOL),), STRING, lambda _, value: format_value(value)),
     "clamp": Function(_NUMBER * 3, DOUBLE, _clamp),
     "scale": Function(_NUMBER * 3, DOUBLE, _scale),
     "quantile": Function(((NUMBERS,), (DOUBLE,)), DOUBLE, _quantile),

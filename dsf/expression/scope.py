@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from dsf.errors import DsfError
 
-#: Most steps of one evaluation. A step is an operator, a function or a variable, or an item of a list that one reads.
+#: Maximum steps of one evaluation. An operator, a function, a variable and each processed list item is a step.
 MAX_STEPS: Final = 50_000
-#: Characters of a text that cost a step: joined again and again, a short text would fill the memory.
-CHARACTERS_OF_STEP: Final = 64
+#: Characters of a string that cost one step. Without a cost, repeated concatenation of a string could fill the memory.
+CHARACTERS_PER_STEP: Final = 64
 
 
 class EvaluationError(DsfError):
@@ -28,18 +28,18 @@ class Scope(dict[str, Any]):
         self.steps = steps
 
     def spend(self, steps: int) -> None:
-        """Take so many steps from the budget. Raises EvaluationError once it is exhausted."""
+        """Subtract steps from the budget. Raises EvaluationError if the budget is exhausted."""
         self.steps -= steps
         if self.steps < 0:
             raise EvaluationError(f"the expression takes more than {MAX_STEPS} steps; read shorter lists and texts")
 
     def spend_content(self, value: Any) -> None:
-        """Spend steps for all of a value: each item at every level, and the characters of texts.
+        """Spend steps for the content of a value: each item at every level, and the characters of strings.
 
-        A list may contain one list many times, so that its items at all levels are more than those in memory.
+        A list may contain the same list many times, so it may have more items than are in memory.
         """
         if isinstance(value, str):
-            self.spend(len(value) // CHARACTERS_OF_STEP)
+            self.spend(len(value) // CHARACTERS_PER_STEP)
         elif isinstance(value, Mapping):
             self.spend(len(value))
             for text in value.values():

@@ -1,4 +1,4 @@
-"""Types of values in expressions."""
+"""The types of values in expressions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type of CEL. Lists have items of one type, and maps have texts as keys and values of one type."""
+    """A CEL type. Lists have items of one type. Maps have strings as keys, and values of one type."""
 
     name: str
     item: Type | None = None
@@ -21,7 +21,7 @@ class Type:
 
     @property
     def is_number(self) -> bool:
-        """True if it is a number that is never null."""
+        """True if values are numbers and never null."""
         return self.name in ("int", "double") and not self.is_nullable
 
 
@@ -30,14 +30,14 @@ INT: Final = Type("int")
 DOUBLE: Final = Type("double")
 STRING: Final = Type("string")
 NULL: Final = Type("null")
-#: The items of an empty list or map, which are of any type.
+#: Type of the items of an empty list or map.
 ANY: Final = Type("any")
 NUMBERS: Final = Type("list", DOUBLE)
 LABELS: Final = Type("map", STRING)
 
 
-def unified(lhs: Type, rhs: Type) -> Type | None:
-    """Return the type of a value that is of one of these types; None if there is none. An int may become a double."""
+def unify(lhs: Type, rhs: Type) -> Type | None:
+    """Return the common type of two types; None if they have none. The common type of int and double is double."""
     if rhs in (NULL, ANY) or lhs in (NULL, ANY):
         other = lhs if rhs in (NULL, ANY) else rhs
         is_null = NULL in (lhs, rhs) and other != NULL
@@ -48,12 +48,12 @@ def unified(lhs: Type, rhs: Type) -> Type | None:
         return Type("double", is_nullable=is_nullable) if are_numbers else None
     if lhs.item is None or rhs.item is None:
         return Type(lhs.name, is_nullable=is_nullable)
-    item = unified(lhs.item, rhs.item)
+    item = unify(lhs.item, rhs.item)
     return None if item is None else Type(lhs.name, item, is_nullable)
 
 
-def accepts(parameter: Type, argument: Type) -> bool:
-    """True if a parameter of this type takes such an argument."""
+def is_accepted(parameter: Type, argument: Type) -> bool:
+    """True if a parameter accepts an argument of this type."""
     if parameter.item == ANY:
         return parameter.name == argument.name and not argument.is_nullable
-    return argument.is_nullable <= parameter.is_nullable and unified(parameter, argument) == parameter
+    return argument.is_nullable <= parameter.is_nullable and unify(parameter, argument) == parameter
