@@ -71,7 +71,7 @@ class ApiModel(BaseModel):
         return {key: value for key, value in data.items() if value is not None or key not in field_names}
 
     def to_manifest(self) -> dict[str, Any]:
-        """The object as plain data with the field names of its manifest; unset optional fields are omitted."""
+        """Return the object as plain data with the field names of its manifest, without unset optional fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -86,7 +86,7 @@ class Rule(NamedTuple):
 
 
 class SpecModel(ApiModel):
-    """A part of a spec: what a person wrote, so an unknown field is a mistake, and nothing changes it afterwards."""
+    """Base of the parts of a spec, which users write: unknown fields are errors, and instances are immutable."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -95,7 +95,7 @@ class SpecModel(ApiModel):
 
     @model_validator(mode="after")
     def _keeps_rules(self) -> Self:
-        for rule in _rules_of(type(self)):
+        for rule in _list_rules(type(self)):
             if rule.holds is not None and not rule.holds(self):
                 raise ValueError(rule.message)
         return self
@@ -103,13 +103,13 @@ class SpecModel(ApiModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core_schema)
-        if rules := [{"rule": rule.cel, "message": rule.message} for rule in _rules_of(cls) if rule.cel]:
+        if rules := [{"rule": rule.cel, "message": rule.message} for rule in _list_rules(cls) if rule.cel]:
             handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = rules
         return schema
 
 
 @functools.cache
-def _rules_of(model: type[SpecModel]) -> tuple[Rule, ...]:
+def _list_rules(model: type[SpecModel]) -> tuple[Rule, ...]:
     return tuple(rule for base in reversed(model.__mro__) for rule in vars(base).get("rules", ()))
 
 
@@ -149,12 +149,12 @@ class KubernetesObject(ApiModel):
 
     @classmethod
     def from_manifest(cls, manifest: dict[str, Any]) -> Self:
-        """The object in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
+        """Parse a manifest. Raises pydantic's ValidationError, which `problems.explain` turns into messages."""
         return cls.model_validate(manifest, by_alias=True, by_name=False)
 
 
 class StatusModel(ApiModel):
-    """A part of a status: written by controllers of any version, so unknown fields are allowed."""
+    """Base of the parts of a status, which controllers of any version write, so unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -179,9 +179,9 @@ class Condition(ApiModel):
 
 
 def set_condition(conditions: Iterable[Condition], new: Condition) -> list[Condition]:
-    """`conditions` with `new` in place of the one of its type, or at the end.
+    """Return `conditions` with `new` instead of the condition of the same type, or at the end.
 
-    The time of the last transition changes only with the status, so that writing the same state again is no change.
+    The time of the last transition changes only with the status, so that writing the same state again has no effect.
     """
     result = list(conditions)
     for index, old in enumerate(result):

@@ -1,15 +1,17 @@
-"""Claims of names: which scorer holds a name, and which ones wait for it. Pure functions.
+"""Decision which scorer holds a name and which scorers wait for the name. Pure functions.
 
-The holder of a name keeps it until it gives it up: by claiming another one, or by its deletion. A deleted holder's name
-is kept for it for some minutes, because tools of GitOps replace an object by deleting and re-creating it; only a scorer
-of its namespace that was created about then takes the name over, since that is a rename. A scorer that claimed any name
-shortly before is no renamed one: it was re-created, too. Neither is one whose name only a `/config` says, unless it is
-the `/config` which named the deleted holder. When a name is free, the hub's own namespace goes before others, then the
-claim that waits longest, then the older object. Therefore neither the age of an object, nor the order of re-creation,
-nor a changed `/config` takes a name away from another scorer.
+A scorer holds a name until the scorer claims another name or is deleted. After a deletion the name is reserved for some
+minutes, because GitOps tools replace an object by deleting it and creating it again. During that time, only a renamed
+scorer can take over the name: a scorer in the same namespace that was created at about the time of the deletion. A
+scorer that claimed any name shortly before was created again, and is not a renamed scorer. A scorer whose name is set
+by a `/config` is a renamed scorer only if the same `/config` named the deleted holder.
 
-The hub stores the claims outside of the objects: their authors cannot edit them, and they outlive the objects. Each
-namespace has a store of its own, so no namespace uses up the room of another one.
+A free name goes to a scorer in the hub's own namespace first, then to the claim that has waited longest, then to the
+oldest object. Therefore neither the age of an object, nor the order of creation, nor a changed `/config` takes a name
+away from another scorer.
+
+The hub stores the claims outside of the objects, so that authors cannot edit the claims, and claims survive the
+deletion of objects. Each namespace has a separate store with a limit, so that it cannot use the space of others.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from dsf.api.meta import rfc3339
 #: Seconds for which the name of a deleted scorer is kept for its re-creation. A tool that deletes and creates in two
 #: passes needs minutes.
 KEPT: Final = 300
-#: Seconds before a scorer's deletion from which on a new one of its namespace counts as the same under another name.
-#: Tools of GitOps create the new object first and remove the old one in a later pass.
+#: A new scorer that was created at most this many seconds before a deletion counts as the renamed scorer. GitOps tools
+#: create the new object first, and delete the old object in a later pass.
 RENAMED: Final = 300
-#: Max. bytes of the stored claims of one kind by one namespace. Its ConfigMap has 1 MiB for both kinds.
+#: Maximum size in bytes of a namespace's stored claims of a kind. The ConfigMap has at most 1 MiB for both kinds.
 ROOM_OF_NAMESPACE: Final = 450_000
 
-# An object without a creation time is not stored yet: every stored one is older.
+# Creation time of an object that is not stored yet, and therefore younger than all stored objects.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -44,20 +46,20 @@ class NameClaim(NamedTuple):
     #: `namespace/name` of the scorer.
     owner: str
     since: int
-    #: When its owner was deleted; 0 while it exists.
+    #: Time of the owner's deletion; 0 while the owner exists.
     gone_at: int = 0
     #: Digest of the address of the `/config` that sets the name; empty if the spec sets it.
     config: str = ""
-    #: The deleted scorer that this one is taken for under another name; empty if it is none.
+    #: The deleted scorer of which the owner is the renamed scorer; empty without a rename.
     renamed_from: str = ""
 
     @property
     def expires(self) -> int:
-        """When the name of a deleted holder becomes free."""
+        """Unix time at which the name of a deleted holder becomes free."""
         return self.gone_at + KEPT
 
 
-#: By name: the holder's claim, then those that wait.
+#: By name: the holder's claim, then the waiting claims.
 Queues = Mapping[str, tuple[NameClaim, ...]]
 
 

@@ -133,34 +133,34 @@ def build_items(
 
 
 class DimensionFormat:
-    """A dimension format prepared for a cluster and score: built once, rendered for every result.
+    """A dimension format for a cluster and score, which renders the item names of many results.
 
-    The format is expanded in one pass: values that look like placeholders are not expanded. Unknown placeholders are
+    The format is expanded in a single pass, so that placeholders in values are not expanded. Unknown placeholders are
     literal, absent labels are empty. An empty format means the default.
 
-    A name of which only separators are left (`;;`) because no label of the format is there is no name.
+    If all labels of the format are absent and the name has only separators (`;;`), the result has no name.
     """
 
     def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
         self._format = fmt or DEFAULT_FORMAT
         self._known = {"cluster": cluster, "scoreName": score_name}
         has_labels = not self._known.keys() >= set(_PLACEHOLDER.findall(self._format))
-        bare = self._filled({}) if has_labels else ""
-        #: The name of a result without any of the labels, if it has neither letter nor digit.
+        bare = self._expand({}) if has_labels else ""
+        #: The name of a result without labels, if the name has neither letters nor digits.
         self._separators = "" if any(map(str.isalnum, bare)) else bare
 
     def render(self, labels: Mapping[str, str]) -> str:
-        """The item name of a result with these labels; may be empty."""
-        name = self._filled(labels)
+        """Return the item name of a result with these labels; may be empty."""
+        name = self._expand(labels)
         return "" if name == self._separators else name
 
-    def _filled(self, labels: Mapping[str, str]) -> str:
+    def _expand(self, labels: Mapping[str, str]) -> str:
         values = {**labels, **self._known}
         return _PLACEHOLDER.sub(lambda match: values.get(match[1], ""), self._format)
 
 
 def object_bytes(names: Collection[str]) -> int:
-    """Estimated bytes of an AddOnPlacementScore with these item names in etcd."""
+    """Return the estimated size in bytes of an AddOnPlacementScore with these item names in etcd."""
     quoted = json.dumps([*names], ensure_ascii=False)
     # In managedFields a name is JSON within JSON, so escapes are escaped twice.
     escaped_again = quoted.count('"') + quoted.count("\\")

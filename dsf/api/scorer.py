@@ -238,8 +238,8 @@ class DynamicScorerSpec(SpecModel):
             "!has(self.sources) || !has(self.source)",
             lambda self: self.sources is None or self.source == SourceSpec(),
         ),
-        # Only for the API server, where the author reads it at once. The hub reports it for each stored scorer, with
-        # /config, too: dsf.api.sourcefields.
+        # These rules are only for the API server, which shows the message to the author immediately. The hub reports
+        # the same errors for stored scorers, including their /config: see `dsf.api.sourcefields`.
         Rule(
             "configURL and configSyncMode are required, unless there is scoring.expression",
             f"{_HAS_EXPRESSION} || (has(self.configURL) && has(self.configSyncMode))",

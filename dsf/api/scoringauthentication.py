@@ -31,7 +31,7 @@ _SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
 _PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
 
 
-def _proxy(value: str) -> str:
+def _check_proxy(value: str) -> str:
     if not is_valid_url(value) or not value.lower().startswith("http://") or base_url(value) != value.rstrip("/"):
         raise ValueError(f"{shown_url(value)!r} is not the URL of a proxy of the form http://host[:port]")
     return value
@@ -78,7 +78,7 @@ class Override(Methods):
 _CLUSTER: Final = "${cluster}"
 
 
-def _delivered(name: str) -> str:
+def _check_secret_name(name: str) -> str:
     if not is_dns_subdomain(name.replace(_CLUSTER, "c")):
         raise ValueError(f"{name!r} is not a valid name of a Secret; {_CLUSTER} is the only template here")
     if name in (CREDENTIALS_NAME, PULL_SECRET_NAME):
@@ -86,7 +86,7 @@ def _delivered(name: str) -> str:
     return name
 
 
-_SecretName = Annotated[str, AfterValidator(_delivered), Field(min_length=1, max_length=253)]
+_SecretName = Annotated[str, AfterValidator(_check_secret_name), Field(min_length=1, max_length=253)]
 
 
 class DeliveredSecret(SpecModel):
@@ -106,9 +106,11 @@ class DeliveredSecret(SpecModel):
         return _CLUSTER in self.name or _CLUSTER in (self.target_name or "")
 
     def names_on(self, cluster: str) -> tuple[str, str]:
-        """The names on the hub and there. Raises ValueError if one is not a valid name, or reserved."""
+        """Return the Secret's names on hub and cluster. Raises ValueError for an invalid or reserved name."""
         there = self.target_name or self.name
-        return _delivered(self.name.replace(_CLUSTER, cluster)), _delivered(there.replace(_CLUSTER, cluster))
+        return _check_secret_name(self.name.replace(_CLUSTER, cluster)), _check_secret_name(
+            there.replace(_CLUSTER, cluster)
+        )
 
 
 class ScoringAuthenticationSpec(Methods):
@@ -122,7 +124,7 @@ class ScoringAuthenticationSpec(Methods):
         max_length=64,
     )
     tls: Tls | None = Field(default=None, description="Verification of the servers; unset: the default.")
-    proxy_url: Annotated[str, AfterValidator(_proxy), matches(_PROXY, 512)] | None = Field(
+    proxy_url: Annotated[str, AfterValidator(_check_proxy), matches(_PROXY, 512)] | None = Field(
         default=None,
         alias="proxyURL",
         description="The proxy on the way to the servers, as http://host:port; unset: HTTP_PROXY, HTTPS_PROXY and "
@@ -139,7 +141,7 @@ class ScoringAuthenticationSpec(Methods):
     )
 
     def on(self, cluster: ClusterFacts) -> Override | None:
-        """The override for a cluster."""
+        """Return the override for a cluster; None without one."""
         return next((override for override in self.overrides if override.counts_on(cluster)), None)
 
 
@@ -162,5 +164,5 @@ class ScoringAuthentication(KubernetesObject):
     status: ScoringAuthenticationStatus = Field(default_factory=ScoringAuthenticationStatus)
 
 
-#: All objects by `namespace/name`; a text is the mistake of an invalid one.
+#: All objects by `namespace/name`; a text describes the error in an invalid object.
 Authentications = Mapping[str, ScoringAuthentication | str]
