@@ -385,8 +385,8 @@ class _Parser:
             return self._make_term(token, kind, _compile_list_item(container.run, index.run), container, index)
         if container.type.name == "map" and kind is not None and index.type == STRING:
             return self._make_term(token, kind, _compile_map_item(container.run, index.run), container, index)
-        problem = f".{token.text}" if is_field else f"[{index.type}]"
-        raise self._make_error(token, f"{container.type}{problem} is not possible")
+        suffix = f".{token.text}" if is_field else f"[{index.type}]"
+        raise self._make_error(token, f"{container.type}{suffix} is not possible")
 
     def _parse_primary(self) -> _Term:
         token = self._take()

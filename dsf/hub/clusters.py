@@ -50,7 +50,7 @@ class Departures:
         self._lock = threading.Lock()
         self._since: dict[str, float] = {}
 
-    def left(self, name: str) -> float:
+    def compute_remaining_seconds(self, name: str) -> float:
         """Return the remaining seconds of the grace period, which begins at the first call."""
         with self._lock:
             now = self._clock()
@@ -103,7 +103,7 @@ class DepartedClusters:
         if managed_cluster is not None and (managed_cluster.get("spec") or {}).get("hubAcceptsClient") is not True:
             # A person has denied the cluster, perhaps because it is no longer trusted.
             return 0.0
-        return self.departures.left(cluster)
+        return self.departures.compute_remaining_seconds(cluster)
 
     def _may_have_agent(self, cluster: str) -> bool:
         """True if only the add-on is missing: OCM then does not wait for a ManifestWork, and credentials may stay."""
@@ -115,7 +115,7 @@ class DepartedClusters:
         if cluster not in self.registrar.known_clusters():
             return
         self.credentials.keep(cluster, deliver=has_agent)
-        stopped = plan.stopped(cluster, self.registrar.present(cluster))
+        stopped = plan.stop_entries(cluster, self.registrar.get_entries(cluster))
         self.registrar.remove_other_entries(cluster, stopped)
         self.registrar.put_entries(cluster, stopped)
         what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
@@ -202,7 +202,7 @@ class ClusterReconciler:
             # waited for the first check, even if it changed nothing.
             before, after = self._update_state(key.name, is_checked=True, problem=problem, is_refused=is_refused)
             if before != after:
-                self._on_distributed(frozenset(scorer.name for scorer in plan.running(key.name)))
+                self._on_distributed(frozenset(scorer.name for scorer in plan.list_running_scorers(key.name)))
 
     def distributed(self, scorer: str) -> int:
         """Return the number of clusters to which this scorer was delivered."""
@@ -270,14 +270,14 @@ class ClusterReconciler:
             # Continue, because deliveries do not need Redis.
             unreachable = error
         try:
-            present = self._registrar.present(cluster)
+            present = self._registrar.get_entries(cluster)
             entries = plan.entries(cluster, present)
             if not self._desired.has_no_config:
                 # An unreadable configuration counts as present, so its grace period ends.
                 self._departed.departures.forget(_CONFIG)
-            if not plan.is_enabled and (grace_seconds := self._departed.departures.left(_CONFIG)):
+            if not plan.is_enabled and (grace_seconds := self._departed.departures.compute_remaining_seconds(_CONFIG)):
                 entries, recheck_after = (
-                    plan.stopped(cluster, present),
+                    plan.stop_entries(cluster, present),
                     min(grace_seconds, recheck_after or grace_seconds),
                 )
             # Remove entries before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
@@ -305,7 +305,7 @@ class ClusterReconciler:
         """Apply pauses and intervals although delivery failed: the agent continues with the delivered scorers.
 
         New scorers wait for delivery."""
-        present = self._registrar.present(cluster)
+        present = self._registrar.get_entries(cluster)
         delivered_entries = {
             name: entry
             for name, entry in entries.items()
@@ -327,7 +327,7 @@ class ClusterReconciler:
 
         Returns the seconds until they start regardless, None if no entry waits. A delivery triggers an event about the
         ManifestWork."""
-        present = self._registrar.present(cluster)
+        present = self._registrar.get_entries(cluster)
         begins = [
             name
             for name, entry in entries.items()
@@ -355,12 +355,12 @@ class ClusterReconciler:
             delete_work(self._backend, cluster)
             self._record_delivery(cluster, None)
             return False
-        running = plan.running(cluster)
+        running = plan.list_running_scorers(cluster)
         desired_work = manifest_work(
             cluster,
             self._agent_namespace,
             [scorer.part_on(cluster) for scorer in running],
-            secrets=self._copy_secrets(plan.delivered(cluster)),
+            secrets=self._copy_secrets(plan.list_delivered_secrets(cluster)),
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not carries(work, desired_work):

@@ -199,7 +199,7 @@ class DesiredState:
         """Return why scorers in this namespace may not use these URLs; empty if they may."""
         return "" if self.is_home(namespace) else find_server_refusal(self._scorer_hosts, urls)
 
-    def counts(self, namespace: str) -> bool:
+    def is_scorer_namespace(self, namespace: str) -> bool:
         """True if DynamicScorers in this namespace run."""
         return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
 
@@ -243,8 +243,8 @@ class DesiredState:
 
     def _make_plan(self) -> FleetPlan:
         read, mistakes = self._list_objects(Kind.SCORER, DynamicScorer)
-        scorers = [self._merge_health(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
-        unreadable = {key: text for key, text in mistakes.items() if self.counts(key.partition("/")[0])}
+        scorers = [self._merge_health(scorer) for scorer in read if self.is_scorer_namespace(scorer.metadata.namespace)]
+        unreadable = {key: text for key, text in mistakes.items() if self.is_scorer_namespace(key.partition("/")[0])}
         clusters, _ = self._list_objects(Kind.CLUSTER, ManagedCluster)
         authentications, unusable = self._list_objects(Kind.AUTHENTICATION, ScoringAuthentication)
         without_addon = 0
@@ -306,7 +306,7 @@ class DesiredState:
         return frozenset(
             f"{scorer['namespace']}/{scorer['name']}"
             for scorer in metadata
-            if scorer.get("deletionTimestamp") and self.counts(scorer["namespace"])
+            if scorer.get("deletionTimestamp") and self.is_scorer_namespace(scorer["namespace"])
         )
 
     def _read_claims(self) -> NameClaims:

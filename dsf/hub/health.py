@@ -122,7 +122,7 @@ class Health:
             is_proven=self.is_proven or failure is None,
         )
 
-    def elsewhere(self) -> Health:
+    def reset_checks(self) -> Health:
         """Return the state after a change of URL or mode: status and config stay in effect until the first check."""
         return replace(self, failures=0, failure=None, config_failure=None, is_checked=False, is_proven=False)
 
@@ -244,7 +244,7 @@ class HealthMonitor:
                 return self._states[key]
             if before is None:
                 self._namespaces[key.namespace] += 1
-            health = stored_health if before is None else self._states[key].elsewhere()
+            health = stored_health if before is None else self._states[key].reset_checks()
             self._targets[key] = target
             self._states[key] = health
         self._controller.queue.add(key)

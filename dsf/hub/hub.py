@@ -254,7 +254,7 @@ class Hub:
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
         """Write a notice for users about the read of a /config. The notice is dropped if Redis rejects it."""
         scorer_key = f"{key.namespace}/{key.name}"
-        if self._outage.is_on or self._desired.plan.called(key.name) not in (scorer_key, None):
+        if self._outage.is_on or self._desired.plan.find_owner_key(key.name) not in (scorer_key, None):
             return
         try:
             self._registrar.notices.write_read(config_read(key.name, target, result, request))
@@ -284,7 +284,7 @@ class Hub:
             self._changes.notify()
 
     def _find_scorer(self, name: str) -> ObjectKey | None:
-        key = self._desired.plan.called(name)
+        key = self._desired.plan.find_owner_key(name)
         return _scorer_key(key) if key is not None and key in self._desired.plan.scorers else None
 
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:

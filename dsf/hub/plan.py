@@ -109,7 +109,7 @@ class FleetPlan:
             and plan.summary_on(cluster) is not None
         )
 
-    def running(self, cluster: str) -> list[ScorerPlan]:
+    def list_running_scorers(self, cluster: str) -> list[ScorerPlan]:
         """Return the scorers that run on a cluster, sorted by name."""
         if cluster not in self.clusters:
             return []
@@ -138,7 +138,11 @@ class FleetPlan:
         entry is removed if the scorer is deleted or masked, if another scorer has its score name, or if it can run and
         does not select the cluster.
         """
-        entries = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
+        entries = {
+            plan.name: entry
+            for plan in self.list_running_scorers(cluster)
+            if (entry := plan.entry(cluster)) is not None
+        }
         if not self.is_enabled or cluster not in self.clusters:
             return entries
         for name, entry, plan in self._list_kept_entries(cluster, present):
@@ -147,7 +151,7 @@ class FleetPlan:
                 entries[name] = _stop_entry(entry, plan)
         return entries
 
-    def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
+    def stop_entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """Return the stopped entries by scorer while a cluster or the configuration is temporarily absent.
 
         If the cluster or the configuration is absent, the entries count as suspended, because no score is due.
@@ -172,18 +176,22 @@ class FleetPlan:
 
     def _find_owner(self, name: str, namespace: str) -> str:
         """Return the key of the scorer that owns this name; empty if its namespace is not `namespace` (empty: any)."""
-        key = self.called(name) or ""
+        key = self.find_owner_key(name) or ""
         return key if is_owner(namespace, key.partition("/")[0]) else ""
 
-    def clusters_of(self, plan: ScorerPlan) -> list[str]:
+    def list_clusters(self, plan: ScorerPlan) -> list[str]:
         """Return the clusters on which a scorer runs, sorted."""
         if plan.runnable is None or not self.is_enabled:
             return []
         return sorted(name for name in self.clusters if self.selects(plan, name))
 
-    def delivered(self, cluster: str) -> dict[str, str]:
+    def list_delivered_secrets(self, cluster: str) -> dict[str, str]:
         """Return the Secrets delivered to a cluster: name on the cluster -> name on the hub."""
-        return {there: copy.name for plan in self.running(cluster) for there, copy in plan.secrets_on(cluster).items()}
+        return {
+            there: copy.name
+            for plan in self.list_running_scorers(cluster)
+            for there, copy in plan.secrets_on(cluster).items()
+        }
 
     def clusters_with_secret(self, secret: str) -> set[str]:
         """Return the clusters to which this Secret of the hub is delivered."""
@@ -194,7 +202,7 @@ class FleetPlan:
         """Secret -> clusters to which it is delivered; an index, because thousands of Secrets may change together."""
         clusters: dict[str, set[str]] = {}
         for plan in self.scorers.values():
-            for cluster in self.clusters_of(plan) if any(plan.secrets.values()) else ():
+            for cluster in self.list_clusters(plan) if any(plan.secrets.values()) else ():
                 for copy in plan.secrets_on(cluster).values():
                     clusters.setdefault(copy.name, set()).add(cluster)
         return clusters
@@ -241,7 +249,7 @@ class FleetPlan:
     def scorer_names(self) -> frozenset[str]:
         """Return the names of all existing scorers, except those whose name belongs to another namespace."""
         keys = self.unreadable.keys() | self.scorers.keys()
-        names = {name for name in self.claims.scorers if self.called(name) in keys}
+        names = {name for name in self.claims.scorers if self.find_owner_key(name) in keys}
         # Scorers that are being deleted have no claim, but still exist.
         names.update(key.partition("/")[2] for key in self.terminating)
         return frozenset(names)
@@ -251,7 +259,7 @@ class FleetPlan:
         key = f"{namespace}/{name}"
         return key in self.scorers or key in self.unreadable
 
-    def called(self, name: str) -> str | None:
+    def find_owner_key(self, name: str) -> str | None:
         """Return the key of the scorer that owns this name, and the data in Redis under it; None if no scorer does."""
         queue = self.claims.scorers.get(name)
         return queue[0].owner if queue else None
@@ -447,7 +455,7 @@ def _check_sizes(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     excluded_by_loads: dict[object, dict[str, str]] = {}
     obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
-        running = plan.running(cluster)
+        running = plan.list_running_scorers(cluster)
         shared = tuple((id(scorer.part_on(cluster)), *sorted(scorer.secrets_on(cluster).items())) for scorer in running)
         if shared not in excluded_by_loads:
             loads = (scorer.load_on(cluster) for scorer in running)

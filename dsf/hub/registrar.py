@@ -190,7 +190,7 @@ class Registrar:
             # Dimension format, validity or failure policy changed: scores may need a rewrite.
             self._on_pairs([(cluster, name) for cluster in self._clusters_with(name)])
 
-    def present(self, cluster: str) -> Mapping[str, Entry]:
+    def get_entries(self, cluster: str) -> Mapping[str, Entry]:
         """Return the entries of a cluster in the schedule, by scorer."""
         self._ensure_read()
         with self._lock:
@@ -201,7 +201,7 @@ class Registrar:
         another namespace now."""
         removed_scorers = [
             scorer
-            for scorer, entry in self.present(cluster).items()
+            for scorer, entry in self.get_entries(cluster).items()
             if scorer not in desired_entries or not is_owner(entry.namespace, desired_entries[scorer].namespace)
         ]
         if not removed_scorers:
@@ -243,7 +243,7 @@ class Registrar:
 
     def put_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
         """Write new or changed entries. Their scorers must be delivered to the agent before."""
-        present = self.present(cluster)
+        present = self.get_entries(cluster)
         changed = [entry for scorer, entry in desired_entries.items() if present.get(scorer) != entry]
         if not changed:
             return

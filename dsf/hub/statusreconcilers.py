@@ -133,7 +133,7 @@ class ScorerReconciler:
             self.registrar.notices.keep(plan.scorer_names())
             self._write_absent_status(key)
             return None
-        if not self.desired.counts(key.namespace):
+        if not self.desired.is_scorer_namespace(key.namespace):
             # Send no request for the scorer: unauthorised users could make the hub send requests.
             self.health.forget(key)
             namespace = self.desired.config_key.namespace
@@ -160,7 +160,7 @@ class ScorerReconciler:
             problem = self.registrar.sync_scorers(plan).get(scorer_plan.name)
             if problem is not None:
                 raise problem
-            clusters = plan.clusters_of(scorer_plan)
+            clusters = plan.list_clusters(scorer_plan)
             cycles, pace = self.registrar.cycles(scorer_plan, clusters), self.registrar.pace(scorer_plan, clusters)
             if not is_home:
                 cycles = replace(cycles, failures=remove_response_texts(cycles.failures))
@@ -178,7 +178,7 @@ class ScorerReconciler:
         write_status(self.backend, key, scorer.status.conditions, status)
         if unreachable is not None:
             raise unreachable
-        if plan.called(key.name) == scorer.key:
+        if plan.find_owner_key(key.name) == scorer.key:
             self.registrar.notices.write_scorer(_make_notice(key, status))
         # Reconcile again at the end of a pause, which changes registry and status.
         ends = [at for at in (scorer_plan.suspended_until, pace.pauses.ends if pace else None) if at is not None]
@@ -187,7 +187,7 @@ class ScorerReconciler:
     def _write_absent_status(self, key: ObjectKey) -> None:
         """Write the status of an existing scorer that is not in the plan because it is unreadable or being deleted."""
         mistake, manifest = self.desired.mistake(key), self.backend.get(*key)
-        if manifest is None or not self.desired.counts(key.namespace):
+        if manifest is None or not self.desired.is_scorer_namespace(key.namespace):
             return
         try:
             previous_conditions = DynamicScorerStatus.model_validate(
@@ -205,7 +205,7 @@ class ScorerReconciler:
         else:
             return
         write_status(self.backend, key, previous_conditions, status)
-        if self.desired.plan.called(key.name) in (None, f"{key.namespace}/{key.name}"):
+        if self.desired.plan.find_owner_key(key.name) in (None, f"{key.namespace}/{key.name}"):
             self.registrar.notices.write_scorer(_make_notice(key, status))
 
     def _make_access(self, scorer: DynamicScorer) -> Access:
@@ -220,7 +220,7 @@ class ScorerReconciler:
 
     def _count_deliveries(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
         config = self.desired.config_key
-        clusters = plan.clusters_of(scorer_plan)
+        clusters = plan.list_clusters(scorer_plan)
         desired = len(clusters)
         problem, is_refused = self.clusters.problem(clusters)
         return DeliveryCounts(
@@ -293,7 +293,7 @@ class ConfigReconciler:
         """Write the status of a configuration that is not being deleted."""
         plan, now = self.desired.plan, datetime.now(UTC)
         if key != self.desired.config_key:
-            home, stops_scorers = self.desired.config_key.namespace, self.desired.counts(key.namespace)
+            home, stops_scorers = self.desired.config_key.namespace, self.desired.is_scorer_namespace(key.namespace)
             status = ignored_config_status(config, home, stops_scorers=stops_scorers, now=now)
         else:
             if config.status.conditions and not self.clusters.have_checked(plan.clusters):
@@ -303,7 +303,7 @@ class ConfigReconciler:
                 config,
                 clusters=len(plan.clusters),
                 distributed=self.clusters.up_to_date(),
-                scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
+                scorers=sum(bool(plan.list_clusters(scorer)) for scorer in plan.scorers.values()),
                 masked=plan.masked_pairs(),
                 agents=self._agent_problems(),
                 without_addon=plan.without_addon,

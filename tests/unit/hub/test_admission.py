@@ -51,17 +51,17 @@ def test_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer
     before = plan_of(victim, attacker)
     synced = attacker.model_copy(update={"spec": scorer(score=score).spec})
     plan = plan_of(victim, synced, after=before, seconds=10)
-    assert [running_scorer.name for running_scorer in plan.running("c")] == ["victim"]
+    assert [running_scorer.name for running_scorer in plan.list_running_scorers("c")] == ["victim"]
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     assert plan.entries("c", before.entries("c", {})).keys() == {"victim"}
     # A holder whose edited manifest cannot run keeps its name.
     broken = scorer("victim", score="cpu", source={"type": "Prometheus"})
     plan = plan_of(broken, synced, after=plan, seconds=20)
-    assert plan.running("c") == []
+    assert plan.list_running_scorers("c") == []
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     # An unreadable holder keeps its name too.
     plan = plan_of(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
-    assert plan.running("c") == []
+    assert plan.list_running_scorers("c") == []
 
 
 def test_scorer_named_by_its_config_is_not_treated_as_renamed() -> None:
@@ -73,11 +73,11 @@ def test_scorer_named_by_its_config_is_not_treated_as_renamed() -> None:
     plan = plan_of(other, after=plan_of(after=before, seconds=1), seconds=2)
     assert refusal(plan, "hub/other")[0] == "ScoreNameConflict"
     plan = plan_of(other, victim, after=plan, seconds=4)
-    assert [running_scorer.name for running_scorer in plan.running("c")] == ["victim"]
+    assert [running_scorer.name for running_scorer in plan.list_running_scorers("c")] == ["victim"]
     # The same scoring API under another object name.
     before = plan_of(scorer("old", score="mem", mode="Full", status=synced))
     plan = plan_of(other, after=plan_of(after=before, seconds=1), seconds=2)
-    assert [running_scorer.name for running_scorer in plan.running("c")] == ["other"]
+    assert [running_scorer.name for running_scorer in plan.list_running_scorers("c")] == ["other"]
 
 
 def test_score_names_of_other_namespaces_must_be_allowed() -> None:
@@ -87,12 +87,12 @@ def test_score_names_of_other_namespaces_must_be_allowed() -> None:
     for name, reason in names.items():
         plan = plan_of(team("s", score=name), allowed=allowed)
         assert refusal(plan, "team/s")[0] == reason
-        assert bool(plan.running("c")) != bool(reason)
+        assert bool(plan.list_running_scorers("c")) != bool(reason)
     assert refusal(plan_of(scorer("s", score="cpu"), allowed=allowed), "hub/s")[0] == ""
     # A new list of names withdraws the name immediately.
     before = plan_of(team("s", score="cpu"), scorer("t", score="mem"))
     plan = plan_of(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
-    assert [running_scorer.name for running_scorer in plan.running("c")] == ["t"]
+    assert [running_scorer.name for running_scorer in plan.list_running_scorers("c")] == ["t"]
     assert plan.records(before.records({})).keys() == {"t"}
 
 
@@ -108,7 +108,7 @@ def test_name_conflict_refuses_the_second_scorer() -> None:
     hub_scorer, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
     plan = plan_of(hub_scorer, foreign)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
-    assert plan.called("cpu") == "hub/cpu"
+    assert plan.find_owner_key("cpu") == "hub/cpu"
     # The refused scorer does not select the cluster, so the cluster gets no notice.
     assert plan.notice("c").absent == {}
     # An unresolved scorer holds no name either.
@@ -122,7 +122,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     registrar = Registrar(client, Outage("Redis"))
 
     def run(plan: FleetPlan) -> None:
-        entries = plan.entries("c", registrar.present("c"))
+        entries = plan.entries("c", registrar.get_entries("c"))
         registrar.remove_other_entries("c", entries)
         registrar.sync_scorers(plan)
         registrar.put_entries("c", entries)
@@ -177,7 +177,7 @@ def desired(store: Objects, settings_factory: Callable[..., Settings]) -> Desire
 
 
 def running(state: DesiredState) -> list[str]:
-    return [running_scorer.name for running_scorer in state.update().running("c")]
+    return [running_scorer.name for running_scorer in state.update().list_running_scorers("c")]
 
 
 def test_claims_outlive_the_hub(settings_factory: Callable[..., Settings]) -> None:

@@ -121,7 +121,7 @@ def test_unreadable_authentication_refuses_only_its_scorers() -> None:
     assert reason == "InvalidAuthentication"
     assert message.endswith("ScoringAuthentication 'thanos' has mistakes: spec: bad")
     # The other scorer still runs.
-    assert [running_scorer.name for running_scorer in fleet_plan.running("a")] == ["other"]
+    assert [running_scorer.name for running_scorer in fleet_plan.list_running_scorers("a")] == ["other"]
 
 
 def test_authentication_refuses_hosts_outside_its_allowed_list() -> None:
@@ -173,14 +173,14 @@ def test_override_keeps_fields_that_it_does_not_set() -> None:
 def test_override_with_a_forbidden_host_excludes_only_its_cluster() -> None:
     fleet_plan = plan(authentication(overrides=[{"clusters": ["b"], "host": "https://thief.example"}]))
     (scorer_plan,) = fleet_plan.scorers.values()
-    assert (fleet_plan.clusters_of(scorer_plan), summaries(fleet_plan, "b")) == (["a"], [])
+    assert (fleet_plan.list_clusters(scorer_plan), summaries(fleet_plan, "b")) == (["a"], [])
     assert [(name, why.reason) for name, why in scorer_plan.obstacles.items()] == [("b", "HostNotAllowed")]
 
 
 def test_override_with_a_query_in_its_host_excludes_only_its_cluster() -> None:
     fleet_plan = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example/?a=b"}]))
     (scorer_plan,) = fleet_plan.scorers.values()
-    assert fleet_plan.clusters_of(scorer_plan) == ["a"]
+    assert fleet_plan.list_clusters(scorer_plan) == ["a"]
     assert scorer_plan.obstacles["b"].reason == "InvalidURL"
     assert scorer_plan.obstacles["b"].message.startswith("an override of ScoringAuthentication 'thanos': ")
 

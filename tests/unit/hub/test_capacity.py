@@ -65,7 +65,7 @@ def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
         return make_plan(scorers, config(), [cluster("c")], NOW, authentications=[authentication()])
 
     def workload_size(plan: FleetPlan) -> int:
-        parts = [scorer_plan.part_on("c") for scorer_plan in plan.running("c")]
+        parts = [scorer_plan.part_on("c") for scorer_plan in plan.list_running_scorers("c")]
         work = manifest_work("c", "agents", parts, secrets=[make_copy("agents", secret())])
         text = json.dumps(work["spec"]["workload"]["manifests"], separators=(",", ":"), ensure_ascii=False)
         # Go escapes these characters.

@@ -32,7 +32,7 @@ class Place:
     def __init__(self, *entries: Entry) -> None:
         self.entries = {entry.scorer: entry for entry in entries}
 
-    def present(self, cluster: str) -> dict[str, Entry]:
+    def get_entries(self, cluster: str) -> dict[str, Entry]:
         return self.entries
 
 
@@ -97,7 +97,7 @@ def test_undeliverable_agent_still_gets_pauses_and_longer_intervals(trouble: Exc
     present = {name: Entry(cluster="c", scorer=name, score_name=name, interval=30) for name in ("slower", "pausing")}
     present["beginning"] = Entry(cluster="c", scorer="beginning", score_name="beginning", interval=30, suspended=True)
     registrar = Mock(spec=Registrar)
-    registrar.present.return_value = present
+    registrar.get_entries.return_value = present
     registrar.put_entries.side_effect = trouble
     backend = Mock(spec=Backend)
     backend.get.return_value = None
@@ -151,7 +151,7 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
     settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"])
     desired = DesiredState(api.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
     registrar = Mock(spec=Registrar, notices=Mock())
-    registrar.present.return_value = {}
+    registrar.get_entries.return_value = {}
     reconciler = ClusterReconciler(
         api.backend,
         registrar,
@@ -188,7 +188,7 @@ def test_missing_work_that_cannot_be_written_counts_as_not_delivered() -> None:
     """Behave like a namespace that is being deleted: the ManifestWork is gone and creations fail."""
     plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
     registrar = Mock(spec=Registrar, notices=Mock())
-    registrar.present.return_value = {}
+    registrar.get_entries.return_value = {}
     objects = Objects()
     backend = Mock(wraps=objects)
     reconciler = _working(plan, registrar, backend, [])

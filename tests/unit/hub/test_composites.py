@@ -133,7 +133,7 @@ def test_health_of_an_expression_is_whether_it_compiles() -> None:
         "ExpressionInvalid",
         "spec.scoring.expression: column 4: expected a value and not 'the end'",
     )
-    assert health.elsewhere().after(result).status is HealthStatus.Inactive
+    assert health.reset_checks().after(result).status is HealthStatus.Inactive
 
 
 def test_manifest_of_an_expression_is_read_as_it_was_written() -> None:

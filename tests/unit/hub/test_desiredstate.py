@@ -74,16 +74,16 @@ def test_scorer_repaired_during_planning_is_kept(
     place = Objects(config().to_manifest(), cluster("a").to_manifest(), scorer("other").to_manifest())
     key = place.put(_spec(scorer("s").to_manifest(), description=7))
     desired = _desired(place, settings_factory)
-    counts = desired.counts
+    is_scorer_namespace = desired.is_scorer_namespace
 
     def mended(namespace: str) -> bool:
         place.put(scorer("s").to_manifest())
         assert desired.scorer(key) is not None
-        return counts(namespace)
+        return is_scorer_namespace(namespace)
 
     with monkeypatch.context() as meanwhile:
         # The plan asks this of a scorer that it has read.
-        meanwhile.setattr(desired, "counts", mended)
+        meanwhile.setattr(desired, "is_scorer_namespace", mended)
         assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
     assert desired.update().entries("a", {}).keys() == {"other", "s"}
 

@@ -99,7 +99,7 @@ def test_bad_config_does_not_activate_inactive_health() -> None:
 
 
 def test_health_of_a_moved_scorer_stays_until_the_first_check() -> None:
-    moved = Health().after(FINE).elsewhere()
+    moved = Health().after(FINE).reset_checks()
     assert (moved.status, moved.config, moved.is_checked) == (HealthStatus.Active, GOOD, False)
     assert statuses(SICK, start=moved) == ["Inactive"]
     assert statuses(ODD, start=moved) == ["Inactive"]

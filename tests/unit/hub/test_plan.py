@@ -44,7 +44,7 @@ def test_summary_requires_accepted_cluster_health_resolution_and_no_mask() -> No
     assert names(plan, "b") == ["a-runs", "b-runs", "masked"]
     assert names(plan, "no") == names(plan, "going") == names(plan, "nowhere") == []
     assert dict(plan.clusters) == {"a": "uid-a", "b": "uid-b"}
-    assert plan.clusters_of(plan.scorers["hub/masked"]) == ["b"]
+    assert plan.list_clusters(plan.scorers["hub/masked"]) == ["b"]
     assert plan.masked_pairs() == 1
     assert refusal(plan, "hub/unresolved")[0] == "MissingScoreName"
     assert "deleted" not in plan.scorer_names()
@@ -55,7 +55,7 @@ def test_scorers_do_not_run_without_a_configuration() -> None:
         plan = make_plan([scorer()], absent, [cluster("a")], NOW)
         assert names(plan, "a") == []
         assert plan.entries("a", {}) == {}
-        assert plan.clusters_of(plan.scorers["hub/s"]) == []
+        assert plan.list_clusters(plan.scorers["hub/s"]) == []
         assert plan.masked_pairs() == 0
 
 
@@ -122,13 +122,13 @@ def test_missing_cluster_or_config_suspends_entries_until_it_returns() -> None:
     plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
     present = plan.entries("c", {})
     for reduced_plan in (replace(plan, clusters={}), replace(plan, is_enabled=False, has_no_config=True)):
-        stopped_entries = reduced_plan.stopped("c", present)
+        stopped_entries = reduced_plan.stop_entries("c", present)
         assert (stopped_entries["s"].runnable, stopped_entries["s"].suspended) == (False, True)
         assert plan.entries("c", stopped_entries) == present
     # An unreadable configuration stops the entries, since its masks are unknown.
     unreadable = replace(plan, is_enabled=False, has_no_config=False)
     for before in (present, stopped_entries):
-        assert unreadable.stopped("c", before) == {"s": present["s"].stopped()}
+        assert unreadable.stop_entries("c", before) == {"s": present["s"].stopped()}
 
 
 def test_blocked_scorer_can_be_suspended_meanwhile() -> None:

@@ -141,7 +141,7 @@ def test_host_template_is_checked_per_cluster() -> None:
     host = "http://${cluster}.test"
     plan = plan_of_scorer(["scorer.test", "a.test"], source={"host": host, **QUERY})
     [scorer_plan] = plan.scorers.values()
-    assert plan.clusters_of(scorer_plan) == ["a"]
+    assert plan.list_clusters(scorer_plan) == ["a"]
     assert scorer_plan.obstacles["b"].reason == "HostNotAllowed"
     assert "http://b.test" in scorer_plan.obstacles["b"].message
 

@@ -44,7 +44,7 @@ def plan(delivery: DeliverableSecrets, name: str = "fleet", masks: Any = ()) -> 
 
 def test_secret_is_delivered_where_its_scorer_runs() -> None:
     fleet_plan = plan(DeliverableSecrets.of("hub", [secret()]), masks=[("b", "s")])
-    assert (fleet_plan.delivered("a"), fleet_plan.delivered("b")) == ({"fleet": "fleet"}, {})
+    assert (fleet_plan.list_delivered_secrets("a"), fleet_plan.list_delivered_secrets("b")) == ({"fleet": "fleet"}, {})
     assert (fleet_plan.clusters_with_secret("fleet"), fleet_plan.clusters_with_secret("other")) == ({"a"}, set())
 
 
@@ -65,8 +65,8 @@ def test_undeliverable_secret_refuses_only_its_scorer(delivery: DeliverableSecre
     assert message.startswith("secretDelivery of ScoringAuthentication 'thanos': Secret 'fleet' ")
     assert problem in message
     # The other scorer still runs.
-    assert [running_scorer.name for running_scorer in fleet_plan.running("a")] == ["other"]
-    assert fleet_plan.delivered("a") == {}
+    assert [running_scorer.name for running_scorer in fleet_plan.list_running_scorers("a")] == ["other"]
+    assert fleet_plan.list_delivered_secrets("a") == {}
 
 
 def scorer_with_secrets(name: str, created: str, *secrets: dict[str, str]) -> tuple[Any, Any]:
@@ -104,7 +104,11 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
         return make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
 
     fleet_plan = plan_with(*secrets)
-    assert [fleet_plan.delivered(name) for name in "abc"] == [{"thanos": "thanos-a"}, {"thanos": "thanos-b"}, {}]
+    assert [fleet_plan.list_delivered_secrets(name) for name in "abc"] == [
+        {"thanos": "thanos-a"},
+        {"thanos": "thanos-b"},
+        {},
+    ]
     assert [fleet_plan.clusters_with_secret(name) for name in ("thanos-a", "thanos-b", "thanos")] == [
         {"a"},
         {"b"},
@@ -115,7 +119,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     assert fleet_plan.scorers["hub/s"].obstacles.keys() == {"c"}
     assert obstacle.reason == "SecretNotDelivered"
     assert "Secret 'thanos-c' is not in namespace hub with the label" in obstacle.message
-    assert fleet_plan.clusters_of(fleet_plan.scorers["hub/s"]) == ["a", "b"]
+    assert fleet_plan.list_clusters(fleet_plan.scorers["hub/s"]) == ["a", "b"]
     # The planned size covers the manifest that is written.
     for name, cluster_secret in zip("ab", secrets, strict=False):
         size = compute_size(make_copy("x" * 63, cluster_secret, "thanos"))
@@ -169,8 +173,8 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
     delivery = DeliverableSecrets.of("hub", [secret("thanos-a"), secret("other")])
     scorers, wants = zip(first, same, other, both, strict=True)
     fleet_plan = make_plan(scorers, config(), [cluster("a")], NOW, authentications=wants, delivery=delivery)
-    assert [running_scorer.name for running_scorer in fleet_plan.running("a")] == ["first", "same"]
-    assert fleet_plan.delivered("a") == {"thanos": "thanos-a"}
+    assert [running_scorer.name for running_scorer in fleet_plan.list_running_scorers("a")] == ["first", "same"]
+    assert fleet_plan.list_delivered_secrets("a") == {"thanos": "thanos-a"}
     assert fleet_plan.scorers["hub/other"].obstacles["a"].message == (
         "Secret 'other' would be 'thanos' there, as Secret 'thanos-a' of scorer first is already: set another "
         "targetName in secretDelivery"
@@ -193,7 +197,7 @@ def test_invalid_secret_name_on_one_cluster_affects_only_that_cluster(secrets: d
     fleet_plan = make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
     assert fleet_plan.scorers["hub/s"].obstacles.keys() == {name}
     assert f"has no possible name on cluster {name}: " in fleet_plan.scorers["hub/s"].obstacles[name].message
-    assert len(fleet_plan.delivered("a")) == 1
+    assert len(fleet_plan.list_delivered_secrets("a")) == 1
 
 
 @pytest.mark.parametrize("target", ["theirs", "${cluster}-theirs"])
@@ -239,13 +243,17 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
 
     fleet_plan = masked_plan(("y", "b-old"), ("y", "c-new"))
     # A Secret that another scorer already delivers needs no further room.
-    assert [running_scorer.name for running_scorer in fleet_plan.running("x")] == ["b-old", "c-new", "plain"]
-    assert fleet_plan.delivered("x").keys() == set(names)
-    assert [running_scorer.name for running_scorer in fleet_plan.running("y")] == ["a-new", "plain"]
+    assert [running_scorer.name for running_scorer in fleet_plan.list_running_scorers("x")] == [
+        "b-old",
+        "c-new",
+        "plain",
+    ]
+    assert fleet_plan.list_delivered_secrets("x").keys() == set(names)
+    assert [running_scorer.name for running_scorer in fleet_plan.list_running_scorers("y")] == ["a-new", "plain"]
     obstacles = fleet_plan.scorers["hub/a-new"].obstacles
     assert obstacles["x"].reason == "NoRoom"
     assert obstacles.keys() == {"x"}
-    assert len(masked_plan(last=300).running("x")) == 4
+    assert len(masked_plan(last=300).list_running_scorers("x")) == 4
 
 
 @pytest.mark.parametrize(

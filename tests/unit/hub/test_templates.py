@@ -34,7 +34,7 @@ def source(query: str = "up", host: str = "http://prometheus.example", **fields:
 def distributed_condition(fleet_plan: FleetPlan) -> tuple[str, str]:
     """Return reason and message of the condition Distributed."""
     (scorer_plan,) = fleet_plan.scorers.values()
-    desired = len(fleet_plan.clusters_of(scorer_plan))
+    desired = len(fleet_plan.list_clusters(scorer_plan))
     spread = DeliveryCounts(len(fleet_plan.clusters), desired, desired, "hub/config", is_enabled=True)
     statement = distributed(
         scorer_plan, Health(status=scorer_plan.scorer.status.health_status, is_checked=True), spread
@@ -74,7 +74,7 @@ def test_each_of_several_sources_gets_cluster_values() -> None:
 def test_missing_label_excludes_its_cluster_and_is_named() -> None:
     fleet_plan = plan(cluster("a", labels=EU), cluster("b"), cluster("c"), source=source('up{r="${label:region}"}'))
     (scorer_plan,) = fleet_plan.scorers.values()
-    assert fleet_plan.clusters_of(scorer_plan) == ["a"]
+    assert fleet_plan.list_clusters(scorer_plan) == ["a"]
     assert fleet_plan.entries("b", {}) == {}
     reason, message = distributed_condition(fleet_plan)
     assert reason == "MissingClusterValue"
@@ -111,7 +111,7 @@ def test_scorer_selector_limits_its_clusters() -> None:
     selector = {"matchExpressions": [{"key": "region", "operator": "NotIn", "values": ["eu"]}]}
     fleet_plan = plan(cluster("a", labels=EU), cluster("b", labels=US), cluster("c"), clusterSelector=selector)
     (scorer_plan,) = fleet_plan.scorers.values()
-    assert fleet_plan.clusters_of(scorer_plan) == ["b", "c"]
+    assert fleet_plan.list_clusters(scorer_plan) == ["b", "c"]
     assert [name for name in "abc" if summaries(fleet_plan, name)] == ["b", "c"]
 
 
@@ -124,14 +124,14 @@ def test_mask_by_labels_excludes_matching_clusters() -> None:
     masks = [{"clusterSelector": {"matchLabels": {"region": "eu"}}, "scoreName": "*"}]
     fleet_plan = plan(cluster("a", labels=EU), cluster("b", labels=US), masks=masks)
     (scorer_plan,) = fleet_plan.scorers.values()
-    assert fleet_plan.clusters_of(scorer_plan) == ["b"]
+    assert fleet_plan.list_clusters(scorer_plan) == ["b"]
 
 
 def test_masks_under_their_old_field_name_apply() -> None:
     spec = {"mask": [{"clusterName": "a", "scoreName": "s"}], "masks": [{"clusterName": "b", "scoreName": "s"}]}
     older = DynamicScoringConfig.from_manifest({**config().to_manifest(), "spec": spec})
     fleet_plan = make_plan([scorer("s")], older, [cluster("a"), cluster("b"), cluster("c")], NOW)
-    assert [len(fleet_plan.running(name)) for name in "abc"] == [0, 0, 1]
+    assert [len(fleet_plan.list_running_scorers(name)) for name in "abc"] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
