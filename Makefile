@@ -81,7 +81,7 @@ soak: $(SYNCED) ## random faults for an hour, then the books; SECONDS=150 and SE
 	@$(PROGRAMS)
 	@DSF_SOAK_SECONDS=$(SECONDS) DSF_SOAK_SEED=$(SEED) $(PYTHON) -m pytest -n0 -s tests/faults/test_soak.py $(ARGS)
 
-mistakes: $(SYNCED) ## plant 60 mistakes, one at a time, and show which test finds each; ARGS="hub/ kube/" chooses some
+mistakes: $(SYNCED) ## plant 64 mistakes, one at a time, and show which test finds each; ARGS="hub/ kube/" chooses some
 	@$(PROGRAMS)
 	@$(PYTHON) scripts/mistakes $(ARGS)
 

@@ -27,8 +27,11 @@ _TO_STANDARD: Final = str.maketrans("-_", "+/")
 _AT: Final = re.compile("@|%40|[\uff20\ufe6b]", re.IGNORECASE)
 #: Host and port, and nothing else before the path. A template may stand for a part of the host.
 _SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|(?:\$\{[^}]*\}|[\w.-])+)(?::[0-9]+)?(?=[/?#]|$)")
-#: A URL in a text: up to a blank or a quotation mark, or, with an `@`, up to the last one of its line.
-_URL_IN_TEXT: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?:[^\n]*@)?[^\s'\"]*")
+_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*")
+#: A URL without an `@` in a text: a word with `://`, between blanks or quotation marks.
+_URL_IN_TEXT: Final = re.compile(r"(?<![^\s'\"])[^\s'\"]*://[^\s'\"]*")
+_WORD_START: Final = re.compile(r"['\"(]?")
+_WORD_END: Final = re.compile(r"[\s'\"]|$")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]))")
 
 
@@ -80,14 +83,31 @@ def has_user(url: str) -> bool:
 
 
 def _parts(url: str) -> tuple[str, str, str]:
-    """The scheme with its mark, both empty without one, and the rest."""
+    """Return the scheme and its mark, both empty without a valid scheme, and the rest."""
     scheme, mark, rest = url.partition("://")
-    return (scheme, mark, rest) if mark else ("", "", url)
+    # Without this check, a password with `://` in a URL without a scheme would be shown up to there.
+    return (scheme, mark, rest) if mark and _SCHEME.fullmatch(scheme) else ("", "", url)
 
 
 def without_secrets_of_urls(text: str) -> str:
-    """The text with each URL in it as `shown_url` shows it."""
-    return _URL_IN_TEXT.sub(lambda match: shown_url(match[0]), text) if "://" in text else text
+    """Return the text with each URL in it as `shown_url` shows it.
+
+    In a line with an `@` after `://`, the URL ends after the last `@`: user names and passwords may have any character.
+    """
+    return "\n".join(map(_line_without_secrets, text.split("\n"))) if "://" in text else text
+
+
+def _line_without_secrets(line: str) -> str:
+    mark, at_sign = line.find("://"), line.rfind("@")
+    if not 0 <= mark < at_sign:
+        return _URL_IN_TEXT.sub(lambda match: shown_url(match[0]), line)
+    # The word begins at a blank, as a user name or password before the mark may have quotation marks.
+    blank = max(line.rfind(character, 0, mark) for character in " \t")
+    start = _WORD_START.match(line, blank + 1)
+    end = _WORD_END.search(line, at_sign)
+    assert start is not None and end is not None  # noqa: PT018 - both patterns match everywhere
+    rest = _URL_IN_TEXT.sub(lambda match: shown_url(match[0]), line[end.start() :])
+    return f"{line[: start.end()]}{shown_url(line[start.end() : end.start()])}{rest}"
 
 
 def masked(text: str, *secrets: str | None) -> str:

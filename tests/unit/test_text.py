@@ -8,7 +8,7 @@ import json
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dsf.text import MASK, WITHHELD, cleaned, has_user, listed, masked, shown_url, without_secrets_of_urls
@@ -134,6 +134,7 @@ def test_shown_url_without_user_information_is_the_url_before_its_query(url: str
 _PASSWORDS = st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=0x24F), min_size=1, max_size=20)
 
 
+@example("://")
 @given(_PASSWORDS)
 def test_no_password_of_a_url_survives(password: str) -> None:
     # Markers on both sides distinguish the password from parts of the host and the mask.

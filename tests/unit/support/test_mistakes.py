@@ -28,7 +28,7 @@ LISTED = mistakes.listed()
 
 
 def test_mistakes_are_sixty_in_distinct_places() -> None:
-    assert len({mistake.old for mistake in LISTED}) == len({mistake.what for mistake in LISTED}) == len(LISTED) == 60
+    assert len({mistake.old for mistake in LISTED}) == len({mistake.what for mistake in LISTED}) == len(LISTED) == 64
 
 
 @pytest.mark.parametrize("mistake", LISTED, ids=[mistake.what for mistake in LISTED])
@@ -42,7 +42,7 @@ def test_each_mistake_applies_once_and_is_code(mistake: Any) -> None:
 
 
 def test_samples_of_consecutive_days_cover_all_mistakes() -> None:
-    days = [date(2026, 12, 30) + timedelta(number) for number in range(20)]
+    days = [date(2026, 12, 30) + timedelta(number) for number in range(22)]
     samples = [mistakes.sample(LISTED, 3, day) for day in days]
     assert {len(sample) for sample in samples} == {3}
     assert {mistake.what for sample in samples for mistake in sample} == {mistake.what for mistake in LISTED}
