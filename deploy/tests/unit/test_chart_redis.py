@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsf.api.types import AGENT_NAMESPACE, SENTINEL_PASSWORD_KEY
-from dsf.backends.kube_credentials import credentials_work
+from dsf.backends.kube_credentials import make_credentials_work
 from dsf.backends.protocol import Credentials
 from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.users import password_hash
@@ -138,7 +138,7 @@ def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
     assert chart.environment(hub)["DSF_REDIS_SENTINEL_PASSWORD_FILE"] == password
     assert chart.environment(hub)["DSF_AGENT_SENTINEL_PASSWORD_FILE"] == password
     # The client certificate is part of the agent's credentials: the pod mounts the Secret that the controller delivers.
-    work = credentials_work("c1", AGENT_NAMESPACE, Credentials(KeyIds(), "1:00", "its own", "of the sentinels"))
+    work = make_credentials_work("c1", AGENT_NAMESPACE, Credentials(KeyIds(), "1:00", "its own", "of the sentinels"))
     (secret,) = work["spec"]["workload"]["manifests"]
     assert chart.secret_text(secret, SENTINEL_PASSWORD_KEY) == "of the sentinels"
     (volume,) = [v["secret"] for v in chart.pod(workloads["dynamic-scoring-agent"])["volumes"] if "secret" in v]
