@@ -34,6 +34,8 @@ def test_manifests_are_valid(tmp_path: Path) -> None:
         "sample-scorer": "http://127.0.0.1:8000/config",
         "example-performance-scorer": "http://127.0.0.1:8001/performance/config",
         "example-powerconsumption-scorer": "http://127.0.0.1:8001/powerconsumption/config",
+        "free-memory": "",
+        "memory-and-power": "",
     }
 
 

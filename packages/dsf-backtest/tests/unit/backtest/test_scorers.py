@@ -26,7 +26,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         scorer("hub", "good", configSyncMode="None", source=source, scoring=scoring),
         scorer("hub", "later", source="of a later version"),
     ]
-    monkeypatch.setattr(scorers, "objects", lambda _, resource: present if resource is DYNAMIC_SCORERS else [])
+    monkeypatch.setattr(scorers, "list_objects", lambda _, resource: present if resource is DYNAMIC_SCORERS else [])
     return present
 
 

@@ -42,7 +42,7 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
         listed_resources.append(resource)
         return hub.get(resource, [])
 
-    monkeypatch.setattr(reader, "objects", objects)
+    monkeypatch.setattr(reader, "list_objects", objects)
     monkeypatch.setattr(reader, "request_with_retry", lambda *about: placements[about[-1].rpartition("/")[2]])
     situations, problems = from_hub(PlacementReader(cast("Session", SimpleNamespace(now=lambda: NOW))), {"r"}, [])
     assert problems == []
