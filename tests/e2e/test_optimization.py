@@ -109,7 +109,7 @@ def test_documented_optimization_commands_work(hub: ControlPlane, tmp_path: Path
                 command, cwd=tmp_path, environment=variables, replace={"localhost:8338": f"localhost:{port}"}
             )
             print(f"$ {command.text}\n{printed}", end="")
-            if code != 0 or not document.matches(command.wanted, printed):
+            if code != 0 or not document.matches(command.expected_lines, printed):
                 problems.append(f"{DOCUMENT.name}:{command.line}: exit code {code}\n$ {command.text}\n{printed}")
     assert not problems, "\n".join(problems)
     assert count > 20

@@ -139,4 +139,4 @@ def event(data: bytes) -> None:
 
 def token(data: bytes) -> None:
     """The answer of a token server."""
-    oauth2._parse(http.Answer(200, data), "http://t/")
+    oauth2._parse_token(http.Answer(200, data), "http://t/")

@@ -69,15 +69,15 @@ def _break(monkeypatch: pytest.MonkeyPatch, target: str, is_wrong: Wrong) -> lis
 
 #: Step -> where the scorer's status says so; empty where it has none, since it cannot be read or written.
 SCORER_STEPS = {
-    "dsf.hub.desiredstate:read": "",
+    "dsf.hub.desiredstate:read_object": "",
     "dsf.hub.plan:resolve_everywhere": "ConfigSynced",
-    "dsf.hub.plan:_resolved_plan": "ConfigSynced",
+    "dsf.hub.plan:_make_resolved_plan": "ConfigSynced",
     "dsf.hub.scorerplan:ScorerRecord": "ConfigSynced",
     "dsf.hub.scorerplan:Entry": "ConfigSynced",
     "dsf.hub.manifestwork:dump_summaries": "ConfigSynced",
     "dsf.hub.health:HealthMonitor.track": "Scoring",
     "dsf.hub.statusreconcilers:scorer_status": "Scoring",
-    "dsf.hub.statusreconcilers:ScorerReconciler._delivery_counts": "Scoring",
+    "dsf.hub.statusreconcilers:ScorerReconciler._count_deliveries": "Scoring",
     "dsf.hub.registrar:Registrar._sync_scorer": "Scoring",
     "dsf.hub.registrar:Registrar.cycles": "Scoring",
     "dsf.hub.statusreconcilers:write_status": "",
@@ -85,12 +85,12 @@ SCORER_STEPS = {
 
 
 CLUSTER_STEPS = (
-    "dsf.hub.desiredstate:read",
+    "dsf.hub.desiredstate:read_object",
     "dsf.hub.credentials:AgentCredentials.ensure",
     "dsf.hub.clusters:manifest_work",
     "dsf.hub.clusters:ClusterReconciler._delay_undelivered",
     "dsf.hub.registrar:Registrar.put_entries",
-    "dsf.hub.registrar:Registrar.present",
+    "dsf.hub.registrar:Registrar.get_entries",
 )
 
 

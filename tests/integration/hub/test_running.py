@@ -105,8 +105,8 @@ def test_second_hub_on_the_same_redis_stops_with_the_first_ones_name(running: Wo
 def test_hub_stops_when_its_database_becomes_anothers(
     running: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsf.hub.rediswatch._SERVER_INTERVAL", 0.0)
-    monkeypatch.setattr("dsf.hub.rediswatch._INTERVAL", 0.05)
+    monkeypatch.setattr("dsf.hub.rediswatch._SERVER_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("dsf.hub.rediswatch._CHECK_SECONDS", 0.05)
     running.stop()
     running.start()
     running.client.set(keys.OWNER, Owner(id="another", name="the hub of /b on y").model_dump_json())
@@ -130,8 +130,8 @@ def test_hub_does_not_start_on_an_unusable_redis(
 def test_eviction_policy_of_redis_is_reported_until_it_is_corrected(
     running: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsf.hub.rediswatch._SERVER_INTERVAL", 0.0)
-    monkeypatch.setattr("dsf.hub.rediswatch._INTERVAL", 0.05)
+    monkeypatch.setattr("dsf.hub.rediswatch._SERVER_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("dsf.hub.rediswatch._CHECK_SECONDS", 0.05)
     running.restart()
     running.client.config_set("maxmemory-policy", "allkeys-lru")
     try:

@@ -25,7 +25,9 @@ def say(state: str) -> None:
 
 def main(kubeconfig: str, namespace: str, identity: str, offset: str) -> None:
     shift = datetime.timedelta(seconds=float(offset))
-    dsf.kube.leader._now = lambda: (datetime.datetime.now(datetime.UTC) + shift).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    dsf.kube.leader._format_now = lambda: (datetime.datetime.now(datetime.UTC) + shift).strftime(
+        "%Y-%m-%dT%H:%M:%S.%fZ"
+    )
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
 

@@ -51,7 +51,7 @@ def test_failover_loses_nothing_and_every_process_follows(
         )
         client = stack.enter_context(contextlib.closing(connect(settings)))
         users = stack.enter_context(contextlib.closing(UsersEverywhere(client, settings, MASTER)))
-        assert users.sync(KEY_IDS).made == ["away", CLUSTER]
+        assert users.sync(KEY_IDS).created == ["away", CLUSTER]
         _plan(client)
         # A person's change: nothing is sent to this cluster.
         ScheduleStore(pair.first.client()).set_override("away/sample", paused=True, note="kept")

@@ -36,10 +36,10 @@ def spokes(server: SecureRedis) -> list[str]:
 def test_sync_creates_missing_users_and_removes_obsolete_ones(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     changes = users.sync({"c1": [1], "c10": [1]})
-    assert (changes.made, changes.changed, changes.removed) == (["c1", "c10"], [], [])
+    assert (changes.created, changes.changed, changes.removed) == (["c1", "c10"], [], [])
     assert not users.sync({"c1": [1], "c10": [1]})
     changes = users.sync({"c10": [1], "c2": [1]})
-    assert (changes.made, changes.removed) == (["c2"], ["c1"])
+    assert (changes.created, changes.removed) == (["c2"], ["c1"])
     assert spokes(secure_redis) == ["spoke-c10", "spoke-c2"]
     # A hub that takes over starts without memory, and changes nothing.
     assert not users_of(secure_redis).sync({"c10": [1], "c2": [1]})
@@ -240,7 +240,7 @@ def test_users_survive_a_restart_with_an_acl_file_and_are_restored_without(ca: T
         with pytest.raises(redis.AuthenticationError):
             agent(server, users).ping()
         changes = wait_for(lambda: users.sync({"c1": [1]}))
-        assert changes.made == ["c1"]
+        assert changes.created == ["c1"]
         assert agent(server, users).ping()
 
 
@@ -255,7 +255,7 @@ def test_valkey_accepts_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         hub = redis.Redis(port=server.port, username="dsf-hub", password="password-hub", decode_responses=True)
         with hub:
             users = ClusterUsers(hub, MASTER)
-            assert users.sync({"c1": [1]}).made == ["c1"]
+            assert users.sync({"c1": [1]}).created == ["c1"]
             assert not users.sync({"c1": [1]})
             assert users.ensure("c1", [2])
             thief = redis.Redis(port=server.port, username="spoke-c1", password=users.password("c1", 2))

@@ -205,7 +205,7 @@ def test_search_keeps_only_matching_results_in_memory(
 def test_search_reports_the_number_of_searched_pairs(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_LOOKED_INTO", 3)
+    monkeypatch.setattr(search, "_MAX_READ", 3)
     monkeypatch.setattr(search, "MAX_ROWS", 3)
     fleet = good_fleet(redis_client)
     for number in range(10):

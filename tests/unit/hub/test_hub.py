@@ -32,7 +32,6 @@ def test_cluster_with_a_lost_notice_is_reconciled_in_the_next_round() -> None:
     hub._credentials = Mock(
         **{"have_changed.return_value": False, "read_requests.return_value": set(), "sync.return_value": set()}
     )
-    hub._scores = Mock(**{"orphans.return_value": []})
     hub._changes = Mock()
     hub._registrar = Mock(**{"refresh.return_value": set(), "known_clusters.return_value": {"a", "b"}})
     hub._registrar.notices.keep.return_value = {"b"}

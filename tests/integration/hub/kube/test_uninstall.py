@@ -132,7 +132,7 @@ def _listed(cluster: str) -> dict[str, Any]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uninstall, "_POLL", 0.01)
+    monkeypatch.setattr(uninstall, "_POLL_SECONDS", 0.01)
 
 
 @pytest.mark.usefixtures("hurried")

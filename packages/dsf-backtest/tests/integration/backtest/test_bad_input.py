@@ -215,7 +215,7 @@ def test_backtest_writes_svg_and_png_plots(dsf: Dsf, author: Author) -> None:
         assert dsf(*author.command("--plot", str(author.folder / name))).exit_code == 0
     assert b"mine on c1" in (author.folder / "busy.svg").read_bytes()
     assert (author.folder / "busy.png").read_bytes().startswith(b"\x89PNG")
-    assert "has to end in .svg or .png" in ended_with(dsf(*author.command("--plot", "x.gif")), 1)
+    assert "has to end in .png or .svg" in ended_with(dsf(*author.command("--plot", "x.gif")), 1)
 
 
 def test_interrupted_backtest_keeps_computed_moments(author: Author) -> None:

@@ -41,7 +41,7 @@ def test_busy_server_is_retried_after_its_retry_after_header(monkeypatch: pytest
         pauses.append(seconds)
         time.sleep(seconds)
 
-    monkeypatch.setattr(lists, "_PAUSE", 0.01)
+    monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     with busy(1, retry_after="1") as (hub, request_times):
         assert hub.objects(PLACEMENTS, "default") == []
@@ -50,7 +50,7 @@ def test_busy_server_is_retried_after_its_retry_after_header(monkeypatch: pytest
 
 
 def test_busy_server_without_retry_after_header_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "_PAUSE", 0.01)
+    monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 0.01)
     with busy(3) as (hub, request_times):
         assert hub.objects(PLACEMENTS, "default") == []
     assert len(request_times) == 4
@@ -61,7 +61,7 @@ def test_busy_server_is_retried_a_limited_number_of_times(monkeypatch: pytest.Mo
     # No time passes but in the pauses.
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
     monkeypatch.setattr(lists, "_RETRY_SECONDS", 10.0)
-    monkeypatch.setattr(lists, "_PAUSE", 3.0)
+    monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 3.0)
     with busy(1000) as (hub, request_times), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
         hub.objects(PLACEMENTS, "default")
     # After 0, 3, 6 and 9 s.

@@ -276,7 +276,7 @@ def test_table_shows_each_check_with_its_remedy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("127.0.0.1:8000",), "is not a URL"),
+        (("127.0.0.1:8000",), "is neither a file nor a URL"),
         (("http://x/config", "--skip", "healht"), "items are health"),
         (("http://x/config", "--token", ""), "the token is empty"),
         (("http://x/config", "--sample", "nowhere.json"), "nowhere.json"),
