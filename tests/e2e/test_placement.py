@@ -122,11 +122,11 @@ def test_scorer_status_reports_success(world: World) -> None:
     eventually(world, lambda: expected_conditions.items() <= conditions().items(), "all conditions")
 
     def row() -> list[str]:
-        """Name, health, score, interval, succeeding, desired, reason."""
+        """Name, health, score, interval, ready, succeeding, desired, reason."""
         printed_row = world.hub.kubectl("get", "dynamicscorers", "sample-scorer", "-n", HUB_NAMESPACE, "--no-headers")
-        return printed_row.split()[:7]
+        return printed_row.split()[:8]
 
-    wanted_row = ["sample-scorer", "Active", "sample_my_score", "2", "2", "2", "CyclesSucceed"]
+    wanted_row = ["sample-scorer", "Active", "sample_my_score", "2", "True", "2", "2", "CyclesSucceed"]
     eventually(world, lambda: row() == wanted_row, f"what kubectl get shows, {wanted_row}")
 
 
@@ -165,14 +165,14 @@ def test_scoring_condition_explains_a_query_mistake(world: World) -> None:
         return "2 of 2 clusters fail" in scoring_message() and "parse error" in scoring_message()
 
     def has_event() -> bool:
-        description = world.hub.kubectl("describe", "dsc", "mistaken", "-n", HUB_NAMESPACE)
+        description = world.hub.kubectl("describe", "dscorer", "mistaken", "-n", HUB_NAMESPACE)
         return "parse error" in description.partition("Events:")[2]
 
     eventually(world, lambda: scoring_message() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3)
     eventually(world, has_event, "an event that says so")
     register(world, "mistaken", f"max by (node) ({METRIC})")
     eventually(world, lambda: conditions()["Scoring"]["status"] == "True", "cycles that succeed")
-    world.hub.kubectl("delete", "dsc", "mistaken", "-n", HUB_NAMESPACE, "--wait=true")
+    world.hub.kubectl("delete", "dscorer", "mistaken", "-n", HUB_NAMESPACE, "--wait=true")
 
 
 def test_placement_moves_to_the_better_cluster(world: World) -> None:
@@ -258,4 +258,4 @@ def test_missing_score_beats_a_negative_score_unless_when_empty_gives_a_value(wo
     register(world, "headroom", query, execution={"whenEmpty": {"behavior": "Value", "value": -100}})
     eventually(world, lambda: world.values("cluster2", "headroom") == {"headroom": -100}, "the low score")
     eventually(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster1"], "the way out of the trap")
-    world.hub.kubectl("delete", "dsc", "headroom", "-n", HUB_NAMESPACE, "--wait=true")
+    world.hub.kubectl("delete", "dscorer", "headroom", "-n", HUB_NAMESPACE, "--wait=true")

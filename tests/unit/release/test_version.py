@@ -76,7 +76,7 @@ def test_version_command_changes_all_files(tracked: list[str], tmp_path: Path) -
     # The file uv.lock equals the one that uv would write.
     locked = {package["name"]: package for package in tomllib.loads((tmp_path / "uv.lock").read_text())["package"]}
     ours = {name for name in locked if name.startswith("dynamic-scoring-")}
-    assert len(ours) == 5
+    assert len(ours) == 6
     assert {locked[name]["version"] for name in ours} == {OTHER}
 
 

@@ -35,7 +35,7 @@ from tests.support.wait import wait_for
 DSF = (sys.executable, "-m", "dsf.cli")
 __all__ = ["browser"]
 #: Packages of an installation without a checkout around it.
-PACKAGES = (ROOT, ROOT / "demo", ROOT / "packages" / "dsf-scorer")
+PACKAGES = (ROOT, ROOT / "demo", ROOT / "packages" / "dsf-backtest", ROOT / "packages" / "dsf-scorer")
 
 expect.set_options(timeout=TIMEOUT)
 PAIRS = [
@@ -57,13 +57,13 @@ IMPATIENT = """
 from dsf.cli.main import run
 from dsf.demo import command
 from dsf.demo.report import DemoReport
-missing = DemoReport.missing
+missing = DemoReport.missing_scores
 def looked(report, since):
     found = missing(report, since)
     if "Healthy" in found.get("worker01/nobody", ""):
         command.ONCE_TIMEOUT = 0.0
     return found or {"all": "not yet"}
-DemoReport.missing = looked
+DemoReport.missing_scores = looked
 command.ONCE_TIMEOUT = 200.0
 run()
 """
@@ -74,10 +74,10 @@ import os
 from dsf.cli.main import run
 from dsf.demo import command
 from dsf.demo.report import DemoReport
-missing = DemoReport.missing
+missing = DemoReport.missing_scores
 def looked(report, since):
     return missing(report, since) or ({} if os.path.exists(os.environ["MAY_END"]) else {"all": "not yet"})
-DemoReport.missing = looked
+DemoReport.missing_scores = looked
 command.ONCE_TIMEOUT = 200.0
 run()
 """
