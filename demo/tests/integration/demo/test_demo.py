@@ -298,7 +298,7 @@ def test_page_reports_a_failure_and_rescores_after_its_correction(demo: Demo, br
     assert re.findall(r"https?://\S+", (demo.folder.parent / "demo.log").read_text())[0] == page
     with Tab(browser, page) as tab:
         browser_page = tab.open("/")
-        expect(browser_page.locator("h1")).to_contain_text("All 6 scores are fresh")
+        expect(browser_page.locator("h1")).to_contain_text("All 10 scores are fresh")
         browser_page.evaluate("window.same = true")
         # The hub, OCM's way to the agents, real Prometheus servers, results: all of it is in between.
         manifest_file.write_text(before.replace("configSyncMode: Full", WRONG))
@@ -310,7 +310,7 @@ def test_page_reports_a_failure_and_rescores_after_its_correction(demo: Demo, br
         finally:
             manifest_file.write_text(before)
         # Until then a run still has the wrong query, and ends with its first stage.
-        expect(browser_page.locator("h1")).to_contain_text("All 6 scores are fresh")
+        expect(browser_page.locator("h1")).to_contain_text("All 10 scores are fresh")
         browser_page = tab.open("/clusters/worker01/scorers/sample-scorer")
         browser_page.get_by_role("link", name="Score now").click()
         browser_page.get_by_role("button", name="Score now on 1 cluster").click()
