@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+import redis
 import requests
 
 from dsf.http.listening import MOST_CONNECTIONS
@@ -23,6 +24,9 @@ FILE = "/docs/swagger-ui-bundle.js"
 
 @pytest.fixture(scope="module")
 def process(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+    # Readiness is about the fleet, and other tests leave theirs.
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
     with WebProcess(redis_server.url, tmp_path_factory.mktemp("slow") / "log", probe_port=free_port()) as page:
         yield page
 
