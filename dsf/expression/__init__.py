@@ -3,6 +3,7 @@
     types       types of values, and what an operator accepts
     functions   the CEL functions in the subset, and the framework's own functions
     scope       the variables of one evaluation, and its budget of steps
+    macros      the macros of CEL, which iterate over lists
     compiler    checks the text, and compiles it to functions
 
 No library on PyPI limits the cost of an expression, which a tenant may write: in `common-expression-language` 0.10 one

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from dsf.errors import ExpressionError
 from dsf.expression.functions import FUNCTIONS, Function, check_int64, divide, divide_ints, find_remainder
-from dsf.expression.scope import CHARACTERS_PER_STEP, EvaluationError, Scope
+from dsf.expression.macros import MACROS, Items
+from dsf.expression.scope import CHARACTERS_PER_STEP, EvaluationError, Run, Scope
 from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, is_accepted, unify
 
 #: Maximum characters of an expression.
@@ -43,7 +44,6 @@ _RESERVED: Final = {
     *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package"),
     *("namespace", "return", "var", "void", "while"),
 }
-_MACROS: Final = ("all", "exists", "exists_one", "filter", "map")
 #: Precedence of binary operators; higher values bind more strongly.
 _PRECEDENCE: Final[Mapping[str, int]] = {
     "||": 1,
@@ -71,8 +71,6 @@ _INTS: Final[Mapping[str, Callable[[int, int], int]]] = {
     "/": divide_ints,
     "%": find_remainder,
 }
-
-Run = Callable[[Scope], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +361,7 @@ class _Parser:
             if self._is_next("."):
                 name = self._parse_name()
                 if self._is_next("("):
-                    term = self._parse_macro(name, term) if name.text in _MACROS else self._parse_method(name, term)
+                    term = self._parse_macro(name, term) if name.text in MACROS else self._parse_method(name, term)
                 else:
                     term = self._compile_item(name, term, self._compile_constant(name, name.text), is_field=True)
             elif self._is_next("["):
@@ -527,7 +525,7 @@ class _Parser:
         terms = [*receiver, *self._parse_arguments(")")]
         if function is None or not (function.is_method if receiver else function.is_global):
             text = f"x.{token.text}()" if receiver else f"{token.text}()"
-            names = [f"x.{macro}()" for macro in _MACROS] + ["has()"]
+            names = [f"x.{macro}()" for macro in MACROS] + ["has()"]
             for name, other in FUNCTIONS.items():
                 names += [f"{name}()"] * other.is_global + [f"x.{name}()"] * (other.is_method and not other.is_global)
             raise self._make_error(token, f"there is no function {text}; the functions are {', '.join(sorted(names))}")
@@ -575,7 +573,7 @@ class _Parser:
         if token.text != "map" or len(terms) > 1:
             self._check_test(token, terms[0])
         cost = self._nodes - before + 1
-        run = _MACRO_RUNS[token.text](_Items(receiver.run, name, cost), *(term.run for term in terms))
+        run = MACROS[token.text](Items(receiver.run, name, cost), *(term.run for term in terms))
         result = {"filter": Type("list", item), "map": Type("list", terms[-1].type)}.get(token.text, BOOL)
         return self._make_term(token, result, run, receiver, *terms)
 
@@ -625,90 +623,3 @@ def _compile_join(lhs: Run, rhs: Run) -> Run:
         return f"{first}{second}"
 
     return run
-
-
-class _Items(NamedTuple):
-    """The list over which a macro iterates."""
-
-    container: Run
-    name: str
-    #: Steps for each item.
-    cost: int
-
-    def read_items(self, scope: Scope) -> list[Any]:
-        """Return the items, and spend steps for all items."""
-        values = self.container(scope)
-        scope.spend(self.cost * len(values))
-        return list(values)
-
-
-def _compile_all(items: _Items, test: Run) -> Run:
-    return _compile_quantifier(items, test, decides=False)
-
-
-def _compile_exists(items: _Items, test: Run) -> Run:
-    return _compile_quantifier(items, test, decides=True)
-
-
-def _compile_quantifier(items: _Items, test: Run, *, decides: bool) -> Run:
-    def run(scope: Scope) -> bool:
-        error: EvaluationError | None = None
-        for item in items.read_items(scope):
-            scope[items.name] = item
-            try:
-                if bool(test(scope)) is decides:
-                    return decides
-            except EvaluationError as failure:
-                # Continue, because another item may decide the result.
-                error = failure
-        if error is not None:
-            raise error
-        return not decides
-
-    return run
-
-
-def _compile_exists_one(items: _Items, test: Run) -> Run:
-    def run(scope: Scope) -> bool:
-        count = 0
-        for item in items.read_items(scope):
-            scope[items.name] = item
-            count += bool(test(scope))
-        return count == 1
-
-    return run
-
-
-def _compile_filter(items: _Items, test: Run) -> Run:
-    def run(scope: Scope) -> list[Any]:
-        matching = []
-        for item in items.read_items(scope):
-            scope[items.name] = item
-            if test(scope):
-                matching.append(item)
-        return matching
-
-    return run
-
-
-def _compile_map(items: _Items, first: Run, second: Run | None = None) -> Run:
-    def run(scope: Scope) -> list[Any]:
-        values = []
-        for item in items.read_items(scope):
-            scope[items.name] = item
-            if second is None:
-                values.append(first(scope))
-            elif first(scope):
-                values.append(second(scope))
-        return values
-
-    return run
-
-
-_MACRO_RUNS: Final[Mapping[str, Callable[..., Run]]] = {
-    "all": _compile_all,
-    "exists": _compile_exists,
-    "exists_one": _compile_exists_one,
-    "filter": _compile_filter,
-    "map": _compile_map,
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -49,3 +49,7 @@ class Scope(dict[str, Any]):
             if value and isinstance(value[0], (str, Mapping, list, tuple)):
                 for item in value:
                     self.spend_content(item)
+
+
+#: A compiled part of an expression.
+Run = Callable[[Scope], Any]
