@@ -1,4 +1,4 @@
-"""All tests of a process share one exporter."""
+"""The tests of this folder share one web service, which ends with them: it reports its clock in the shared Redis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.integration.exporter.server import ApiProcess
 from tests.support.redisserver import RedisServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def exporter(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
     with ApiProcess(redis_server.url, tmp_path_factory.mktemp("exporter") / "log") as process:
         yield process
