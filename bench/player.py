@@ -40,7 +40,7 @@ from redis.retry import Retry
 from bench.playedagent import PlayedAgent
 from bench.redisline import Connection, command
 from dsf import keys, messages
-from dsf.redislink.broker import LONGEST_WAIT
+from dsf.redislink.broker import MAX_RETRY_SECONDS
 from dsf.settings import settings
 
 #: Every so many results, one is followed until it is in the books.
@@ -74,7 +74,7 @@ class Player:
         self._selector = selectors.DefaultSelector()
         # When (time.monotonic()) what is to be done.
         self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self._longest_wait = LONGEST_WAIT
+        self._longest_wait = MAX_RETRY_SECONDS
         self._followed: dict[str, tuple[str, float]] = {}
         self._said = b""
         self._master = bytes.fromhex(config.resolved_signing_secret() or "")

@@ -6,12 +6,12 @@ import os
 import shlex
 import sys
 
-from dsf.process.launch import end_when_told, launch
+from dsf.process.launch import install_signal_handlers, launch
 
 
 def run() -> None:
     """Run the command line. In pods, `dsf agent` does not load the other commands, to save memory."""
-    end_when_told()
+    install_signal_handlers()
     if sys.argv[1:] == ["agent"]:
         launch("agent", "dsf.agent.main:run")
     from dsf.cli.main import run as run_any

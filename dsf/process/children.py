@@ -1,4 +1,4 @@
-"""Child processes that do not outlive this one, not even one that is killed."""
+"""Child processes that end with this process, even if it is killed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-# Becomes the program after asking the kernel for SIGTERM at the parent's death (PR_SET_PDEATHSIG is 1), unless it has
-# died already. A preexec_fn would be unsafe in a process with threads.
+# Requests SIGTERM for the parent's death (PR_SET_PDEATHSIG is 1), and then executes the program if the parent still
+# lives. A preexec_fn would be unsafe in a process with threads.
 _TRAMPOLINE = (
     "import ctypes,os,sys\n"
     "if sys.platform=='linux': ctypes.CDLL(None).prctl(1,15)\n"
@@ -16,7 +16,7 @@ _TRAMPOLINE = (
 
 
 def tied(command: Sequence[str]) -> list[str]:
-    """A command that runs `command` and, on Linux, gets SIGTERM when the thread that starts it ends.
+    """Return a command that runs `command`, and on Linux gets SIGTERM when the thread that started it ends.
 
     `command[0]` is a path.
     """

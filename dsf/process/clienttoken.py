@@ -1,4 +1,4 @@
-"""The token of DSF_CLIENT_TOKEN_FILE, which clients of a process send, and a limit of wrong ones for each client."""
+"""Checks the token that clients send (DSF_CLIENT_TOKEN_FILE), and limits the wrong tokens of each client."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Final
 from dsf.errors import AccessError, SettingsError
 from dsf.process.turns import client_of
 
-#: Characters of a token: wrong ones are limited for each client, not for all clients together.
+#: Minimum characters of a token. Short tokens could be guessed from many addresses, each of which has its own limit.
 MIN_TOKEN: Final = 16
-#: Wrong tokens of one client at once, and seconds until it may try one more.
+#: Wrong tokens that one client may send in a burst, and seconds until it may send one more.
 AT_ONCE: Final = 10
 SECONDS: Final = 6.0
-# Clients with wrong tokens that are remembered. Beyond it the one that has been quiet longest is forgotten.
+# Maximum number of clients with wrong tokens. The client without attempts for the longest time is dropped first.
 _MOST_CLIENTS: Final = 10_000
 
 
 class GuessLimit:
-    """The wrong tokens of each client. A client is an address, or a network of IPv6. Thread-safe."""
+    """Limits the wrong tokens of each client, which is an IPv4 address or an IPv6 network. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # Client -> when all of its wrong tokens are forgiven: each adds SECONDS.
+        # Client -> monotonic time at which it may send a full burst again. Each wrong token adds SECONDS.
         self._forgiven_at: OrderedDict[str, float] = OrderedDict()
 
     def require(self, address: str) -> None:
-        """Raise AccessError (429) if no more tokens of this client may be compared now, right ones included."""
+        """Raise AccessError (429) if this client has sent too many wrong tokens to try another one now."""
         with self._lock:
             excess = self._forgiven_at.get(client_of(address), 0.0) - self._monotonic() - (AT_ONCE - 1) * SECONDS
         if excess > 0:
@@ -49,14 +49,14 @@ class GuessLimit:
 
 
 class TokenFile:
-    """The token's file. It is read at every check, so that the token can be changed."""
+    """Compares tokens with a file, which is read at every check so that the token can be rotated."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._guesses = GuessLimit()
 
     def check(self, token: str, client: str) -> None:
-        """Raises AccessError for another token (401) and for a client that sent too many of them (429).
+        """Raise AccessError for a wrong token (401), and for a client that sent too many wrong ones (429).
 
         Raises SettingsError if the file is unreadable or its token is too short.
         """
@@ -66,7 +66,7 @@ class TokenFile:
             raise AccessError("this is not the token of DSF_CLIENT_TOKEN_FILE", 401)
 
     def read(self) -> str:
-        """The token. Raises SettingsError if the file is unreadable or its token is too short."""
+        """Return the token. Raises SettingsError if the file is unreadable or its token is too short."""
         try:
             token = self._file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:

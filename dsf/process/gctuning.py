@@ -1,6 +1,6 @@
-"""Less work for Python's garbage collector in long-running processes.
+"""Tunes Python's garbage collector for long-running processes.
 
-The images limit the heaps of the C library by its own variables (`MALLOC_ARENA_MAX`, `MALLOC_MMAP_THRESHOLD_`).
+The images tune the C library's allocator by its own variables (`MALLOC_ARENA_MAX`, `MALLOC_MMAP_THRESHOLD_`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import gc
 
 
 def prepare() -> None:
-    """Collect garbage after 20,000 new objects, and soon among older ones. Call it before any thread.
+    """Collect the youngest generation every 20,000 new objects, and the older ones with it. Call it before any thread.
 
-    Python's default is 700 new objects: those of a response or a batch of results would be scanned again and again
-    while they are needed. Older generations are scanned a tenth as often as the one before: in an agent whose cycles
-    fail, 100 MB of errors with their frames would wait for that.
+    With Python's default of 700 objects, the collector would scan the objects of one response or one batch of results
+    many times while they are in use. Collecting older generations only at every tenth collection, as Python does, would
+    keep up to 100 MB of exceptions with their frames in an agent whose cycles fail.
     """
     gc.set_threshold(20_000, 1, 1)
 
 
 def settle() -> None:
-    """Call it after startup: collects garbage and excludes the remaining objects from later collections."""
+    """Collect garbage, and exclude the remaining objects from later collections. Call it after startup."""
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""The clock of the hub, which is that of its Redis: every time in Redis and every deadline is read on it.
+"""The hub's clock, which is its Redis' clock. Every timestamp in Redis and every deadline uses it.
 
-`now` replaces `time.time` in every process of the hub and in the commands. `time.time` remains where the machine's own
-time is meant: in the queries of an agent, which reads the data of its own cluster, and for files and certificates.
+`now` replaces `time.time` in all processes of the hub and in all commands. `time.time` is used only where the machine's
+own time is needed: for queries of an agent, whose data comes from its own cluster, and for files and certificates.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ log = dsf.log.get(__name__)
 
 #: Seconds by which the clock of a machine may differ from the hub's before an operator has to act.
 TOLERANCE: Final = 30.0
-#: Seconds between two measurements in a process of the hub: clocks are moved rarely, and one answer is small.
+#: Seconds between two measurements in a process of the hub.
 HUB_INTERVAL: Final = 5.0
-#: Seconds between two measurements of an agent: a thousand of them share one Redis.
+#: Seconds between two measurements in an agent. It is longer, because a thousand agents share one Redis.
 AGENT_INTERVAL: Final = 60.0
-#: Seconds until the next attempt after a failed measurement.
-_RETRY: Final = 5.0
-#: Seconds of the slowest answer that is precise enough.
-_SLOWEST: Final = 2.0
+#: Seconds between a failed measurement and the next attempt.
+_RETRY_SECONDS: Final = 5.0
+#: Maximum seconds of a round trip. The measurement of a slower one would be too imprecise.
+_MAX_ROUND_TRIP: Final = 2.0
 
 
 class Server(Protocol):
     """The part of a Redis client that reads its time."""
 
     def time(self) -> tuple[int, int]:
-        """Seconds and microseconds since 1970."""
+        """Return seconds and microseconds since 1970."""
 
 
 class HubClock:
-    """The hub's time as this process measures it; until the first measurement the time of its own machine.
+    """Measures the hub's clock, and advances it with the monotonic clock between two measurements. Thread-safe.
 
-    Between two measurements it advances with the monotonic clock, so that setting this machine's clock does not move
-    it. Thread-safe.
+    Setting the clock of this machine therefore does not move it. Until the first measurement it returns the time of
+    this machine.
     """
 
     def __init__(
@@ -52,8 +52,10 @@ class HubClock:
         own_clock: Callable[[], float] = time.time,
         on_measured: Callable[[HubClock], object] = lambda _: None,
     ) -> None:
-        """`interval` in seconds between two measurements, `own_clock` gives unix seconds of this machine;
-        `on_measured` is called after each measurement and may raise redis.RedisError."""
+        """`interval` is the seconds between two measurements. `own_clock` returns the unix seconds of this machine.
+
+        `on_measured` is called after each measurement, and may raise redis.RedisError.
+        """
         self._server = server
         self._interval = interval
         self._own_clock = own_clock
@@ -68,11 +70,11 @@ class HubClock:
         self._thread = SupervisedThread(self._run, "dsf-clock")
 
     def now(self) -> float:
-        """Unix seconds by the hub's clock. Never waits."""
+        """Return unix seconds by the hub's clock. Never blocks."""
         return time.monotonic() + self._epoch if self._is_measured.is_set() else self._own_clock()
 
     def offset(self) -> float:
-        """Return the seconds to add to the time of this machine for the hub's; negative if this machine is ahead."""
+        """Return the hub's time minus the time of this machine, in seconds. It is negative if this machine is ahead."""
         return self.now() - self._own_clock() if self._is_measured.is_set() else 0.0
 
     def start(self) -> None:
@@ -90,26 +92,27 @@ class HubClock:
         self._is_measured.wait()
 
     def keep_measured(self) -> None:
-        """Measure if the last measurement is an interval old. For a process whose own loop does it instead of `start`.
+        """Measure if the last measurement is an interval old. A process may call it in its own loop instead of `start`.
 
-        Raises redis.RedisError."""
+        Raises redis.RedisError.
+        """
         if time.monotonic() >= self._due:
             self.measure()
             self._log_offset()
             self._due = time.monotonic() + self._interval
 
     def measure(self) -> bool:
-        """Ask Redis for its time; return False if the answer took too long to be used. Raises redis.RedisError."""
-        # Connecting takes more round trips, which the next answer must not include. Not PING: a Redis that cannot save
-        # refuses it, as it refuses writes.
+        """Measure the offset. Return False if the response took too long. Raises redis.RedisError."""
+        # The first call connects, so that the measured one is a single round trip. PING would fail on a Redis that
+        # cannot save its data (MISCONF), as a write does.
         self._server.time()
         began = time.monotonic()
         seconds, microseconds = self._server.time()
         took = time.monotonic() - began
-        if took > _SLOWEST:
+        if took > _MAX_ROUND_TRIP:
             return False
         epoch = seconds + microseconds / 1e6 - (began + took / 2)
-        # A measurement within its own error changes nothing: time would jitter by milliseconds.
+        # Ignore a change that is smaller than the error of the measurement, so that the time does not jitter.
         if not self._is_measured.is_set() or abs(epoch - self._epoch) > took / 2 + 0.001:
             self._epoch = epoch
         self._is_measured.set()
@@ -126,13 +129,13 @@ class HubClock:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            pause = _RETRY
+            pause = _RETRY_SECONDS
             try:
                 if self.measure():
                     pause = self._interval
                     self._log_offset()
             except redis.RedisError as error:
-                log.debug("the hub's clock was not read", error=str(error))
+                log.debug("cannot read the hub's clock", error=str(error))
             self._stopping.wait(pause)
 
 
@@ -140,22 +143,22 @@ _process_clock: HubClock | None = None
 
 
 def use(clock: HubClock | None) -> None:
-    """Make this the clock of the process, which `now` reads; None for the machine's own."""
+    """Set the clock that `now` reads in this process. None selects the machine's own."""
     global _process_clock  # noqa: PLW0603 - one per process, as the machine's own
     _process_clock = clock
 
 
 def now() -> float:
-    """Unix seconds by the hub's clock, as far as this process knows it. Never waits."""
+    """Return unix seconds by the hub's clock, or by the machine's own if `use` was not called. Never blocks."""
     return time.time() if _process_clock is None else _process_clock.now()
 
 
 def hub_time(client: Server) -> float:
-    """Unix seconds by the hub's clock, read from Redis in one round trip. Raises redis.RedisError."""
+    """Return unix seconds by the hub's clock, read from Redis in one round trip. Raises redis.RedisError."""
     seconds, microseconds = client.time()
     return float(seconds) + float(microseconds) / 1e6
 
 
 def described(offset: float) -> str:
-    """How the clock of a machine with this `offset` (seconds, as of HubClock) differs from the hub's: `60 s behind`."""
+    """Return a text such as `60 s behind` for an offset in seconds as `HubClock.offset` returns it."""
     return f"{abs(offset):.0f} s {'behind' if offset > 0 else 'ahead of'}"

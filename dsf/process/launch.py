@@ -1,6 +1,6 @@
-"""`python -m dsf.ROLE`: one process of this project, without the command line.
+"""Runs `python -m dsf.ROLE`: one process of this project, without the command line.
 
-This module imports nothing of the project at first: `end_when_told` has to come before what takes long to import.
+The module's imports are deferred, because `install_signal_handlers` must run before the slow imports.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FAILED: Final = 1
 USAGE: Final = 2
 
 
-def end_when_told() -> None:
-    """Let signals end this process until it handles them itself.
+def install_signal_handlers() -> None:
+    """Let signals end process 1 of a container until the process installs its own handlers.
 
-    Linux ignores signals to process 1 of a container that has no handler for them, so a pod that is deleted while its
-    process imports would be waited for until its grace period is over.
+    Linux drops signals to process 1 that have no handler. Without this one, a pod that is deleted during the imports
+    would run until the end of its grace period.
     """
     if os.getpid() == 1:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -28,14 +28,14 @@ def end_when_told() -> None:
 
 
 def launch(role: str, run: str) -> NoReturn:
-    """Call `run` (`module:function`) with this role and the settings of the environment; exit with what it returns.
+    """Call `run` (`module:function`) with the settings of the environment, and exit with the code that it returns.
 
-    The project's own errors are one line on standard error, not a traceback.
+    Errors of the project become one line on standard error.
     """
-    end_when_told()
-    # Celery's worker restarts at SIGHUP with the words of `sys.argv`, of which the first is a file after `-m`.
+    install_signal_handlers()
+    # Celery's worker restarts at SIGHUP with `sys.argv`, whose first item Python replaces with a file for `-m`.
     sys.argv = sys.orig_argv[1:]
-    # Celery's signals have no other way to know it.
+    # Receivers of Celery's signals read the role from the environment.
     os.environ["DSF_ROLE"] = role
     from dsf.errors import DsfError, SettingsError
     from dsf.settings import settings

@@ -1,4 +1,4 @@
-"""Logs an outage once, and its end once, however many threads notice it."""
+"""Logs the begin and the end of an outage once, even if many threads detect it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ log = dsf.log.get(__name__)
 
 
 class StillAwayError(redis.ConnectionError):
-    """The command was not tried because of a known outage."""
+    """The command was not sent because of a known outage."""
 
 
 class Outage:
-    """Outage state of one dependency. Thread-safe."""
+    """Tracks and logs the outage of one dependency. Thread-safe."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._since: float | None = None
-        # Reasons logged for this outage: they may change during recovery.
+        # Error texts logged for this outage. The error may change during the recovery.
         self._logged: set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self, error: BaseException) -> None:
-        """A failure; the first one is logged, and the first with another reason."""
+        """Record a failure. Logs each different error once per outage."""
         if isinstance(error, StillAwayError):
             return
         with self._lock:
@@ -39,7 +39,7 @@ class Outage:
         log.error("unreachable, will be tried again until it is back", what=self._what, error=str(error))
 
     def end(self) -> bool:
-        """A success; the first after an outage is logged. Returns whether it was the first."""
+        """Record a success. Logs and returns True for the first one after an outage."""
         with self._lock:
             if self._since is None:
                 return False
@@ -51,5 +51,5 @@ class Outage:
 
     @property
     def is_on(self) -> bool:
-        """True if the outage lasts."""
+        """True during an outage."""
         return self._since is not None

@@ -1,4 +1,4 @@
-"""Metrics of a process itself: CPU and memory, Python's garbage collector, and the versions that run."""
+"""Metrics of the process itself: CPU, memory, Python's garbage collector, and versions."""
 
 from __future__ import annotations
 

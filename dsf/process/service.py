@@ -1,7 +1,7 @@
-"""The services of which a process of the hub consists, each with threads of its own.
+"""The interface of the hub's services.
 
 The services are `controller` (`dsf.hub.service`), `beat` (`dsf.services.beat`), `results` (`dsf.results.worker`) and
-`web` (`dsf.web.service`). `dsf.services.process` chooses those of a process and runs them.
+`web` (`dsf.web.service`). `dsf.services.process` runs one or more of them in a process.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import os
 import signal
 from typing import Final, Protocol
 
-#: Seconds without a sign of a main loop after which it counts as stuck. Each of its waits is shorter.
+#: Seconds without a turn after which a main loop counts as stuck. A healthy loop never waits this long.
 STUCK: Final = 60.0
 
 
 class Service(Protocol):
-    """A part of a process. Start it once, stop it once."""
+    """A part of a process that is started once and stopped once."""
 
     @property
     def name(self) -> str:
         """The service's name, as in `--target`."""
 
     def start(self) -> None:
-        """Start to work, in threads of its own, and return soon. Raises DsfError."""
+        """Start the service's threads and return. Raises DsfError."""
 
     def stop(self) -> None:
-        """End the work in progress and release everything. The service may not have been started."""
+        """Finish the work in progress and release all resources. The service may not have been started."""
 
     def problem(self) -> str:
-        """Why it does not work, in one line, if a restart of the process may help; empty otherwise."""
+        """Return one line that says why the service does not work if a restart may help, otherwise an empty string."""
 
 
 class Ending:
-    """How a process ends that a thread other than the main one cannot go on with: by SIGTERM to itself, with a code."""
+    """Ends the process by SIGTERM to itself, with an exit code, when a thread cannot continue."""
 
     def __init__(self) -> None:
         self.code = 0
 
     def fail(self, code: int) -> None:
-        """End the process in order, with this exit code. Any thread may call it; the first code counts."""
+        """Shut the process down with this exit code. Any thread may call it. The first call sets the code."""
         self.code = self.code or code
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""Threads of a process. After an unexpected exception a thread's work starts again, and readiness checks all threads.
+"""Supervised threads, which restart their work after an unexpected exception and report to the readiness probe.
 
-This module alone starts threads; `tests/unit/process/test_threads.py` holds that.
+No other module starts threads (checked by `tests/unit/process/test_threads.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import dsf.log
 
 log = dsf.log.get(__name__)
 
-#: Seconds after which work that started again counts as recovered.
-_RECOVERED: Final = 10.0
+#: Seconds without an exception after which restarted work counts as recovered.
+_RECOVERED_AFTER: Final = 10.0
 
 _lock = threading.Lock()
 _running: set[SupervisedThread] = set()
 
 
 class SupervisedThread:
-    """Runs `work` in a daemon thread until it returns, and again after an exception.
+    """Runs `work` in a daemon thread until it returns, and restarts it after an exception.
 
-    The owner makes `work` return (by an event, a queue) and then calls `join`.
+    The owner first signals `work` to return (by an event or a queue), and then calls `join`.
     """
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
@@ -33,7 +33,7 @@ class SupervisedThread:
         self._work = work
         self._is_joined = threading.Event()
         self._failures = 0
-        # time.monotonic() from which the current run counts as recovered; never while it waits for its next start.
+        # time.monotonic() from which the current run counts as recovered. Infinite while the next start is pending.
         self._recovered_at = math.inf
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -44,24 +44,23 @@ class SupervisedThread:
         self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the work has returned. Work that waits for its next start does not start again."""
+        """Wait until the work has returned. Pending restarts are cancelled."""
         self._is_joined.set()
-        # A thread that never started is not awaited, nor a thread by itself: an owner may be stopped by its own work.
+        # Do not wait for a thread that never started, nor for the current one, because work may stop its own owner.
         if self.is_alive() and not self.is_current():
             self._thread.join(timeout)
 
     def is_alive(self) -> bool:
-        """True if it has started and not returned."""
+        """Return True if the thread has started and not ended."""
         return self._thread.is_alive()
 
     def is_current(self) -> bool:
-        """True if the caller runs in it."""
+        """Return True if the caller runs in this thread."""
         return self._thread is threading.current_thread()
 
     @property
     def is_failing(self) -> bool:
-        """True if its work fails again and again."""
-        # A failure that passes is only logged.
+        """True if the work fails repeatedly. A single failure is only logged."""
         return self._failures >= 3 and time.monotonic() < self._recovered_at
 
     def _run(self) -> None:
@@ -77,8 +76,8 @@ class SupervisedThread:
                 _running.discard(self)
 
     def _is_done(self) -> bool:
-        """Run the work once; returns whether it returned."""
-        self._recovered_at = time.monotonic() + _RECOVERED
+        """Run the work once. Return False if it raised an exception."""
+        self._recovered_at = time.monotonic() + _RECOVERED_AFTER
         try:
             self._work()
         except BaseException:  # also SystemExit, which would end this thread silently
@@ -91,7 +90,7 @@ class SupervisedThread:
 
 
 def background(work: Callable[[], object], name: str) -> threading.Thread:
-    """Start one piece of work that hands over its own outcome; an exception that it lets out is logged."""
+    """Run `work` once in a thread, and log an exception that it raises."""
 
     def run() -> None:
         try:
@@ -105,7 +104,7 @@ def background(work: Callable[[], object], name: str) -> threading.Thread:
 
 
 def problem() -> str:
-    """Which threads of this process fail again and again, for readiness probes; empty if none."""
+    """Return one line that names the threads that fail repeatedly, for readiness probes. Empty if there are none."""
     with _lock:
         names = sorted(thread.name for thread in _running if thread.is_failing)
     return f"threads fail again and again: {', '.join(names)}; the log says why" if names else ""

@@ -1,11 +1,13 @@
-"""Traces of cycles by OpenTelemetry, with the extra `traces`; on where OTEL_EXPORTER_OTLP_ENDPOINT (or that of traces)
-says where to send them. All other OTEL_* variables are the SDK's.
+"""Traces of cycles by OpenTelemetry, with the extra `traces`.
 
-A trace is one run: beat's tick is its root, the agent's tasks and requests are below it, and so is what the results
-worker does with the result. The ids of trace and root follow from the run, so no message carries them, and `dsf
-history` can name the trace of any cycle. Work that belongs to no run, such as looking for messages, has no span.
+Tracing is on if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set. The SDK reads all other
+OTEL_* variables.
 
-`run` is `<cluster>/<scorer>/<run id>` everywhere; times are unix seconds.
+A trace is one run. Its root is beat's tick, with the agent's tasks and requests and the ingest of the result below it.
+The ids of the trace and its root are hashes of the run, so that no message must carry them and `dsf history` can name
+the trace of any cycle. Work outside of runs, such as polling for messages, has no spans.
+
+`run` is `<cluster>/<scorer>/<run id>` in all functions. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -26,31 +28,33 @@ if TYPE_CHECKING:
 
 log = dsf.log.get(__name__)
 
-_WHERE: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _TICK: Final = "tick"
 _NANOSECONDS: Final = 1_000_000_000
 
-#: The processes that send traces of their own; empty if this one does not.
+#: The role of this process once it exports traces, otherwise empty.
 _started: list[str] = []
 
 
 def is_wanted() -> bool:
-    """Return True if the environment sets a destination of traces."""
-    return any(os.environ.get(name) for name in _WHERE) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+    """Return True if the environment sets an endpoint for traces."""
+    return (
+        any(os.environ.get(name) for name in _ENDPOINTS) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+    )
 
 
 def trace_id(run: str) -> str:
-    """The id of a run's trace: 32 hexadecimal digits."""
+    """Return the trace id of a run, 32 hexadecimal digits."""
     return _ids(run)[0]
 
 
 def headers(run: str) -> dict[str, str]:
-    """Return the headers that make a message's task a part of the run's trace (W3C Trace Context); empty if off."""
+    """Return the message headers that add a task to the run's trace (W3C Trace Context). Empty if tracing is off."""
     return {"traceparent": "00-{}-{}-01".format(*_ids(run))} if _started else {}
 
 
 def start(role: str) -> None:
-    """Send traces of this process from now on, if that is wanted."""
+    """Start to export the traces of this process, if an endpoint is set."""
     if not is_wanted() or _started:
         return
     try:
@@ -73,7 +77,7 @@ def _start(role: str) -> None:
     from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
     class OnlyRuns(Sampler):
-        """Drops what is below no tick; the rest is for the sampler of OTEL_TRACES_SAMPLER."""
+        """Drops spans outside of a run, and passes the others to the sampler that OTEL_TRACES_SAMPLER selects."""
 
         def __init__(self, sampler: Sampler) -> None:
             self._sampler = sampler
@@ -90,7 +94,7 @@ def _start(role: str) -> None:
             return self._sampler.get_description()
 
     class WithoutTexts(BatchSpanProcessor):
-        """Leaves out the texts of errors: they have URLs, whose parameters may be credentials."""
+        """Removes error texts and events, because they may contain URLs with credentials."""
 
         def on_end(self, span: ReadableSpan) -> None:
             span_fields = ("name", "context", "parent", "resource", "attributes", "kind", "start_time", "end_time")
@@ -109,14 +113,14 @@ def _start(role: str) -> None:
 
 
 def ticks_sent(runs: Sequence[tuple[str, float]], now: float) -> None:
-    """Record sent ticks: the run, and when it was due."""
+    """Record the root spans of sent ticks. `runs` has each run and its due time."""
     for run, due in runs if _started else ():
         _root(run, due).end(round(max(due, now) * _NANOSECONDS))
 
 
 @contextlib.contextmanager
 def by_hand(role: str, run: str) -> Iterator[str]:
-    """Record what is done meanwhile as a trace of its own; gives its id, empty if traces are off."""
+    """Record the root span of a run that a person started. Yields the trace id, which is empty if tracing is off."""
     start(role)
     if not _started:
         yield ""
@@ -128,7 +132,7 @@ def by_hand(role: str, run: str) -> Iterator[str]:
 
 
 def ingested(run: str, outcome: str, began: float, ended_at: float) -> None:
-    """Record what became of a result."""
+    """Record the ingest of a result."""
     if not _started:
         return
     from opentelemetry import propagate, trace
@@ -145,13 +149,13 @@ def _root(run: str, at: float) -> Span:
     from opentelemetry import trace
 
     tracer: Any = trace.get_tracer(__name__)
-    tracer.id_generator = _Given(*_ids(run))
+    tracer.id_generator = _RunIds(*_ids(run))
     span: Span = tracer.start_span(_TICK, start_time=round(at * _NANOSECONDS), attributes=_attributes(run))
     return span
 
 
-class _Given:
-    """Generates the ids of one root."""
+class _RunIds:
+    """Id generator of the SDK that returns the ids of one run."""
 
     def __init__(self, trace: str, span: str) -> None:
         self.generate_trace_id = lambda: int(trace, 16)
@@ -169,8 +173,8 @@ def _attributes(run: str) -> dict[str, str]:
 
 
 def _without_secrets(span: Span, request: Any) -> None:
+    # User information and query parameters of a URL may be credentials.
     parts = urlsplit(request.url)
-    plain = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    # Parameters and users of URLs may be credentials.
+    url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     for name in ("http.url", "url.full"):
-        span.set_attribute(name, plain)
+        span.set_attribute(name, url)

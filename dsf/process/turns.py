@@ -1,4 +1,4 @@
-"""Turns at a server that answers few requests at a time, shared by the clients who cause them."""
+"""Limits concurrent requests to a server, fairly between the clients that cause them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dsf.errors import BackendError
 
 
 class ClientTurns:
-    """At most `turns` at a time, and at most `share` of them for one client. Thread-safe.
+    """Allows `turns` concurrent requests, and `share` of them per client. Thread-safe.
 
-    A client that gets no turn at once waits up to `seconds` for it; clients with fewer turns go first, then the longest
-    waiting. At most `present` of one client have or await a turn.
+    A request without a free turn waits up to `seconds`. Requests of clients with fewer running requests go first, and
+    among those the oldest. At most `present` requests of one client run or wait.
     """
 
     def __init__(self, turns: int, share: int, present: int, seconds: float) -> None:
@@ -26,12 +26,12 @@ class ClientTurns:
         self._seconds = seconds
         self._changed = threading.Condition()
         self._running: Counter[str] = Counter()
-        # Client of each that waits, in the order in which they came.
+        # Ticket of each waiting request -> its client, oldest first.
         self._waiting: dict[object, str] = {}
 
     @contextmanager
     def take(self, client: str) -> Iterator[None]:
-        """Have a turn for a client. Raises BackendError without one in time."""
+        """Wait for a turn, and hold it in the block. Raises BackendError if there is none in time."""
         ticket = object()
         with self._changed:
             present = self._running[client] + list(self._waiting.values()).count(client)
@@ -68,7 +68,7 @@ class ClientTurns:
         if self._running.total() >= self._turns:
             return False
         eligible = [waiting for waiting, client in self._waiting.items() if self._running[client] < self._share]
-        # `min` returns the first of equal ones.
+        # `min` returns the oldest of equal requests.
         return bool(eligible) and min(eligible, key=lambda each: self._running[self._waiting[each]]) is ticket
 
 

@@ -1,4 +1,4 @@
-"""Values that are made for one caller and shared with others: pages, scrapes, answers of the hub's API server."""
+"""Computes a value once for all concurrent callers: pages, scrapes, responses of the hub's API server."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _Value = TypeVar("_Value")
 
 
 class _Entry(Generic[_Value]):
-    """A value that is being made or was made, and until when it counts (monotonic)."""
+    """A computed value, or one that is being computed, and its monotonic expiry."""
 
     def __init__(self, turn: threading.Lock) -> None:
         self.value: Future[_Value] = Future()
         self.until = math.inf
-        #: Lock of the key: one thread at a time makes its value.
+        #: Lock of the key, so that one thread at a time computes its value.
         self.turn = turn
         self.is_begun = False
 
 
 class ValueCache(Generic[_Key, _Value]):
-    """Values by key, the `max_entries` most recently used ones, each for some seconds. Thread-safe.
+    """Caches the `max_entries` most recently used values for some seconds each. Thread-safe.
 
-    Each is computed once for all concurrent callers, who get the same value or the same error. At most `turns` threads
-    compute a value or wait for one, as each of them occupies one of the 40 threads that answer requests.
+    A value is computed once for all concurrent callers, who get the same value or the same error. At most `turns`
+    threads compute a value or wait for one, because each of them occupies one of the 40 threads that handle requests.
     """
 
     def __init__(self, seconds: float = 0.0, max_entries: int = 100, turns: int = sys.maxsize) -> None:
@@ -43,13 +43,13 @@ class ValueCache(Generic[_Key, _Value]):
         self._entries: OrderedDict[_Key, _Entry[_Value]] = OrderedDict()
 
     def get(self, key: _Key, make: Callable[[], _Value], *, is_new: bool = False) -> _Value:
-        """The value, made again if it is too old or has to be new. Raises what `make` raises.
+        """Return the value of `key`, computed by `make` if it has expired or `is_new` is set.
 
-        Raises BackendError when too many threads are at it.
+        Raises the errors of `make`, and BackendError if too many threads compute or wait.
         """
         with self._lock:
             entry = self._entries.get(key)
-            # A value that no thread has begun to make is new, too.
+            # A value whose computation has not begun yet is new enough for `is_new`.
             is_mine = entry is None or (is_new and entry.is_begun) or time.monotonic() >= entry.until
             if entry is None or is_mine:
                 entry = _Entry(entry.turn if entry is not None else threading.Lock())
@@ -78,7 +78,8 @@ class ValueCache(Generic[_Key, _Value]):
             mine.value.set_exception(error)
             raise
         if self._seconds:
-            # Making a page takes at most a tenth of a core, however many viewers it has.
+            # Expensive values live longer, so that computing one takes at most a tenth of a core with any number of
+            # viewers.
             mine.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - began))
         else:
             self._forget(key, mine)

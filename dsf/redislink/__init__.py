@@ -1,7 +1,7 @@
-"""Connection of every process to Redis: address, credentials, TLS, Sentinel.
+"""Connections to Redis: address, credentials, TLS, Sentinel.
 
 address     parses the URL
-connection  connections with one-line errors
-link        makes clients for a server or Sentinels, with the current user and password
-broker      the same for Celery
+connection  connection classes with readable errors
+link        creates clients for a server or Sentinels, with the current user name and password
+broker      Celery's connections to its broker
 """

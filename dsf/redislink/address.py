@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from dsf.errors import SettingsError
 
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "unix": 0}
-#: Schemes that some tools write: for a Valkey, and Celery for a Unix socket.
+#: Equivalent schemes of other tools: Valkey's clients, and Celery for Unix sockets.
 _ALIASES = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix", "valkey+socket": "unix"}
 _HELP = (
     "expected redis://host:port/0, rediss://host:port/0 (TLS), sentinel://host:port;sentinel://host:port/0 or "
@@ -19,10 +19,10 @@ _HELP = (
 
 @dataclass(frozen=True)
 class Address:
-    """A server, or the Sentinels that know the current primary."""
+    """Address of a Redis server, or of the Sentinels that monitor it."""
 
     scheme: str
-    #: Hosts and ports; the path of a Unix socket, which starts with a slash, and 0.
+    #: Hosts and ports. A Unix socket has its absolute path as host, and port 0.
     hosts: tuple[tuple[str, int], ...]
     db: int = 0
     username: str = ""
@@ -37,20 +37,20 @@ class Address:
         """The URL without user and password."""
         if self.scheme == "unix":
             return f"unix://{quote(self.hosts[0][0])}?db={self.db}"
-        return ";".join(f"{self.scheme}://{_bracketed(host)}:{port}/{self.db}" for host, port in self.hosts)
+        return ";".join(f"{self.scheme}://{_bracket_ipv6(host)}:{port}/{self.db}" for host, port in self.hosts)
 
 
 def parse(url: str) -> Address:
-    """Parse a URL; several Sentinel URLs are separated by semicolons or commas.
+    """Parse a URL. Semicolons or commas separate several Sentinel URLs.
 
-    Raises SettingsError, which does not repeat the URL: it may hold a password.
+    Raises SettingsError, whose text never contains the URL, because it may contain a password.
     """
-    texts = [_renamed(text.strip()) for text in re.split("[;,]", url) if text.strip()]
+    texts = [_replace_alias(text.strip()) for text in re.split("[;,]", url) if text.strip()]
     if not texts:
         raise SettingsError(f"DSF_REDIS_URL: empty; {_HELP}")
     scheme = texts[0].partition("://")[0]
-    # After the first, `host:port` will do.
-    parts = [_split(text if "://" in text else f"{scheme}://{text}") for text in texts]
+    # The second and later Sentinels may omit the scheme.
+    parts = [_split_url(text if "://" in text else f"{scheme}://{text}") for text in texts]
     if scheme not in _PORTS or any(part.scheme != scheme for part in parts):
         raise SettingsError(f"DSF_REDIS_URL: not a scheme for Redis, or several ones; {_HELP}")
     if len(parts) > 1 and scheme != "sentinel":
@@ -62,46 +62,46 @@ def parse(url: str) -> Address:
         # Redis URLs have no fragment, so a # is part of a password.
         raise SettingsError("DSF_REDIS_URL: a # in a user or password must be percent-encoded (%23)")
     if scheme == "unix":
-        return _socket(parts[0])
+        return _parse_socket(parts[0])
     if any(part.query for part in parts):
         # `ssl_cert_reqs=none` would disable verification; the rest are separate settings.
         raise SettingsError("DSF_REDIS_URL: options after ? are not supported; use the DSF_REDIS_ settings")
     url_with_credentials = next((part for part in parts if part.username or part.password), parts[0])
     return Address(
         scheme,
-        tuple((part.hostname or "localhost", _port(part)) for part in parts),
-        max(_database(part) for part in parts),
+        tuple((part.hostname or "localhost", _parse_port(part)) for part in parts),
+        max(_parse_database(part) for part in parts),
         unquote(url_with_credentials.username or ""),
         unquote(url_with_credentials.password or ""),
     )
 
 
-def _socket(part: SplitResult) -> Address:
+def _parse_socket(part: SplitResult) -> Address:
     if part.hostname or not part.path:
         raise SettingsError(f"DSF_REDIS_URL: the URL of a Unix socket has three slashes and a path; {_HELP}")
     name, _, db = part.query.partition("=")
-    # Both name the database of a Unix socket: in redis-py, and in Celery.
+    # redis-py names the database of a Unix socket `db`, Celery names it `virtual_host`.
     if part.query and (name not in ("db", "virtual_host") or "&" in db):
         raise SettingsError(
             "DSF_REDIS_URL: options after ? other than db are not supported; use the DSF_REDIS_ settings"
         )
     user, password = unquote(part.username or ""), unquote(part.password or "")
-    return Address("unix", ((unquote(part.path), _PORTS["unix"]),), _number(db), user, password)
+    return Address("unix", ((unquote(part.path), _PORTS["unix"]),), _parse_number(db), user, password)
 
 
-def _renamed(text: str) -> str:
+def _replace_alias(text: str) -> str:
     scheme, separator, rest = text.partition("://")
     return _ALIASES.get(scheme, scheme) + separator + rest
 
 
-def _split(text: str) -> SplitResult:
+def _split_url(text: str) -> SplitResult:
     try:
         return urlsplit(text)
     except ValueError:
         raise SettingsError(f"DSF_REDIS_URL: not a URL; {_HELP}") from None
 
 
-def _port(part: SplitResult) -> int:
+def _parse_port(part: SplitResult) -> int:
     try:
         return part.port or _PORTS[part.scheme]
     except ValueError:
@@ -110,15 +110,15 @@ def _port(part: SplitResult) -> int:
         ) from None
 
 
-def _database(part: SplitResult) -> int:
-    return _number(part.path.strip("/"))
+def _parse_database(part: SplitResult) -> int:
+    return _parse_number(part.path.strip("/"))
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if text and not text.isdecimal():
         raise SettingsError(f"DSF_REDIS_URL: what follows the port, or db=, is the number of a database; {_HELP}")
     return int(text or 0)
 
 
-def _bracketed(host: str) -> str:
+def _bracket_ipv6(host: str) -> str:
     return f"[{host}]" if ":" in host else host

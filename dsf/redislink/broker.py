@@ -1,6 +1,7 @@
-"""Celery's connections to the broker: one CA, errors in one line, short waits between attempts, their name in logs.
+"""Celery's connections to the broker, made by `dsf.redislink.connection`.
 
-All else is kombu's own. Credentials and TLS come from Celery's configuration (`dsf.celery`).
+Compared with kombu's own they trust one CA, report errors in one line, wait shorter between attempts, and log the
+address without the password. Credentials and TLS come from Celery's configuration (`dsf.celery`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from dsf.redislink import connection
 CREDENTIALS: Final = "credential_provider"
 ADDRESS: Final = "address"
 TRANSPORT: Final = "transport"
-#: The longest wait before another attempt to connect, in seconds: a rotated password or a restarted Redis is noticed at
-#: most this late. The wait spreads the reconnects of 3,500 agents over seconds.
-LONGEST_WAIT: Final = 5.0
+#: Maximum seconds between two attempts to connect. It limits the delay after a rotated password or a restarted Redis,
+#: and spreads the reconnects of 3,500 agents over some seconds.
+MAX_RETRY_SECONDS: Final = 5.0
 
 # Kombu's published types lack the overridden members.
 _Channel: Any = redis_transport.Channel
@@ -31,20 +32,22 @@ _Transport: Any = redis_transport.Transport
 
 
 class Channel(_Channel):  # type: ignore[misc]
-    """A channel whose connections are of this package: the options name their class, also behind Sentinel."""
+    """A channel that uses this package's connection classes, also behind Sentinel. Its options name the class."""
 
     from_transport_options = (*_Channel.from_transport_options, "connection_class", "connection_class_ssl")
 
 
 class Transport(_Transport):  # type: ignore[misc]
-    """Redis. A subscription whose server answers no more is made anew."""
+    """A transport that replaces a subscription whose server no longer responds."""
 
     Channel = Channel
 
     def heartbeat_check(self, connection: Any, rate: int = 2) -> None:
-        """Check subscriptions, on which nothing may come for long. Raises redis.ConnectionError if one is dead.
+        """Check the subscriptions. Raises redis.ConnectionError if the server of one does not respond.
 
-        Celery calls it every second while it waits for events."""
+        A subscription may be silent for hours, so that only a health check can detect a lost server. Celery calls this
+        method every second while it waits for events.
+        """
         super().heartbeat_check(connection, rate)
         for channel in list(connection.channels):
             if channel.active_fanout_queues:
@@ -55,18 +58,18 @@ class Transport(_Transport):  # type: ignore[misc]
 
 
 def check_subscription(subscription: Any) -> None:
-    """Raise redis.ConnectionError if a `redis.client.PubSub` has two health checks without an answer."""
+    """Raise redis.ConnectionError if the server left two health checks of a `redis.client.PubSub` unanswered."""
     if subscription.health_check_response_counter >= 2:
         raise redis.ConnectionError("the server does not answer on the connection of a subscription")
 
 
 class Connection(kombu.Connection):
-    """A connection that reconnects soon, with this package's credentials and transport.
+    """A connection with short waits between attempts, and with this package's credentials and transport.
 
-    Kombu's own waits grow to half a minute, equal for all. Here they end at `LONGEST_WAIT`, and have jitter, so that a
-    fleet does not reconnect at one moment when Redis is back. Credentials and transport are in Celery's
-    `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport` when it goes on to the
-    next Sentinel.
+    Kombu's own waits grow to 30 s and have no jitter. These waits end at `MAX_RETRY_SECONDS` and have jitter, so that a
+    fleet does not reconnect all at once after an outage. Celery's `broker_transport_options` contain the credentials
+    and the transport, because Celery passes no other options on, and kombu forgets `broker_transport` when it fails
+    over to the next Sentinel.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -74,20 +77,20 @@ class Connection(kombu.Connection):
         super().__init__(*args, **options)
 
     def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:  # type: ignore[override]
-        """Connect, with retries; `options` are those of kombu. Raises kombu's OperationalError."""
-        waits = {"interval_start": _drawn(), "interval_step": _drawn(), "interval_max": LONGEST_WAIT * _drawn()}
+        """Connect, with retries. `options` are kombu's. Raises kombu's OperationalError."""
+        waits = {"interval_start": _jitter(), "interval_step": _jitter(), "interval_max": MAX_RETRY_SECONDS * _jitter()}
         return super().ensure_connection(*args, **waits | options)
 
     def get_transport_cls(self) -> Any:
-        """The transport: this package's, or this role's."""
+        """Return the transport class: the one in the options, or kombu's for the URL."""
         kind = (self.transport_options or {}).get(TRANSPORT)
         return super().get_transport_cls() if kind is None else symbol_by_name(kind)
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
-        """Address of Redis, for logs; that of all Sentinels. With the password it is for Flower's page of queues."""
+        """Return the address for logs, with all Sentinels. Only Flower's queue page needs the password."""
         address = (self.transport_options or {}).get(ADDRESS)
         if include_password and connection.is_socket(self.hostname or ""):
-            # Flower reads it as the user `default`, and database 0.
+            # Flower always connects as the user `default`, to database 0.
             return f"redis+socket://:{quote(self.password or '', safe='')}@{self.hostname}"
         if address is None or include_password:
             return super().as_uri(include_password, *args, **options)
@@ -95,10 +98,10 @@ class Connection(kombu.Connection):
 
 
 class Amqp(amqp.AMQP):
-    """Makes Celery use these connections."""
+    """Celery's AMQP class with this module's connections."""
 
     Connection = Connection
 
 
-def _drawn() -> float:
+def _jitter() -> float:
     return random.uniform(0.5, 1.0)  # noqa: S311

@@ -16,22 +16,22 @@ from redis.connection import HiredisRespSerializer
 # OpenSSL's certificate verification errors (X509_V_ERR_...).
 _UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21})
 _OTHER_NAME: Final = frozenset({62, 64})
-# Errors whose text tells enough; the last two are those of a Unix socket.
-_PLAIN_ERRORS: Final = frozenset(
+# Errors whose `strerror` is clear. ENOENT and EACCES are errors of Unix sockets.
+_CLEAR_ERRORS: Final = frozenset(
     {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOENT, errno.EACCES}
 )
 
-# redis-py's published types do not cover all that is used here.
+# redis-py's published types lack members that this module uses.
 _Plain: Any = redis.Connection
 _Tls: Any = redis.SSLConnection
 _Socket: Any = redis.UnixDomainSocketConnection
 _Hiredis: Any = HiredisRespSerializer
 
 
-def why(error: OSError, where: str, host: str, ca_file: str | None, server_name: str = "Redis") -> str:
-    """Why a connection to `where` failed, and the remedy, in one line."""
+def describe_error(error: OSError, where: str, host: str, ca_file: str | None, server_name: str = "Redis") -> str:
+    """Return one line that says why a connection to `where` failed, and the remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {server_name} at {where} is refused: {_certificate(error, host, ca_file)}"
+        return f"the certificate of {server_name} at {where} is refused: {_describe_certificate(error, host, ca_file)}"
     if isinstance(error, ssl.SSLError):
         return (
             f"no TLS with {server_name} at {where} ({error.reason or error}): does this port speak TLS, and does it "
@@ -41,17 +41,17 @@ def why(error: OSError, where: str, host: str, ca_file: str | None, server_name:
         return f"the name {host} of {server_name} is not known: {error.strerror}"
     if error.filename:
         return f"cannot read {error.filename} for the connection to {server_name}: {error.strerror}"
-    if error.errno in _PLAIN_ERRORS:
+    if error.errno in _CLEAR_ERRORS:
         return f"{server_name} cannot be reached at {where}: {error.strerror}"
     return f"{server_name} cannot be reached at {where}: {error}"
 
 
 def is_socket(host: str) -> bool:
-    """True if it is the path of a Unix socket."""
+    """Return True if `host` is the path of a Unix socket."""
     return host.startswith("/")
 
 
-def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | None) -> str:
+def _describe_certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | None) -> str:
     # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_YET_VALID
     if error.verify_code == 10:
         return "it has expired (or this machine's clock is wrong); renew it"
@@ -67,11 +67,11 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | 
     return error.verify_message
 
 
-#: Seconds without an answer to PING after which a connection is replaced.
+#: Seconds to wait for the response to PING before a connection is replaced.
 HEALTH_TIMEOUT: Final = 2.0
-#: Options of TCP, so that a peer that is silently gone ends the connection within half a minute, and a balancer between
-#: the two remembers it: seconds without traffic until the first probe, seconds between probes, their number, and
-#: milliseconds for which sent data may stay without an answer. Systems other than Linux lack some.
+#: TCP options that detect a lost peer within 30 s, and prevent load balancers from dropping idle connections: idle
+#: seconds before the first probe, seconds between probes, number of probes, and milliseconds for which sent data may
+#: remain unacknowledged. Systems other than Linux lack some of the options.
 KEEPALIVE: Final = {
     option: value
     for name, value in (
@@ -86,14 +86,15 @@ KEEPALIVE: Final = {
 
 
 class _Packer(_Hiredis):  # type: ignore[misc]
-    """Commands as bytes, with numbers converted to text.
+    """Packs commands with hiredis, after converting numbers to text in Python.
 
-    hiredis converts numbers itself, without checking for failure. The conversion fails when a signal handler
-    raises meanwhile, as those for SIGTERM (Celery's beat) and Ctrl-C do: the process then ends by a segmentation fault.
+    hiredis does not check whether its own conversion of a number failed. The conversion fails if a signal handler
+    raises an exception meanwhile, as the handlers for SIGTERM (Celery's beat) and Ctrl-C do. The process then ends with
+    a segmentation fault.
     """
 
     def pack(self, *args: Any) -> list[bytes]:
-        """One command."""
+        """Return the bytes of one command."""
         packed: list[bytes] = super().pack(
             *[repr(argument) if isinstance(argument, int | float) else argument for argument in args]
         )
@@ -101,16 +102,16 @@ class _Packer(_Hiredis):  # type: ignore[misc]
 
 
 class ReadableErrors:
-    """Mixin of a connection class: readable connection errors."""
+    """Mixin of connection classes that reports connection errors in one line, with the remedy."""
 
     host: str
     port: int
     ca_certs: str | None = None
-    # redis-py's own: seconds, and time.monotonic().
+    # Attributes of redis-py: seconds, and a time.monotonic() timestamp.
     health_check_interval: float
     next_health_check: float
     socket_timeout: float | None
-    #: Name of the server, and its credential settings.
+    #: Server name, credential settings and TLS setting, for error texts.
     server_name = "Redis"
     credential_settings = "DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE"
     tls_setting = "rediss://"
@@ -119,11 +120,11 @@ class ReadableErrors:
         if options.get("socket_keepalive"):
             options["socket_keepalive_options"] = KEEPALIVE
         super().__init__(**options | {"command_packer": _Packer()})
-        # Saves two round trips per connect, and CLIENT SETINFO needs a right that older servers do not know.
+        # Saves two round trips per connect. Older servers have no ACL category for CLIENT SETINFO.
         self.driver_info = self.lib_name = self.lib_version = None
 
     def activate_maint_notifications_handling_if_enabled(self, check_health: bool = True) -> None:
-        """Disabled: only Redis Cloud knows this command, and it costs a round trip per connect."""
+        """Do nothing: only Redis Cloud has this command, which costs a round trip per connect."""
 
     def check_health(self) -> None:
         """Check that the server answers if nothing came from it for a while, and connect anew if it does not.
@@ -149,13 +150,16 @@ class ReadableErrors:
         return f"{self.host}:{self.port}"
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read an answer. Waits for the rest of a partial one: redis-py would drop a subscriber's connection."""
+        """Read a response, and wait until a partial one is complete.
+
+        redis-py would close a subscriber's connection after a partial response.
+        """
         if options.get("timeout") == 0:
             del options["timeout"]
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]
         except redis.ReadOnlyError as error:
-            # After a failover only a new connection leads to the new primary; redis-py would keep this one.
+            # redis-py would keep this connection, but only a new one reaches the new primary after a failover.
             self.disconnect()  # type: ignore[attr-defined]
             raise redis.ConnectionError(
                 f"{self.server_name} at {self.where} is a replica and takes no writes"
@@ -167,7 +171,7 @@ class ReadableErrors:
             super().connect_check_health(*args, **options)  # type: ignore[misc]
         except redis.InvalidResponse as error:
             raise redis.ConnectionError(
-                f"what answers at {self.where} is no {self.server_name} ({error}): is it the right port, "
+                f"the server at {self.where} is not {self.server_name} ({error}): is it the right port, "
                 f"does it want TLS ({self.tls_setting})?"
             ) from None
         except redis.AuthenticationError as error:
@@ -178,26 +182,26 @@ class ReadableErrors:
                 f"it the newest one ({self.credential_settings})?"
             ) from None
         except redis.ConnectionError as error:
-            # redis-py's own text when the server closes the connection; it names neither server nor reason.
+            # redis-py's text for a connection that the server closed names neither the server nor a reason.
             if type(error) is redis.ConnectionError and re.match(
                 "Connection closed|Error .*while (reading|writing)", str(error)
             ):
                 raise redis.ConnectionError(
-                    f"{self.server_name} at {self.where} ends new connections ({str(error).rstrip('.')}): "
+                    f"{self.server_name} at {self.where} closes new connections ({str(error).rstrip('.')}): "
                     f"does it want TLS ({self.tls_setting}), or a client certificate, or has it reached its maxclients?"
                 ) from None
             if isinstance(error.__context__, OSError):
-                text = why(error.__context__, self.where, self.host, self.ca_certs, self.server_name)
+                text = describe_error(error.__context__, self.where, self.host, self.ca_certs, self.server_name)
                 raise redis.ConnectionError(text) from None
             raise
 
 
 class PlainConnection(ReadableErrors, _Plain):  # type: ignore[misc]
-    """Without TLS."""
+    """Connection to a server without TLS."""
 
 
 class SocketConnection(ReadableErrors, _Socket):  # type: ignore[misc]
-    """To a Unix socket, whose path is the host: in kombu's own URL of a socket there is no place for this class."""
+    """Connection to a Unix socket. `host` is the path, because kombu's URL for a socket cannot name this class."""
 
     def __init__(self, host: str, port: int = 0, **options: Any) -> None:
         del port
@@ -207,24 +211,24 @@ class SocketConnection(ReadableErrors, _Socket):  # type: ignore[misc]
 
     @property
     def where(self) -> str:
-        """Path of the socket."""
+        """Return the path of the socket."""
         return str(self.path)
 
 
 class TlsConnection(ReadableErrors, _Tls):  # type: ignore[misc]
-    """With TLS: the server's certificate must be from the given CA, and for its name."""
+    """Connection with TLS that verifies the server's certificate against one CA and the host name."""
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        # redis-py trusts the system's CAs as well as the given one: any public CA could then vouch for the hub.
-        # redis-py takes no SSLContext (https://github.com/redis/redis-py/issues/3599).
-        context = _context(self.ca_certs, self.certfile, self.keyfile)
-        # Fails when the server has reset the connection meanwhile; wrap_socket() would then leak the socket.
+        # redis-py would trust the system's CAs besides `ca_certs`, so that any public CA could impersonate the hub. It
+        # does not accept an SSLContext (https://github.com/redis/redis-py/issues/3599).
+        context = _make_context(self.ca_certs, self.certfile, self.keyfile)
+        # Raises if the server has reset the connection, in which case wrap_socket() would leak the socket.
         sock.getpeername()
         return context.wrap_socket(sock, server_hostname=self.host)
 
 
-def _context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
-    """Raises OSError with the name of the file that cannot be used."""
+def _make_context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
+    """Return a context for these files. Raises OSError with the name of an unusable file."""
     file = ca_file
     try:
         context = ssl.create_default_context(cafile=ca_file)
@@ -235,16 +239,16 @@ def _context(ca_file: str | None, cert_file: str | None, key_file: str | None) -
         problem = error.strerror
         if isinstance(error, ssl.SSLError):
             settings = "DSF_REDIS_CA_FILE, DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE"
-            problem = f"no certificate in PEM, or its key is another one's ({settings})"
+            problem = f"not a PEM certificate, or the key does not belong to it ({settings})"
         raise OSError(error.errno, problem, error.filename or file) from None
     return context
 
 
-class _AsksSentinel:
-    """Mixin: each connect asks Sentinel where the server is, by `find` of the credential provider (dsf.redislink.link).
+class _SentinelDiscovery:
+    """Mixin that asks Sentinel for the server's address at each connect, by `find_server` of the credential provider.
 
-    redis-py's class asks in `connect` only, so its retries would try the server that was lost again and again; and it
-    needs a pool of its own, which kombu does not have.
+    redis-py's class asks in `connect` only, so that its retries would always try the lost server. It also needs a
+    connection pool of its own class, which kombu does not use.
     """
 
     host: str
@@ -252,36 +256,36 @@ class _AsksSentinel:
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._find: Callable[[], tuple[str, int]] = options["credential_provider"].find
+        self._find_server: Callable[[], tuple[str, int]] = options["credential_provider"].find_server
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
         """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
         if not self.is_connected:  # type: ignore[attr-defined]
-            self.host, self.port = self._find()
-            # The new connection leads to the newest server, whatever was noted of connections that were made before.
+            self.host, self.port = self._find_server()
+            # This connection goes to the new server, even if its predecessor was marked for a reconnect.
             self.reset_should_reconnect()  # type: ignore[attr-defined]
         super().connect_check_health(*args, **options)  # type: ignore[misc]
 
 
-class MasterConnection(_AsksSentinel, PlainConnection):
-    """To the server that Sentinel names, without TLS."""
+class MasterConnection(_SentinelDiscovery, PlainConnection):
+    """Connection without TLS to the primary that Sentinel announces."""
 
 
-class MasterTlsConnection(_AsksSentinel, TlsConnection):
-    """To the server that Sentinel names, with TLS. Sentinel must announce the name that is in the certificate."""
+class MasterTlsConnection(_SentinelDiscovery, TlsConnection):
+    """Connection with TLS to the primary that Sentinel announces. The certificate must be for the announced name."""
 
 
-class _ToSentinel:
-    """Mixin of a Sentinel connection class."""
+class _SentinelErrors:
+    """Mixin that names Sentinel and its settings in error texts."""
 
     server_name = "Sentinel"
     credential_settings = "DSF_REDIS_SENTINEL_USERNAME, DSF_REDIS_SENTINEL_PASSWORD_FILE"
     tls_setting = "DSF_REDIS_SENTINEL_TLS"
 
 
-class SentinelConnection(_ToSentinel, PlainConnection):
-    """To a Sentinel, without TLS."""
+class SentinelConnection(_SentinelErrors, PlainConnection):
+    """Connection to a Sentinel without TLS."""
 
 
-class SentinelTlsConnection(_ToSentinel, TlsConnection):
-    """To a Sentinel, with TLS."""
+class SentinelTlsConnection(_SentinelErrors, TlsConnection):
+    """Connection to a Sentinel with TLS."""

@@ -1,4 +1,4 @@
-"""Connection parameters from the settings, with the current user and password, and redis-py clients."""
+"""Creates redis-py clients from the settings, with the current user name and password."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ from dsf.errors import SettingsError
 from dsf.redislink import address, connection
 from dsf.settings import Settings
 
-# Some of its methods have no types.
+# Some methods of redis-py's class have no types.
 _Base: Any = _Sentinel
 
 
 class Sentinels(_Base):  # type: ignore[misc]
-    """redis-py's Sentinels, with this package's connections and readable errors."""
+    """redis-py's `Sentinel` with this package's connection classes and error texts."""
 
     def __init__(self, hosts: Iterable[tuple[str, int]], options: dict[str, Any], uses_tls: bool) -> None:
-        """`options` are those of connections to a Sentinel."""
+        """`options` are for connections to a Sentinel."""
         super().__init__([])
-        self.sentinels = [_client(host, port, options, uses_tls) for host, port in hosts]
+        self.sentinels = [_create_client(host, port, options, uses_tls) for host, port in hosts]
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Host and port of the server. Raises redis.ConnectionError with each Sentinel's error."""
+        """Return host and port of the primary. Raises redis.ConnectionError with each Sentinel's error."""
         problems = []
         for sentinel in self.sentinels:
             try:
                 masters: Any = sentinel.sentinel_masters()
             except redis.RedisError as error:
-                problems.append(_refusal(sentinel, error))
+                problems.append(_describe_refusal(sentinel, error))
                 continue
             finally:
-                # The Sentinel is asked seldom: no socket waits for the next time.
+                # Keep no idle connection, because queries to a Sentinel are rare.
                 sentinel.connection_pool.disconnect(inuse_connections=False)
             master = masters.get(service_name)
             if master and self.check_master_state(master, service_name):
-                # Asked first from now on; in a new list, for other threads are in this one.
+                # Query this Sentinel first from now on. Replace the list, because other threads may iterate over it.
                 self.sentinels = [sentinel, *(other for other in self.sentinels if other is not sentinel)]
                 return master["ip"], master["port"]
-            what = "says that it is down" if master else "does not know it (DSF_REDIS_SENTINEL_MASTER)"
-            problems.append(f"Sentinel at {_where(sentinel)} {what}")
-        raise MasterNotFoundError(f"no Sentinel says where Redis {service_name!r} is: {'; '.join(problems)}")
+            problem = "reports that it is down" if master else "does not know it (DSF_REDIS_SENTINEL_MASTER)"
+            problems.append(f"Sentinel at {_where(sentinel)} {problem}")
+        raise MasterNotFoundError(f"no Sentinel knows the primary of {service_name!r}: {'; '.join(problems)}")
 
     def discover_slaves(self, service_name: str) -> list[tuple[str, int]]:
-        """Host and port of each replica that can be reached. Raises redis.ConnectionError when no Sentinel answers."""
+        """Return host and port of each reachable replica. Raises redis.ConnectionError if no Sentinel responds."""
         problems = []
         for sentinel in self.sentinels:
             try:
                 replicas = self.filter_slaves(sentinel.sentinel_slaves(service_name))
             except redis.RedisError as error:
-                problems.append(_refusal(sentinel, error))
+                problems.append(_describe_refusal(sentinel, error))
                 continue
             if replicas:
                 return [(str(host), int(port)) for host, port in replicas]
         if len(problems) == len(self.sentinels):
-            raise redis.ConnectionError(f"no Sentinel says what replicas {service_name!r} has: {'; '.join(problems)}")
+            raise redis.ConnectionError(f"no Sentinel lists the replicas of {service_name!r}: {'; '.join(problems)}")
         return []
 
 
-def _client(host: str, port: int, options: dict[str, Any], uses_tls: bool) -> redis.Redis:
+def _create_client(host: str, port: int, options: dict[str, Any], uses_tls: bool) -> redis.Redis:
     kind: Callable[..., Any] = connection.SentinelTlsConnection if uses_tls else connection.SentinelConnection
     return redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, host=host, port=port, **options))
 
@@ -77,45 +77,47 @@ def _where(sentinel: redis.Redis) -> str:
     return f"{options['host']}:{options['port']}"
 
 
-def _refusal(sentinel: redis.Redis, error: redis.RedisError) -> str:
+def _describe_refusal(sentinel: redis.Redis, error: redis.RedisError) -> str:
     where = _where(sentinel)
     if isinstance(error, redis.exceptions.NoPermissionError):
         return (
-            f"Sentinel at {where} does not let its user ask ({error}): the user of DSF_REDIS_SENTINEL_USERNAME needs "
+            f"Sentinel at {where} denies a command ({error}): the user of DSF_REDIS_SENTINEL_USERNAME needs "
             "+sentinel|masters +sentinel|slaves"
         )
     return str(error) if where in str(error) else f"Sentinel at {where}: {error}"
 
 
-#: Seconds without traffic after which a connection is checked before it is used: an idle one is found dead after about
-#: twice this.
+#: Idle seconds after which a connection is checked before its next use. A lost server is detected within twice this
+#: time.
 HEALTH_CHECK_INTERVAL: Final = 10.0
 
 
-def connect_timeout(settings: Settings) -> float:
-    """Longest wait in seconds for a connection: half of that for an answer, for a server that works accepts at once."""
+def get_connect_timeout(settings: Settings) -> float:
+    """Return the timeout for connecting, in seconds: half of the timeout for a response."""
     return settings.redis_socket_timeout / 2
 
 
 class Credentials(CredentialProvider):
-    """User and password from the settings and the files that they name, and the server behind Sentinel.
+    """Provides user name, password and the address of the primary behind Sentinel.
 
-    Connections ask for them at each connect: a rotated password needs no restart.
+    Connections read them at each connect, so that a rotated password needs no restart.
     """
 
-    def __init__(self, read: Callable[[], tuple[str, str]], find: Callable[[], tuple[str, int]] | None = None) -> None:
-        """`read` gives both, which may be empty, and raises SettingsError when a file cannot be used.
+    def __init__(
+        self, read: Callable[[], tuple[str, str]], find_server: Callable[[], tuple[str, int]] | None = None
+    ) -> None:
+        """`read` returns user name and password, which may be empty, and raises SettingsError for an unusable file.
 
-        `find` gives host and port, and raises redis.ConnectionError; None without Sentinel.
+        `find_server` returns host and port of the primary and raises redis.ConnectionError. It is None without
+        Sentinel.
         """
         self.read = read
-        self.find = find
+        self.find_server = find_server
 
     def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
-        """For redis-py: nothing, a password, or user and password.
+        """Return nothing, a password, or user name and password.
 
-        Raises redis.AuthenticationError when a file cannot be used: the caller retries later, when it may
-        exist.
+        Raises redis.AuthenticationError for an unusable file. The caller retries, and the file may exist by then.
         """
         try:
             username, password = self.read()
@@ -127,45 +129,45 @@ class Credentials(CredentialProvider):
 
 
 class Link:
-    """Redis access of one process. Its repr has no secret."""
+    """Creates Redis clients for one process. Its repr contains no secret."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError when the URL or a named file cannot be used."""
+        """Raises SettingsError if the URL or a file in the settings is unusable."""
         self._settings = settings
-        #: Pools of its clients; and the server that the Sentinels named last.
+        # Pools of the clients, and the primary that Sentinel announced last.
         self._pools: weakref.WeakSet[redis.ConnectionPool] = weakref.WeakSet()
-        self._found: tuple[str, int] | None = None
+        self._primary: tuple[str, int] | None = None
         self.address = address.parse(settings.resolved_redis_url())
-        self.credentials = Credentials(self._server_user, self._find)
+        self.credentials = Credentials(self._read_server_user, self._find_server)
         self.credentials.read()
         if self.address.is_sentinel and not settings.redis_sentinel_master:
-            raise SettingsError("DSF_REDIS_SENTINEL_MASTER: not set; Sentinel knows the server by this name")
+            raise SettingsError("DSF_REDIS_SENTINEL_MASTER: not set; it is the name of the primary in Sentinel")
         self.uses_tls = settings.redis_sentinel_tls if self.address.is_sentinel else self.address.scheme == "rediss"
 
     def __repr__(self) -> str:
         return f"Link({self.address})"
 
-    def _server_user(self) -> tuple[str, str]:
-        """DSF_REDIS_USERNAME and DSF_REDIS_PASSWORD_FILE override user and password of the URL."""
-        settings, inside = self._settings, address.parse(self._settings.resolved_redis_url())
+    def _read_server_user(self) -> tuple[str, str]:
+        """DSF_REDIS_USERNAME and DSF_REDIS_PASSWORD_FILE override user name and password in the URL."""
+        settings, url_address = self._settings, address.parse(self._settings.resolved_redis_url())
         password = settings.resolved_redis_password()
-        return settings.redis_username or inside.username, inside.password if password is None else password
+        return settings.redis_username or url_address.username, url_address.password if password is None else password
 
-    def _sentinel_user(self) -> tuple[str, str]:
+    def _read_sentinel_user(self) -> tuple[str, str]:
         return self._settings.redis_sentinel_username, self._settings.resolved_redis_sentinel_password() or ""
 
     @property
     def url(self) -> str:
-        """The URL without user and password, or those of all Sentinels, for Celery."""
+        """Return Celery's broker URL without user name and password, with all Sentinels."""
         host, port = self.address.hosts[0]
         if not connection.is_socket(host):
             return str(self.address)
-        # As a host, which may be any bytes in this form. Kombu's own URL of a socket leads to redis-py's connections.
+        # The path becomes a percent-encoded host, because kombu's own URL for a socket selects redis-py's connections.
         return f"redis://{''.join(f'%{byte:02x}' for byte in host.encode())}:{port}/{self.address.db}"
 
     @property
     def tls_options(self) -> dict[str, Any]:
-        """TLS options of redis-py; empty without TLS."""
+        """Return redis-py's TLS options, which are empty without TLS."""
         if not self.uses_tls:
             return {}
         files = {
@@ -177,14 +179,14 @@ class Link:
         return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **file_options}
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client; `options` are those of a redis-py connection. It connects at the first command."""
-        return self._client(self.connection_class, *self.address.hosts[0], options)
+        """Return a client that connects at the first command. `options` are for redis-py connections."""
+        return self._create_client(self.connection_class, *self.address.hosts[0], options)
 
     def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
-        """A client of this server, whether or not Sentinel would name it."""
-        return self._client(self._class_for(host), host, port, options)
+        """Return a client of this server, regardless of Sentinel."""
+        return self._create_client(self._class_for(host), host, port, options)
 
-    def _client(self, kind: Any, host: str, port: int, options: dict[str, Any]) -> redis.Redis:
+    def _create_client(self, kind: Any, host: str, port: int, options: dict[str, Any]) -> redis.Redis:
         options |= {"db": self.address.db, "credential_provider": self.credentials} | self.tls_options
         pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **options)
         self._pools.add(pool)
@@ -197,41 +199,44 @@ class Link:
 
     @property
     def connection_class(self) -> Any:
-        """The class of connections to the server, which ask Sentinel where it is."""
+        """Return the class of connections to the server. Those behind Sentinel ask it for the server's address."""
         if not self.address.is_sentinel:
             return self._class_for(self.address.hosts[0][0])
         return connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
 
     def replicas(self) -> list[tuple[str, int]]:
-        """Host and port of each replica that the Sentinels know and can reach. Raises redis.RedisError."""
+        """Return host and port of each replica that Sentinel can reach. Raises redis.RedisError."""
         with self.sentinels() as sentinels:
             return list(sentinels.discover_slaves(self._settings.redis_sentinel_master))
 
     def sentinels(self) -> Sentinels:
-        """The Sentinels."""
+        """Return a client of all Sentinels."""
         return Sentinels(self.address.hosts, self.sentinel_options(), self.uses_tls)
 
     @functools.cached_property
-    def _asked(self) -> Sentinels:
+    def _sentinels(self) -> Sentinels:
         return self.sentinels()
 
-    def _find(self) -> tuple[str, int]:
-        before, self._found = self._found, self._asked.discover_master(self._settings.redis_sentinel_master)
-        if before not in (None, self._found):
-            # The others may lead to a server that is lost: those in use are closed when they are given back.
+    def _find_server(self) -> tuple[str, int]:
+        previous, self._primary = (
+            self._primary,
+            self._sentinels.discover_master(self._settings.redis_sentinel_master),
+        )
+        if previous not in (None, self._primary):
+            # Close all connections to the previous primary. Those in use are closed when they return to the pool.
             for pool in list(self._pools):
                 pool.update_active_connections_for_reconnect()
                 pool.disconnect(inuse_connections=False)
-        return self._found
+        return self._primary
 
     def sentinel_options(self) -> dict[str, Any]:
-        """Options of connections to the Sentinels themselves, which do not know the server's users."""
+        """Return options for connections to the Sentinels, which have users of their own."""
         settings = self._settings
         return {
             "socket_timeout": settings.redis_socket_timeout,
-            "socket_connect_timeout": connect_timeout(settings),
-            # The next attempt asks another Sentinel at once.
+            "socket_connect_timeout": get_connect_timeout(settings),
+            # No retry, because the next Sentinel is tried at once.
             "retry": Retry(NoBackoff(), 0),
-            "credential_provider": Credentials(self._sentinel_user),
+            "credential_provider": Credentials(self._read_sentinel_user),
             **self.tls_options,
         }

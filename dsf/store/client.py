@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 import dsf.log
 from dsf import keys
-from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
+from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, get_connect_timeout
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -47,7 +47,7 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
     return {
         "decode_responses": True,
         "socket_timeout": settings.redis_socket_timeout,
-        "socket_connect_timeout": connect_timeout(settings),
+        "socket_connect_timeout": get_connect_timeout(settings),
         "socket_keepalive": True,
         "health_check_interval": HEALTH_CHECK_INTERVAL,
         "client_name": name,

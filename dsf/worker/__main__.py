@@ -2,10 +2,10 @@
 
 import sys
 
-from dsf.process.launch import end_when_told
+from dsf.process.launch import install_signal_handlers
 
 if __name__ == "__main__":
-    end_when_told()
+    install_signal_handlers()
     sys.argv[0] = "celery"
     from celery.__main__ import main
 

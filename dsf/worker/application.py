@@ -20,7 +20,7 @@ import dsf.log
 from dsf import keys
 from dsf.process import tracing
 from dsf.redislink import broker
-from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
+from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, get_connect_timeout
 from dsf.settings import Role, Settings, settings
 
 #: Only ingest: a message in its queue could run nothing else.
@@ -73,7 +73,7 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
         "sep": ":",
         "priority_steps": [0],
         "socket_timeout": config.redis_socket_timeout,
-        "socket_connect_timeout": connect_timeout(config),
+        "socket_connect_timeout": get_connect_timeout(config),
         "socket_keepalive": True,
         "health_check_interval": HEALTH_CHECK_INTERVAL,
         # Without it, the first message after a half-open connection is lost.

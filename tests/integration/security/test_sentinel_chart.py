@@ -142,14 +142,14 @@ def test_sentinel_failure_names_each_sentinel_and_the_reason(
     with contextlib.closing(connect(settings, retries=0)) as client, pytest.raises(redis.ConnectionError) as caught:
         client.ping()
     text = str(caught.value)
-    assert text.startswith("no Sentinel says where Redis '")
+    assert text.startswith("no Sentinel knows the primary of '")
     assert expected_text in text
     # Each of them by its name, and no Python in it.
     assert text.count("Sentinel at localhost:") == 3
     assert "Redis<" not in text
     assert "Error(" not in text
     if "redis_sentinel_master" not in values:
-        with pytest.raises(redis.ConnectionError, match="no Sentinel says what replicas 'hub' has"):
+        with pytest.raises(redis.ConnectionError, match="no Sentinel lists the replicas of 'hub'"):
             Link(settings).replicas()
 
 

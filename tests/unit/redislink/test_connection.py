@@ -170,7 +170,7 @@ class _Named(CredentialProvider):
     def get_credentials(self) -> tuple[()]:  # type: ignore[override]
         return ()
 
-    def find(self) -> tuple[str, int]:
+    def find_server(self) -> tuple[str, int]:
         self.lookups += 1
         return self.address
 
