@@ -23,6 +23,13 @@ def find_tls_server() -> str:
     return os.environ.get("DSF_TEST_REDIS_SERVER") or str(programs.find("redis-server"))
 
 
+def path_with_redis() -> str:
+    """PATH with the folders of redis-server and redis-cli, as in Redis' image."""
+    programs_of_image = ("redis-server", "redis-cli")
+    folders = dict.fromkeys(str(programs.find(name).parent) for name in programs_of_image)
+    return os.pathsep.join((*folders, os.environ["PATH"]))
+
+
 class SecureRedis(Server):
     """A Redis server with the hub's users; their passwords are in `passwords`. The user `admin` may do everything."""
 

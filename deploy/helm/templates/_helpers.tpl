@@ -81,7 +81,7 @@ project has such a tag. (the values of an image) */}}
 {{- end }}
 
 {{- define "dsf.redis.image" -}}
-{{ include "dsf.image" (dict "root" . "image" .Values.redis.image "name" "docker.io/library/redis" "tag" "7.4.6-bookworm") }}
+{{ include "dsf.image" (dict "root" . "image" .Values.redis.image "name" "docker.io/valkey/valkey" "tag" "9.1.2-trixie") }}
 {{- end }}
 
 {{/* Names of pull Secrets, of which each is a name or `{name}`, as a JSON list. (list of lists) */}}

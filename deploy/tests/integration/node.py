@@ -8,7 +8,6 @@ the pod's own texts: a variable, an argument or a file that the chart forgets is
 from __future__ import annotations
 
 import base64
-import os
 import re
 import subprocess
 import sys
@@ -24,11 +23,11 @@ from dsf.kube.session import Session
 from tests.support import chart
 from tests.support.child import Child
 from tests.support.redisserver import free_port
-from tests.support.secureredis import find_tls_server
+from tests.support.secureredis import path_with_redis
 from tests.support.wait import wait_for
 
 #: The programs of images, here.
-_PROGRAMS = {"redis-server": find_tls_server, "/bin/sh": lambda: "/bin/sh"}
+_PROGRAMS = {"/bin/sh": "/bin/sh"}
 #: Command of our images, which run with `args` only.
 _ENTRY_POINT = [sys.executable, "-P", "-m", "dsf.cli"]
 
@@ -112,10 +111,10 @@ class Pod:
         if "command" not in container:
             return [*_ENTRY_POINT, *arguments]
         program, *arguments_of_command = container["command"]
-        return [_PROGRAMS[program](), *(self._here(text) for text in arguments_of_command), *arguments]
+        return [_PROGRAMS[program], *(self._here(text) for text in arguments_of_command), *arguments]
 
     def _environment(self, container: chart.Object) -> dict[str, str]:
-        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(chart.ROOT), "HOME": str(self.folder)}
+        variables = {"PATH": path_with_redis(), "PYTHONPATH": str(chart.ROOT), "HOME": str(self.folder)}
         for entry in container.get("env", []):
             source: Any = entry.get("valueFrom")
             if source is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +20,9 @@ from dsf.settings import Settings
 from dsf.store.client import connect
 from tests.support import chart
 from tests.support.child import Child
-from tests.support.programs import find
 from tests.support.redisserver import free_port
-from tests.support.secureredis import find_tls_server
+from tests.support.secureredis import path_with_redis
+from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
 PROCESSES: tuple[str, ...] = ("controller", "beat", "results", "web", "flower", "optimizer")
@@ -47,6 +49,8 @@ class Bundled:
         text = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
         text = text.replace("/etc/redis-tls", str(folder)).replace("/data", str(folder)).replace("6379", str(self.port))
         (folder / "redis.conf").write_text(text.replace("bind * -::*", "bind 127.0.0.1"))
+        script = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["start-server"]
+        (folder / "start-server").write_text(script)
 
     def write_users(self) -> None:
         """Write the file of users as the init container does."""
@@ -68,9 +72,31 @@ class Bundled:
         subprocess.run(command, check=True, timeout=300)
 
     def start(self) -> None:
-        """Start it and wait until it answers the chart's probe."""
-        self._process = Child([find_tls_server(), str(self.folder / "redis.conf")], self.folder / "log")
+        """Run the container's command and wait until the server answers the chart's probe."""
+        (container,) = chart.pod(chart.workloads(OBJECTS)["dynamic-scoring-redis"])["containers"]
+        command = [text.replace("/etc/redis", str(self.folder)) for text in container["command"] + container["args"]]
+        environment = {"PATH": path_with_redis(), "CERTIFICATE_PERIOD": "0.2", "LC_ALL": "C"}
+        self._process = Child(command, self.folder / "log", environment)
         wait_for(self.answers_probe, 15, "redis to answer")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def log(self) -> str:
+        """What the container printed."""
+        return (self.folder / "log").read_text()
+
+    def change_certificate(self, certificate: str, key: str) -> None:
+        """Change the files of the mounted Secret."""
+        (self.folder / "tls.crt").write_text(certificate)
+        (self.folder / "tls.key").write_text(key)
+
+    def served_certificate(self) -> str:
+        """Return the certificate that a new connection gets."""
+        return ssl.get_server_certificate(("127.0.0.1", self.port))
 
     def stop(self) -> None:
         """End it."""
@@ -139,7 +165,7 @@ def test_processes_connect_with_their_delivered_credentials(
 def test_probes_work_with_every_supported_redis(bundled: Bundled) -> None:
     """With any redis-cli from 7.0 on, the oldest that the documents call good enough."""
     alone = yaml.safe_load((chart.ROOT / "deploy" / "redis" / "statefulset.yaml").read_text())
-    asks = f"{find('redis-cli')} -p {bundled.port}"
+    environment = {**os.environ, "PATH": path_with_redis()}
 
     def responses() -> set[bool]:
         outcomes = set()
@@ -147,7 +173,8 @@ def test_probes_work_with_every_supported_redis(bundled: Bundled) -> None:
             container = chart.pod(workload)["containers"][0]
             for kind in ("startup", "liveness", "readiness"):
                 *shell, text = container[f"{kind}Probe"]["exec"]["command"]
-                process = subprocess.run([*shell, text.replace("redis-cli", asks)], timeout=300, check=False)
+                text = text.replace(" --tls ", f" -p {bundled.port} --tls ")
+                process = subprocess.run([*shell, text], env=environment, timeout=300, check=False)
                 outcomes.add(process.returncode == 0)
         return outcomes
 
@@ -157,6 +184,41 @@ def test_probes_work_with_every_supported_redis(bundled: Bundled) -> None:
         assert responses() == {False}
     finally:
         bundled.start()
+
+
+def test_changed_certificate_is_loaded_without_a_restart(
+    bundled: Bundled, as_process: Callable[[str], redis.Redis], tmp_path: Path
+) -> None:
+    renewed = TestCa(tmp_path / "ca").issue("localhost", "127.0.0.1")
+    original = ((bundled.folder / "tls.crt").read_text(), (bundled.folder / "tls.key").read_text())
+    connection: Any = as_process("controller").connection_pool.get_connection()
+    pid = bundled.pid
+    bundled.change_certificate(renewed.cert.read_text(), renewed.key.read_text())
+    try:
+        wait_for(lambda: bundled.served_certificate().strip() in renewed.cert.read_text(), 30, "the new certificate")
+        connection.send_command("PING")
+        assert (connection.read_response(), bundled.pid) == ("PONG", pid), "connections stay"
+        # A key of another certificate: the one in use stays until the files fit together again.
+        bundled.change_certificate(original[0], renewed.key.read_text())
+        wait_for(lambda: "cannot load the changed certificate" in bundled.log(), 30, "a line about the wrong key")
+        assert bundled.served_certificate().strip() in renewed.cert.read_text()
+    finally:
+        bundled.change_certificate(*original)
+        wait_for(lambda: bundled.served_certificate().strip() in original[0], 30, "the first certificate")
+
+
+def test_user_of_the_certificate_may_only_change_the_configuration(bundled: Bundled) -> None:
+    (line,) = [
+        line
+        for line in (bundled.folder / "users.acl").read_text().splitlines()
+        if line.startswith("user dsf-certificate ")
+    ]
+    assert line.partition(" resetkeys ")[2] == "resetchannels clearselectors -@all +config|set"
+    assert "nopass" not in line
+    password_hash = line.split("#")[1].split()[0]
+    bundled.stop()
+    bundled.start()
+    assert password_hash not in (bundled.folder / "users.acl").read_text(), "a new password at each start"
 
 
 def test_bundled_redis_refuses_clients_without_user_or_tls(bundled: Bundled) -> None:

@@ -17,6 +17,8 @@ from dsf.redislink import address
 from tests.support import chart
 from tests.support.child import ran
 
+_SCRIPTS = [chart.ROOT / "deploy" / folder / "start-server" for folder in ("helm/files", "redis")]
+
 
 def _configuration(values: chart.Values | None = None) -> list[tuple[str, str]]:
     text = chart.one(chart.render(values), "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
@@ -42,6 +44,39 @@ def test_configuration_is_that_of_the_manifests_without_helm() -> None:
     file = chart.ROOT / "deploy" / "redis" / "redis.conf"
     lines = [line.partition(" ") for line in file.read_text().splitlines() if line and not line.startswith("#")]
     assert sorted(_configuration()) == sorted((name, value) for name, _, value in lines)
+
+
+@pytest.mark.parametrize("names", [("valkey-server", "redis-server"), ("redis-server",)])
+def test_first_server_of_the_image_is_started(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $1\n")
+        (tmp_path / name).chmod(0o755)
+    configuration = tmp_path / "redis.conf"
+    configuration.write_text("port 6379\n")
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    process = ran(["/bin/sh", _SCRIPTS[0], configuration], env=environment)
+    assert process.stdout == f"{names[0]} {configuration}\n", process.stderr
+
+
+def test_image_without_a_server_is_reported(tmp_path: Path) -> None:
+    process = ran(["/bin/sh", _SCRIPTS[0], tmp_path / "redis.conf"], env={"PATH": str(tmp_path)})
+    assert (process.returncode, process.stderr) == (2, "start-server: no server in this image\n")
+
+
+def test_script_that_starts_the_server_is_that_of_the_manifests_without_helm() -> None:
+    assert _SCRIPTS[0].read_text() == _SCRIPTS[1].read_text()
+
+
+def test_changed_certificate_restarts_nothing() -> None:
+    """The script in the pod loads it."""
+    templates = [
+        chart.one(chart.render({"redis": {"tls": {"extraHosts": hosts}}}), "StatefulSet")["spec"]["template"]
+        for hosts in ([], ["redis.example.com"])
+    ]
+    for template in templates:
+        # Generated passwords differ each time.
+        del template["metadata"]["annotations"]["checksum/users"]
+    assert templates[0] == templates[1]
 
 
 def _names(certificate: Path) -> tuple[set[str], dict[str, Any]]:

@@ -16,16 +16,19 @@ from tests.node.lab.noderuntime import PAUSE, NodeRuntime
 
 #: Its packages are what the project's own base image is made of: python:3.11.14-slim-bookworm.
 _SUITE = "bookworm"
-_DEBIAN = f"local/debian:{_SUITE}"
+#: Debian's first suite with Valkey.
+_VALKEY_SUITE = "trixie"
 COREDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
 PROMETHEUS, NODE_EXPORTER = "prom/prometheus:v3.5.0", "prom/node-exporter:v1.9.1"
-REDIS = "redis:7.4.6-bookworm"
+VALKEY, REDIS = "valkey/valkey:9.1.2-trixie", "redis:7.4.6-bookworm"
 PYTHON = "python:3.11.14-slim-bookworm"
 #: Folder below tests/node/images (and target, if any) -> the names that the project's files use.
 STAND_INS: dict[tuple[str, str], tuple[str, ...]] = {
     ("pause", ""): (PAUSE,),
     ("python", ""): (PYTHON,),
-    ("redis", ""): (REDIS, "redis:7.4-bookworm"),
+    ("valkey", ""): (VALKEY,),
+    # The pods behind Sentinel, so that both servers run in some test.
+    ("redis", ""): (REDIS,),
     ("prometheus", "prometheus"): (PROMETHEUS,),
     ("prometheus", "node-exporter"): (NODE_EXPORTER,),
 }
@@ -33,13 +36,14 @@ STAND_INS: dict[tuple[str, str], tuple[str, ...]] = {
 
 def pulled(cluster: str) -> tuple[str, ...]:
     """Return the images that the node of a cluster would pull from registries if it had access to them."""
-    return (PAUSE, COREDNS, *((REDIS,) if cluster == "hub" else (PROMETHEUS, NODE_EXPORTER)))
+    return (PAUSE, COREDNS, *((VALKEY, REDIS) if cluster == "hub" else (PROMETHEUS, NODE_EXPORTER)))
 
 
 def make_bases(programs: Callable[[], Path]) -> None:
     """Make the stand-ins that are missing or whose folder has changed; that which needs a program is the last one."""
-    if not engine.image_id(_DEBIAN):
-        _debootstrap()
+    for suite in (_SUITE, _VALKEY_SUITE):
+        if not engine.image_id(f"local/debian:{suite}"):
+            _debootstrap(suite)
     _make("uv", "", (_uv_name(),), {"uv": _uv()})
     authorities = Path("/etc/ssl/certs/ca-certificates.crt")
     files = {"pause": {"catatonit": Path("/usr/bin/catatonit")}, "python": {"ca-certificates.crt": authorities}}
@@ -74,12 +78,12 @@ def node_client(node: NodeRuntime) -> list[str]:
     return [str(node.programs / "ctr"), "-a", str(node.socket), "-n", "k8s.io"]
 
 
-def _debootstrap() -> None:
-    say(f"making a base image of Debian {_SUITE} (1 to 3 minutes, once)")
+def _debootstrap(suite: str) -> None:
+    say(f"making a base image of Debian {suite} (1 to 3 minutes, once)")
     archive = folders.CACHE / "debian.tar"
     sources = Path("/etc/apt/sources.list.d/debian.sources")
     # Where the machine is another Debian, the usual mirror.
-    apt_sources = [sources] if sources.exists() and _SUITE in sources.read_text() else []
+    apt_sources = [sources] if sources.exists() and suite in sources.read_text() else []
     included = "--include=ca-certificates,netbase,tzdata"
     log = folders.LOGS / "mmdebstrap.log"
     run(
@@ -87,13 +91,13 @@ def _debootstrap() -> None:
         "--variant=minbase",
         included,
         "--format=tar",
-        _SUITE,
+        suite,
         archive,
         *apt_sources,
         timeout=1800,
         log=log,
     )
-    run(*engine.docker("import", archive, _DEBIAN), timeout=300)
+    run(*engine.docker("import", archive, f"local/debian:{suite}"), timeout=300)
     archive.unlink()
 
 
