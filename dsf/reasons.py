@@ -260,7 +260,7 @@ class EmptyReason(DescribedReason):
 
 
 class WriteReason(DescribedReason):
-    """Why a valid score is not in the API server: reasons of the condition `Scoring`."""
+    """Why the API server does not have a valid score of the scorer's own."""
 
     SCORES_NOT_WRITTEN = (
         "ScoresNotWritten",
@@ -277,6 +277,11 @@ class WriteReason(DescribedReason):
         "ScoreNameForeign",
         "an AddOnPlacementScore of that name belongs to somebody else; it is neither changed nor deleted",
         "choose another score name, or delete that object",
+    )
+    WRITTEN_BY_UPSTREAM = (
+        "WrittenByUpstream",
+        "the original project's agent wrote the AddOnPlacementScore, and the scorer has no score of its own yet",
+        "if it stays: see in `dsf status SCORER` why the scorer has no score; the object is deleted at its validUntil",
     )
 
 

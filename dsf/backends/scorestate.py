@@ -11,6 +11,7 @@ from dsf.api.meta import Condition, rfc3339
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import compute_items_digest
 from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL, SCORE_CONDITION, SCORER_NAME_LABEL
+from dsf.reasons import WriteReason
 
 Manifest = Mapping[str, Any]
 
@@ -32,6 +33,8 @@ class ScoreState:
     written_at: float
     #: True if the object is being deleted.
     is_going: bool = False
+    #: True if the items are those of the original project's agent.
+    is_upstreams: bool = False
 
 
 def is_ours(manifest: Manifest) -> bool:
@@ -45,16 +48,17 @@ def state_of(manifest: Manifest, *, written_at: float) -> ScoreState:
     metadata = manifest["metadata"]
     status = _ensure_mapping(manifest.get("status"))
     conditions = status.get("conditions")
-    first = conditions[0] if isinstance(conditions, list) and conditions else None
+    first = _ensure_mapping(conditions[0] if isinstance(conditions, list) and conditions else None)
     return ScoreState(
         uid=str(metadata.get("uid", "")),
         scorer=str(_ensure_mapping(metadata.get("labels")).get(SCORER_NAME_LABEL, "")),
         owner=_find_owner(metadata),
         digest=_compute_digest(status.get("scores")),
         valid_until=seconds(status.get("validUntil")),
-        since=seconds(_ensure_mapping(first).get("lastTransitionTime")),
+        since=seconds(first.get("lastTransitionTime")),
         written_at=written_at,
         is_going=bool(metadata.get("deletionTimestamp")),
+        is_upstreams=first.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,
     )
 
 
@@ -124,7 +128,7 @@ def upstreams_status(stored_score: Manifest, until: datetime) -> dict[str, Any]:
     taken_over = Condition(
         type=SCORE_CONDITION,
         status="True",
-        reason="WrittenByUpstream",
+        reason=WriteReason.WRITTEN_BY_UPSTREAM,
         message="the original project's agent wrote these items; they are valid until the scorer's first score here, "
         "at the latest until validUntil",
         last_transition_time=datetime.now(UTC),

@@ -90,7 +90,8 @@ def render_scores(score_list: ScoreList) -> Renderable:
         rows += [[*base, name, value, *tail] for name, value in items]
     headers = ("CLUSTER", "SCORER", "SCORE", "ITEM", "VALUE", "AGE", "VALID FOR", "STATE")
     score_table = table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
-    return stacked(score_table, *map(flat, rules.values()))
+    upstream_scores = (score.sentence for score in score_list.upstream_scores)
+    return stacked(score_table, *map(flat, (*rules.values(), *upstream_scores)))
 
 
 def _value(item: ScoreItem, now: datetime) -> str:

@@ -104,7 +104,14 @@ def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusRe
         scores=scores,
         scores_total=total,
         conditions=unmet_conditions,
-        problems=[ManifestMistake(message=problem.message) for problem in summary.problems],
+        problems=[
+            *(ManifestMistake(message=problem.message) for problem in summary.problems),
+            *(
+                ManifestMistake(message=score.sentence, severity="note")
+                for score in summary.upstream_scores
+                if scorer_name in (None, score.scorer)
+            ),
+        ],
     )
 
 

@@ -15,9 +15,9 @@ from dsf import keys
 from dsf.fleet.snapshot import Rows
 from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id, run_time
-from dsf.store.client import number, parsed
+from dsf.store.client import number
 from dsf.store.heartbeats import SECONDS, standing
-from dsf.store.pairs import Unwritten
+from dsf.store.pairs import Pairs
 from dsf.store.server import read_problems
 from dsf.store.ticks import RUN_SLACK, ticks_problem, writes_problem
 from dsf.store.writes import TURN_AT
@@ -120,22 +120,18 @@ def _agents(path: _Path) -> str:
 
 def _objects(path: _Path) -> str:
     """The elected hub controller writes AddOnPlacementScores."""
-    with path.client.pipeline(transaction=False) as pipe:
-        pipe.hget(keys.WRITE_STATS, TURN_AT)
-        pipe.hkeys(keys.UNWRITTEN)
-        turn_at, unwritten = pipe.execute()
+    turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT)
     late = path.now - number("counter", TURN_AT, turn_at)
     if turn_at is not None and late > LATE_WRITER and path.rows:
         return (
             f"scores are not written: the score writer has done nothing for {late:.0f} s; check that a hub controller "
             "is elected and runs, and its log"
         )
-    if not unwritten:
+    causes = {pair: cause for pair, cause in Pairs(path.client).unwritten().items() if not cause.is_upstreams}
+    if not causes:
         return ""
-    pair = min(map(str, unwritten))
-    cause = parsed(Unwritten, pair, path.client.hget(keys.UNWRITTEN, pair))
-    why = f": {cause.reason}: {cause.message}" if cause is not None else ""
-    return f"{len(unwritten)} scores are not written as AddOnPlacementScores; {pair}{why}"
+    pair, cause = next(iter(causes.items()))
+    return f"{len(causes)} scores are not written as AddOnPlacementScores; {pair}: {cause.reason}: {cause.message}"
 
 
 #: Stage -> what watches it, in the order of the path: an earlier interruption explains the later ones.

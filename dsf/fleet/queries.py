@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
+from typing import Final
 
 import redis
 
@@ -56,6 +57,7 @@ from dsf.fleet.views import (
     ScoreView,
     StateCounts,
     UnreadyScorer,
+    UpstreamScore,
 )
 from dsf.process import hubclock
 from dsf.store.agents import Agents, key_id
@@ -63,6 +65,9 @@ from dsf.store.notices import ConfigRead, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
+
+#: Most scores of the original project's agent in an answer.
+_MAX_UPSTREAM_SCORES: Final = 100
 
 
 class FleetQueries:
@@ -115,6 +120,7 @@ class FleetQueries:
             states=states,
             overdue=overdue,
             problems=[PathProblem(stage=stage, message=message) for stage, message in self.path_problems()],
+            upstream_scores=self._upstream_scores(),
             lags=lag_histogram(stats, "lag:"),
             scorers=scorers,
             scorers_total=len(scorers),
@@ -329,7 +335,8 @@ class FleetQueries:
                 next_cursor = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
             views.append(_cut(view) if size > most_bytes else view)
-        return ScoreList(at=now, scores=views, total=total, continue_=next_cursor)
+        upstream_scores = self._upstream_scores(cluster, scorer) if after is None else []
+        return ScoreList(at=now, scores=views, upstream_scores=upstream_scores, total=total, continue_=next_cursor)
 
     def schedule(
         self,
@@ -415,6 +422,16 @@ class FleetQueries:
         page = pairs[start:][:limit]
         has_more = bool(page) and start + len(page) < len(pairs)
         return page, len(pairs), keys.pair(*page[-1]) if has_more else None
+
+    def _upstream_scores(self, cluster: str | None = None, scorer: str | None = None) -> list[UpstreamScore]:
+        """The first scores of the original project's agent that are still used, also of scorers that cannot run."""
+        scores: list[UpstreamScore] = []
+        for pair, cause in self._pairs.unwritten().items():
+            pair_cluster, pair_scorer = keys.split_pair(pair)
+            if cause.is_upstreams and cluster in (None, pair_cluster) and scorer in (None, pair_scorer):
+                view = UpstreamScore(cluster=pair_cluster, scorer=pair_scorer, since=cause.since, message=cause.message)
+                scores.append(view)
+        return scores[:_MAX_UPSTREAM_SCORES]
 
     def _views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
         """The newest score of each pair, and its bytes in Redis."""

@@ -63,6 +63,10 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
+def _is_empty(value: list[object]) -> bool:
+    return not value
+
+
 class HoldView(View):
     """Which changes of an item are published: `spec.execution.hold`."""
 
@@ -150,10 +154,29 @@ class PagedView(View):
     )
 
 
+class UpstreamScore(View):
+    """An AddOnPlacementScore that the original project's agent wrote, and that is still used."""
+
+    cluster: str
+    scorer: str
+    since: Time = Field(description="When the hub took it over.")
+    message: str = Field(description="Its name, until when it is used, and what to do.")
+
+    @property
+    def sentence(self) -> str:
+        """The message with its place, as a line of a command or of the page."""
+        return f"{self.cluster}/{self.scorer}: {self.message}"
+
+
 class ScoreList(PagedView):
     """Answer of /api/v1/scores."""
 
     scores: list[ScoreView]
+    upstream_scores: list[UpstreamScore] = Field(
+        default=[],
+        exclude_if=_is_empty,
+        description="Scores of the original project's agent that are still used, at most 100; only on the first page.",
+    )
 
 
 class SyncReport(View):
@@ -403,6 +426,9 @@ class FleetOverview(View):
     problems: list[PathProblem] = Field(
         default=[],
         description="Why scores do not arrive or are not written, worst first; then what else people must change.",
+    )
+    upstream_scores: list[UpstreamScore] = Field(
+        default=[], description="Scores of the original project's agent that are still used, at most 100."
     )
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
     scorers: list[ScorerOverview] = Field(description="Worst first; /api/v1/scorers has all of them.")

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import redis
 
 import dsf.log
+from dsf.api.meta import rfc3339
 from dsf.api.naming import label_value
 from dsf.backends.protocol import Kind, ScoreBackend
 from dsf.backends.scorestate import ScoreState
@@ -443,6 +444,7 @@ class ScoreWriter:
         # Only the newest change is written, or needs no write.
         counts["coalesced"] = max(changes - 1, 0)
         self._succeed(pair, counts, next_check, changes, is_over=is_over)
+        self._record_upstreams(pair)
 
     def _apply(self, target: DesiredScore, state: ScoreState | None) -> None:
         """Write an object. Raises BackendError, also if another program keeps changing the object."""
@@ -537,7 +539,7 @@ class ScoreWriter:
         with self._lock:
             last_write = self._last_writes.get((target.cluster.name, target.name))
         digest = last_write.digest if last_write is not None and last_write.state == state else state.digest
-        if (digest, state.scorer) != (target.digest, label_value(target.scorer.name)):
+        if (digest, state.scorer) != (target.digest, label_value(target.scorer.name)) or state.is_upstreams:
             return True
         owner = target.cluster.uid
         if owner and state.owner != owner:
@@ -594,6 +596,19 @@ class ScoreWriter:
             self._on_status({pair[1]})
         if has_failed and (not_logged := self._throttle.take("again")) is not None:
             log.info("score written again", cluster=pair[0], scorer=pair[1], not_logged=not_logged)
+
+    def _record_upstreams(self, pair: Pair) -> None:
+        """Record for readers that the score of a pair is still the one of the original project's agent."""
+        for name, state in self._list_objects(pair):
+            if state.is_upstreams:
+                until = rfc3339(datetime.fromtimestamp(state.valid_until, UTC))
+                message = (
+                    f"the original project's agent wrote AddOnPlacementScore {name}, which is used until the scorer's "
+                    f"first score, at the latest until {until}; if no score comes, see dsf status {pair[1]}"
+                )
+                reason = WriteReason.WRITTEN_BY_UPSTREAM
+                with self._lock:
+                    self._pending_records[pair] = Unwritten(reason=reason, message=message, since=state.since)
 
     def _fail(self, pair: Pair, error: Exception) -> None:
         now = self._clock()

@@ -46,7 +46,8 @@ from pydantic_core import SchemaValidator, core_schema
 from dsf import keys
 from dsf.api.meta import LATEST
 from dsf.api.scorerule import HeldValue
-from dsf.store.client import batched, complain, number, parsed, whole
+from dsf.reasons import WriteReason
+from dsf.store.client import batched, complain, number, parsed, parsed_all, whole
 from dsf.store.history import HistoryEntry, read_row, run_of
 from dsf.store.ticks import SKIPS_THRESHOLD, Skips
 
@@ -106,6 +107,11 @@ class Unwritten(BaseModel):
     reason: str
     message: str
     since: _Moment
+
+    @property
+    def is_upstreams(self) -> bool:
+        """True if the backend still has the score of the original project's agent, which is no failure."""
+        return self.reason == WriteReason.WRITTEN_BY_UPSTREAM
 
 
 class PairScore(BaseModel):
@@ -253,8 +259,9 @@ class PairState:
 
     @property
     def unwritten(self) -> Unwritten | None:
-        """Why the backend does not have its valid score; None if it has."""
-        return parsed(Unwritten, self.pair, self.unwritten_text)
+        """Why the backend does not have its valid score; None if it has, or if no cycle has brought one yet."""
+        cause = parsed(Unwritten, self.pair, self.unwritten_text)
+        return None if cause is None or cause.is_upstreams else cause
 
     @property
     def score_bytes(self) -> int:
@@ -329,6 +336,11 @@ class Pairs:
                     skips=Skips.of(pair[0], skips[place]),
                     unwritten_text=unwritten[place],
                 )
+
+    def unwritten(self) -> dict[str, Unwritten]:
+        """Every pair whose valid score is not in the backend, sorted, and why; also pairs that are not scheduled."""
+        texts: dict[str, str] = self._redis.hgetall(keys.UNWRITTEN)  # type: ignore[assignment]
+        return parsed_all(Unwritten, dict(sorted(texts.items())))
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """The newest cycles, newest first; without those of later versions."""

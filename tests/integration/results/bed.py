@@ -78,6 +78,7 @@ class MemoryBackend:
             if not score_object["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
                 manifest, until = claimed
                 self.objects[key] = {**manifest, "status": upstreams_status(score_object, until)}
+                self.written_at[key] = self.clock()
                 adopted += 1
         return adopted
 
@@ -120,7 +121,7 @@ class BedOwners:
         if scorer is None or not self.wants(cluster, scorer):
             return None
         record = self._registry.scorer(scorer)
-        return make_score_body(cluster, scorer, record.score_name), record.validity
+        return make_score_body(cluster, scorer, record.score_name, owner_uid=f"uid-{cluster}"), record.validity
 
     def scorer_of(self, cluster: str, name: str) -> str | None:
         del cluster

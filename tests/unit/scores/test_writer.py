@@ -11,6 +11,10 @@ import pytest
 from dsf import keys
 from dsf.api.scorerule import EmptyRule
 from dsf.backends.scorestate import ScoreState
+from dsf.cli.output import console
+from dsf.cli.scores import render_scores
+from dsf.cli.statusreport import report_of
+from dsf.fleet.queries import FleetQueries
 from dsf.messages import new_run_id
 from dsf.scores.writer import ScoreWriter
 from dsf.store.clockguard import ResultsGuard
@@ -314,10 +318,7 @@ def test_clock_that_is_set_back_keeps_no_pair_waiting(bed: Bed) -> None:
 
 
 def test_upstreams_score_of_a_scorer_without_a_score_expires(bed: Bed) -> None:
-    bed.backend.objects["c1", NAME] = {
-        "metadata": {"namespace": "c1", "name": NAME},
-        "status": {"scores": [{"name": "old", "value": 7}]},
-    }
+    _create_upstreams_score(bed, old=7)
     writer = bed.writer()
     bed.write(writer)
     adopted = bed.backend.objects["c1", NAME]
@@ -333,15 +334,72 @@ def test_upstreams_score_of_a_scorer_without_a_score_expires(bed: Bed) -> None:
 
 
 def test_upstreams_score_is_replaced_by_the_first_score(bed: Bed) -> None:
-    bed.backend.objects["c1", NAME] = {
-        "metadata": {"namespace": "c1", "name": NAME},
-        "status": {"scores": [{"name": "old", "value": 7}]},
-    }
+    _create_upstreams_score(bed, old=7)
     writer = bed.writer()
     bed.write(writer)
     bed.cycle()
     assert bed.write(writer) == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+
+
+def test_first_score_equal_to_upstreams_replaces_it(bed: Bed) -> None:
+    _create_upstreams_score(bed, a=1, b=2)
+    writer = bed.writer()
+    bed.write(writer)
+    bed.cycle()
+    assert bed.write(writer) == [APPLY]
+    assert bed.backend.objects["c1", NAME]["status"]["conditions"][0]["reason"] != "WrittenByUpstream"
+
+
+@pytest.mark.parametrize("is_same_leader", [True, False])
+def test_upstreams_score_is_shown_until_the_first_score(bed: Bed, is_same_leader: bool) -> None:
+    _create_upstreams_score(bed, old=7)
+    writer = bed.writer() if is_same_leader else None
+    bed.write(writer)
+    bed.write(writer)
+    fleet = FleetQueries(bed.client, clock=lambda: bed.now)
+    [score] = fleet.summary().upstream_scores
+    assert (score.cluster, score.scorer) == ("c1", "s1")
+    assert "AddOnPlacementScore score-of-s1" in score.message
+    assert "2100-01-01T00:05:00Z" in score.message
+    assert fleet.scores(scorer="s1").upstream_scores == [score]
+    bed.add("c2", "s2")
+    assert fleet.scores(cluster="c2").upstream_scores == fleet.scores(scorer="s2").upstream_scores == []
+    # The use of upstream's score is no failure to write one.
+    assert not [problem for problem in fleet.path_problems() if "AddOnPlacementScore" in problem.message]
+    assert bed.state().unwritten is None
+    for scorer, sentences in (("s1", [score.sentence]), ("s2", []), (None, [score.sentence])):
+        problems = report_of(fleet, scorer).problems
+        assert [problem.message for problem in problems if problem.severity == "note"] == sentences
+    terminal = console()
+    with terminal.capture() as screen:
+        terminal.print(render_scores(fleet.scores()))
+    assert "the original project's agent wrote AddOnPlacementScore" in " ".join(screen.get().split())
+    bed.cycle()
+    bed.write(writer)
+    assert fleet.summary().upstream_scores == []
+
+
+def test_upstreams_score_of_a_scorer_that_cannot_run_is_shown_until_its_end(bed: Bed) -> None:
+    bed.client.hdel(keys.ENTRIES, "c1/s1")
+    bed.owners.wanted.add(("c1", "s1"))
+    _create_upstreams_score(bed, old=7)
+    writer = bed.writer()
+    bed.write(writer)
+    bed.write(writer)
+    fleet = FleetQueries(bed.client, clock=lambda: bed.now)
+    [score] = fleet.scores().upstream_scores
+    assert (score.cluster, score.scorer) == ("c1", "s1")
+    bed.now = START + 301
+    assert bed.write(writer) == [DELETE]
+    assert fleet.scores().upstream_scores == []
+
+
+def _create_upstreams_score(bed: Bed, **items: int) -> None:
+    bed.backend.objects["c1", NAME] = {
+        "metadata": {"namespace": "c1", "name": NAME},
+        "status": {"scores": [{"name": name, "value": value} for name, value in items.items()]},
+    }
 
 
 def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed: Bed) -> None:
