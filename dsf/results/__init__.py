@@ -1,8 +1,8 @@
-"""The results worker: receives agents' signed results, keeps the books, and stores the scores.
+"""The results worker: ingests agents' signed results into the books, and stores the scores.
 
-worker   starts the threads, and the Celery worker around them
-intake   takes results out of the mailboxes
-ingest   checks results and records them
-ending   computes what each result changes in the books
-hold     splits a score into what is published and what is held back
+worker   the service, with its threads and its Celery worker
+intake   reads results from the mailboxes
+ingest   verifies results and records them
+ending   converts a result to book entries
+hold     applies `spec.execution.hold` to a score
 """

@@ -1,11 +1,11 @@
-"""Rules that turn a verified result into book entries, without Redis.
+"""Rules that convert a verified result to book entries. They do not access Redis.
 
-- A result without score items is `empty` if the scoring API sent no result, `partial` if all were refused.
-- A result is `partial` if the agent or the hub refused some of its scores. A duplicate dimension is counted as
-  refused (`duplicate_dimension`) but does not make the cycle partial: the later one counts.
-- Unless all of its scores count, a successful cycle has a remark that says why.
-- A score too large for one object fails the whole cycle: half a score set would rank clusters wrongly.
-- Implausible times end the run as failed, so that the pair shows why it has no score.
+- A result without items is `empty` if the scoring API returned no results, and `partial` if all were refused.
+- A result is `partial` if the agent or the hub refused some of its scores. A duplicate dimension is counted as refused
+  (`duplicate_dimension`), but the cycle stays `ok`, because the later score replaces the earlier one.
+- A successful cycle with refused or replaced scores has a remark with the reason.
+- A score that is too large for one object fails the whole cycle, because half of the items would rank clusters wrongly.
+- A result with implausible times fails, so that users see why the pair has no score.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending
 
-# Relevant labels, and the score as returned by the API.
-_Kept = tuple[dict[str, str], float]
+# Labels that scores use, and the score as the scoring API returned it.
+_Scored = tuple[dict[str, str], float]
 
-_WORD = re.compile(r"[a-z0-9_]{1,64}")
+_COUNT_NAME = re.compile(r"[a-z0-9_]{1,64}")
 _USED: Final = frozenset(USED_LABELS)
 
 #: Failure reasons for results that the hub refuses.
@@ -42,8 +42,8 @@ CLOCK_SKEW = "clock_skew"
 STALE = "stale"
 
 
-class _Scored(NamedTuple):
-    """A result with a score."""
+class _ScoredResult(NamedTuple):
+    """The score of a successful result, with its counts and remark."""
 
     outcome: str
     score: PairScore
@@ -61,9 +61,11 @@ def ending_of(
     interval: int | None = None,
     published: PairScore | None = None,
 ) -> Ending:
-    """The effect of `result` on its pair's books. `now` is unix seconds by the hub's clock, `factor` extends every
-    validity, `interval` is the one in force if it is not the scorer's. `published` is the score in force, where the
-    scorer has a hold."""
+    """Return the book entries of `result`.
+
+    `now` is unix seconds by the hub's clock. `factor` extends every validity. `interval` is the overriding interval in
+    seconds, or None. `published` is the current score of a scorer with a hold.
+    """
     skew = _clock_skew(result, now)
     if skew is not None:
         return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
@@ -78,7 +80,7 @@ def ending_of(
     until = valid_until(min(result.at, now), validity, factor)
     if now > until:
         message = (
-            f"measured {now - result.at:.0f} s before it arrived, and its score may be used for "
+            f"measured {now - result.at:.0f} s before it arrived, but its score is valid for "
             f"{validity * factor:.0f} s only; "
             "check that the service results keeps up with the clusters' mailboxes"
         )
@@ -101,40 +103,42 @@ def without_room(result: Result, scorer: ScorerRecord, now: float) -> Ending:
 
 
 def digest_of(score_name: str, items: Iterable[Item]) -> str:
-    """A short hash of name and items, regardless of order."""
+    """Return a short hash of the name and the items. The order of the items does not matter."""
     text = repr((score_name, sorted(items)))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def is_plausible(result: Result, now: float) -> bool:
-    """True if the times of this result can be those of a right clock at `now` (unix seconds by the hub's clock)."""
+    """Return True if the times of this result are consistent with the hub's clock, which shows `now` (unix seconds)."""
     return _clock_skew(result, now) is None
 
 
 def _clock_skew(result: Result, now: float) -> str | None:
-    """Why this result's times are implausible, or None."""
+    """Return why the times of this result are implausible, or None."""
     scheduled = run_time(result.run)
     if result.at > now + TOLERANCE:
-        what, off = "ahead of", result.at - now
+        side, difference = "ahead of", result.at - now
     elif scheduled > now + TOLERANCE:
-        # A run begun before a clock was corrected: the hub's, or by the agent itself.
+        # The run began before the hub's or the agent's clock was corrected.
         return (
             f"the run was scheduled {scheduled - now:.0f} s ahead of the hub's clock: that clock was set back, or that "
             f"of cluster {result.cluster} was ahead; synchronise both (NTP)"
         )
     elif result.at < scheduled - TOLERANCE:
-        what, off = "behind", scheduled - result.at
+        side, difference = "behind", scheduled - result.at
     else:
         return None
     return (
-        f"the clock of cluster {result.cluster} is {off:.0f} s {what} the hub's, more than the tolerated "
+        f"the clock of cluster {result.cluster} is {difference:.0f} s {side} the hub's, more than the tolerated "
         f"{TOLERANCE:.0f} s; synchronise it (NTP)"
     )
 
 
-def _score(result: Result, scorer: ScorerRecord, until: float, now: float, published: PairScore | None) -> _Scored:
-    """The score of a successful result. Raises CycleError if it is too large."""
-    latest_results = _kept(result.results)
+def _score(
+    result: Result, scorer: ScorerRecord, until: float, now: float, published: PairScore | None
+) -> _ScoredResult:
+    """Return the score of a successful result. Raises CycleError if it is too large."""
+    latest_results = _drop_duplicates(result.results)
     refusal_counts: Counter[str] = Counter()
     for name, number in result.refused.items():
         if number:
@@ -162,7 +166,7 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
     remark = make_remark(
         refusal_counts, number + len(counted), example=example, series=result.counts.get("series"), note=result.message
     )
-    # All of it was just validated.
+    # All values were validated above.
     score = PairScore.model_construct(
         run=result.run,
         score_name=scorer.score_name,
@@ -174,12 +178,12 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
     )
     if published is not None:
         score = held(score, published, scorer, result.cluster)
-    return _Scored(outcome, score, refusal_counts, clamped, remark)
+    return _ScoredResult(outcome, score, refusal_counts, clamped, remark)
 
 
-def _kept(results: Sequence[_Kept]) -> list[_Kept]:
-    """Results with relevant labels; of duplicates the later one, as in the agent's metrics."""
-    latest: dict[frozenset[tuple[str, str]], _Kept] = {}
+def _drop_duplicates(results: Sequence[_Scored]) -> list[_Scored]:
+    """Return the results with the labels that scores use. The last of duplicates counts, as in the agent's metrics."""
+    latest: dict[frozenset[tuple[str, str]], _Scored] = {}
     for labels, value in results:
         is_clean = _USED.issuperset(labels) and all(labels.values())
         used_labels = labels if is_clean else {name: labels[name] for name in USED_LABELS if labels.get(name)}
@@ -187,7 +191,7 @@ def _kept(results: Sequence[_Kept]) -> list[_Kept]:
     return list(latest.values())
 
 
-def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
+def _succeeded(result: Result, scorer: ScorerRecord, scored: _ScoredResult) -> Ending:
     score, remark = scored.score, scored.remark
     numbers = {
         "refused": min(sum(scored.refusal_counts.values()), LARGEST_COUNT),
@@ -231,8 +235,8 @@ def _ending(
     counts: Mapping[str, int] = MappingProxyType({}),
     value: float | None = None,
 ) -> Ending:
-    """Return the part that every ending has."""
-    # An absurd number must not spoil a sum for ever.
+    """Return an ending with the fields that all outcomes share."""
+    # An absurd duration must not distort a sum for ever.
     timings = {name: min(result.timings[name], 86_400.0) for name in STAGES if name in result.timings}
     for name, seconds in timings.items():
         counters[f"t:{name}:sum"] = float(seconds)
@@ -262,18 +266,18 @@ def _ending(
 
 
 def _value(score: PairScore) -> float | None:
-    """The number that represents a score; from its items if any: they are what is compared."""
+    """Return the mean that represents a score in charts: of its items if it has any, otherwise of its results."""
     numbers: list[float] = [value for _, value in score.items] or [value for _, value in score.results]
     if not numbers:
         return None
-    # Six digits suffice for display, and it is stored fifty times per pair. Division first: a sum of the largest
-    # numbers is infinite.
+    # Six digits suffice for display and save memory, because the history stores fifty values per pair. Divide before
+    # adding, because the sum of very large numbers is infinite.
     return float(f"{sum(value / len(numbers) for value in numbers):.6g}")
 
 
 def _counts(counts: dict[str, int]) -> dict[str, int]:
-    """An agent's counts for the history, bounded in number and size."""
+    """Return an agent's counts for the history, limited in number and size."""
     valid_counts = [
-        (name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= LARGEST_COUNT
+        (name, number) for name, number in counts.items() if _COUNT_NAME.fullmatch(name) and number <= LARGEST_COUNT
     ]
     return dict(valid_counts[:16])

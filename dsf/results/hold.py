@@ -1,7 +1,7 @@
-"""`spec.execution.hold` between a result and its score: what is published now, and what of a new score is held back.
+"""Applies `spec.execution.hold`: decides which items of a new score are published, and which are held back.
 
-The state is part of the pair's newest score, so it ends with the pair and is any worker's. Only pairs whose scorer has
-a hold are read.
+The state is part of the pair's newest score, so that any worker can continue and it ends with the pair. Only pairs
+whose scorer has a hold are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Results = list[tuple[dict[str, str], float]]
 
 
 class Published:
-    """The scores in force of the pairs of some results. For one batch of one worker: a mailbox has one reader."""
+    """The current scores of the pairs in one batch of results. A mailbox has one reader at a time."""
 
     def __init__(self, client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]], *, now: float) -> None:
         """Read the scores of scorers with a hold, in one round trip. `now` is unix seconds. Raises redis.RedisError."""
@@ -39,7 +39,7 @@ class Published:
             pipe.hmget(keys.ROWS, [keys.pair(*pair) for pair in scorers])
             for pair in scorers:
                 pipe.hget(keys.pair_key(*pair), "score")
-            # A pair whose data is damaged must not stop the others: its score is published as it comes.
+            # A pair with damaged data must not stop the others. Its new score is published without a hold.
             rows, *texts = pipe.execute(raise_on_error=False)
         if isinstance(rows, Exception):
             raise rows
@@ -50,7 +50,7 @@ class Published:
                 self._scores[pair] = score
 
     def before(self, result: Result) -> PairScore | None:
-        """The score that this result may replace; None if there is none, or if it is not held against it."""
+        """Return the score that this result may replace, or None if there is none to compare it with."""
         score = self._scores.get((result.cluster, result.scorer))
         # A result replaces only an older score.
         return score if score is not None and score.run < result.run else None
@@ -65,7 +65,7 @@ class Published:
 
 
 def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:
-    """The score to publish instead of `measured`; the same object where the scorer has no hold."""
+    """Return the score to publish instead of `measured`, which is returned unchanged if nothing is held back."""
     if scorer.hold is None:
         return measured
     values, waiting = hold_back(
@@ -80,7 +80,7 @@ def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluste
         return measured
     results = measured.results
     if scorer.aggregate is None:
-        # Metrics of an aggregated score show its parts, which are never held back.
+        # Metrics of an aggregated score show its parts, to which a hold does not apply.
         owners = find_item_owners(measured.results, scorer, cluster)
         held_values = {name: values[name] for name in waiting}
         results = _as_published(measured.results, published.results, held_values, owners)
@@ -88,7 +88,7 @@ def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluste
 
 
 def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: float) -> bool:
-    """True if readers see this score: one that is out of date, or whose place whenFailing took, holds nothing back."""
+    """Return True if the score is still published: it has not expired, and whenFailing has not replaced it."""
     rule = scorer.when_failing
     return (
         score.score_name == scorer.score_name
@@ -100,9 +100,9 @@ def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: floa
 def _as_published(
     measured: _Results, published: _Results, held_values: Mapping[str, int], owners: Mapping[str, ItemResult]
 ) -> _Results:
-    """Return the results with the score of the published one where their item is held, so that gauges agree with items.
+    """Return the results with the published scores of held items, so that gauges agree with the items.
 
-    Labels of `measured` are distinct.
+    `measured` has no duplicate labels.
     """
     published_scores = {frozenset(labels.items()): score for labels, score in published}
     replaced: dict[frozenset[tuple[str, str]], float] = {}

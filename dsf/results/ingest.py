@@ -1,4 +1,4 @@
-"""Ingestion of results: sender verification, validation, bookkeeping."""
+"""Ingests results: verifies the sender, validates the result, and records it in the books."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import NO_ROOM, Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR
 
-#: Answers of `Ingest.handle_all` for refused results; each is counted.
+#: Outcomes of `Ingest.handle_all` for refused results. Each refusal is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
 
-_WHY = {
+_REFUSAL_TEXTS = {
     "replayed": "this run has ended before",
-    "removed": "this scorer does not run on this cluster any more",
+    "removed": "this scorer no longer runs on this cluster",
 }
-_LEAST_SECRET = 16
+_MIN_SECRET_BYTES = 16
 
 # Versions of an agent's messages and software.
 _Versions = tuple[int, str]
@@ -43,16 +43,16 @@ _Versions = tuple[int, str]
 
 @dataclass(slots=True)
 class _Incoming:
-    """One frame on its way into the books. Each step sets what the next one needs, or refuses it with an answer."""
+    """The state of one frame during its ingestion. Each step sets fields for the next one, or refuses the frame."""
 
     frame: bytes
-    #: What became of it; empty until that is decided.
-    answer: str | redis.ResponseError = ""
-    #: The sender, by the signature.
+    #: The outcome, or Redis' error. Empty until it is decided.
+    outcome: str | redis.ResponseError = ""
+    #: The sender according to the signature.
     cluster: str = field(init=False)
     key_id: int = field(init=False)
     versions: _Versions = field(init=False)
-    #: The result, or why it cannot be read.
+    #: The result, or the error of a frame with an unsupported schema.
     message: Result | SchemaMismatchError = field(init=False)
     result: Result = field(init=False)
     scorer: ScorerRecord = field(init=False)
@@ -63,9 +63,10 @@ log = dsf.log.get(__name__)
 
 
 class Ingest:
-    """Handles results, concurrently in any number of threads and processes.
+    """Ingests results. Several threads and processes may ingest concurrently.
 
-    `clock` gives unix seconds by the hub's clock, `own_offset` the seconds to add to this machine's for them.
+    `clock` returns unix seconds by the hub's clock. `own_offset` returns the hub's time minus this machine's, in
+    seconds.
     """
 
     def __init__(
@@ -83,77 +84,78 @@ class Ingest:
         self._clock = clock
         self._own_offset = own_offset
         self._clock_reports = ClockReports(client, settings)
-        # A flood of forged results must not fill the disk with log lines.
+        # Limits the log lines that forged results cause.
         self._throttle = dsf.log.Throttle()
         self._agents = Agents(client)
-        # Cluster -> newest key id used, its agent's versions, and until when these need not be stored again.
-        self._noted: dict[str, tuple[int, _Versions, float]] = {}
+        # Cluster -> newest key id, versions of its agent, and the monotonic time at which to store them again.
+        self._stored_agents: dict[str, tuple[int, _Versions, float]] = {}
 
     def handle_all(self, frames: Sequence[bytes]) -> list[str | redis.ResponseError]:
-        """Ingest several frames in order, as if one by one, in two round trips.
+        """Ingest frames in two round trips, with the same effect as one after the other.
 
-        Returns for each what became of it: the outcome (ok, empty, partial, error, skipped), `late` for the result of a
-        run that was declared lost, one of REFUSED, or Redis' error. Handling the same frame again changes nothing.
-        Never raises because of a frame's content; raises redis.RedisError if Redis is unreachable, and all may then
-        be handled again.
+        Returns one outcome per frame: ok, empty, partial, error or skipped, `late` for the result of a run that was
+        declared lost, one of REFUSED, or Redis' error. Ingesting a frame twice has no effect. The content of a frame
+        never raises an error. Raises redis.RedisError if Redis is unreachable; the caller may then repeat the call.
         """
         now = self._clock()
         incoming = [_Incoming(frame) for frame in frames]
-        pending = self._accepted(self._verify, incoming)
-        registered = _registered(self._redis, pending)
-        pending = self._accepted(partial(self._authorise, registered), pending)
-        self._note(pending)
-        pending = self._accepted(partial(self._match, registered), pending)
+        pending = self._apply(self._verify, incoming)
+        registered = _read_registered(self._redis, pending)
+        pending = self._apply(partial(self._authorise, registered), pending)
+        self._store_agents(pending)
+        pending = self._apply(partial(self._match, registered), pending)
         self._correct_times(pending, now)
-        self._decide(pending, registered, now)
-        rejection_counts = Counter(str(item.answer) for item in incoming if item.answer)
-        pending = [item for item in pending if not item.answer]
-        self._end(pending, now)
-        crowded = [item for item in pending if item.answer == NO_ROOM]
-        for item in crowded:
+        self._make_endings(pending, registered, now)
+        rejection_counts = Counter(str(item.outcome) for item in incoming if item.outcome)
+        pending = [item for item in pending if not item.outcome]
+        self._end_runs(pending, now)
+        oversized = [item for item in pending if item.outcome == NO_ROOM]
+        for item in oversized:
             item.ending = without_room(item.result, item.scorer, now)
-        self._end(crowded, now)
+        self._end_runs(oversized, now)
         self._runs.refuse(rejection_counts)
         for item in pending:
             self._report(item, now)
-        return [item.answer for item in incoming]
+        return [item.outcome for item in incoming]
 
-    def _accepted(self, step: Callable[[_Incoming], object], incoming: Iterable[_Incoming]) -> list[_Incoming]:
-        """Apply a step to each; return those that it does not refuse."""
+    def _apply(self, step: Callable[[_Incoming], object], incoming: Iterable[_Incoming]) -> list[_Incoming]:
+        """Apply a step to each item, and return the items that it accepts."""
         accepted: list[_Incoming] = []
         for item in incoming:
             try:
                 step(item)
                 accepted.append(item)
             except MessageRejectedError as error:
-                item.answer = error.reason
-                self._log(error.reason, item.frame, str(error))
+                item.outcome = error.reason
+                self._log_refusal(error.reason, item.frame, str(error))
             except Exception:
-                # A mistake of ours must not keep this result, and those behind it, waiting for ever.
+                # Drop the result, because a bug must not block the mailbox for ever.
                 log.exception("result dropped")
-                item.answer = "malformed"
+                item.outcome = "malformed"
         return accepted
 
-    def _end(self, pending: Sequence[_Incoming], now: float) -> None:
-        """Close the books of their runs, and set the answers."""
+    def _end_runs(self, pending: Sequence[_Incoming], now: float) -> None:
+        """End the runs in the books, and set the outcomes."""
         endings = [item.ending for item in pending]
-        for item, answer in zip(pending, self._runs.end_all(endings, now=now), strict=True):
-            item.answer = answer
+        for item, outcome in zip(pending, self._runs.end_all(endings, now=now), strict=True):
+            item.outcome = outcome
 
     def _report(self, item: _Incoming, now: float) -> None:
         """Trace and log the outcome."""
-        if isinstance(item.answer, redis.ResponseError):
+        if isinstance(item.outcome, redis.ResponseError):
             return
         ending = item.ending
         run = keys.run_member(ending.cluster, ending.scorer, ending.run)
         tracing.ingested(run, ending.outcome, now, self._clock())
-        if item.answer in REFUSED:
-            why = _WHY.get(item.answer, ending.history.message)
-            self._log(item.answer, item.frame, why, scorer=ending.scorer, run=ending.run)
+        if item.outcome in REFUSED:
+            why = _REFUSAL_TEXTS.get(item.outcome, ending.history.message)
+            self._log_refusal(item.outcome, item.frame, why, scorer=ending.scorer, run=ending.run)
 
     def _correct_times(self, pending: Sequence[_Incoming], now: float) -> None:
-        """Read times of agents that agree with this machine against Redis as this machine's, and report on which side
-        each agent is: with no third clock nobody knows which of two is wrong."""
+        """Correct the times of agents whose clocks agree with this machine's, if this machine's differs from Redis'.
+
+        Also report with which of the two clocks each agent agrees, because two clocks alone do not show which is wrong.
+        """
         offset = self._own_offset()
         if abs(offset) <= TOLERANCE:
             return
@@ -168,12 +170,12 @@ class Ingest:
                 item.result = corrected
         self._clock_reports.report_agents(sides, now)
 
-    def _decide(self, pending: Sequence[_Incoming], registered: _Registered, now: float) -> None:
-        """Set the endings."""
+    def _make_endings(self, pending: Sequence[_Incoming], registered: _Registered, now: float) -> None:
+        """Set the endings of all items."""
         held_results = [(item.result, item.scorer) for item in pending if item.scorer.hold is not None]
         published = Published(self._redis, held_results, now=now) if held_results else None
 
-        def decide(item: _Incoming) -> None:
+        def make_ending(item: _Incoming) -> None:
             result = item.result
             item.ending = ending_of(
                 result,
@@ -186,19 +188,20 @@ class Ingest:
             if published is not None:
                 published.replace(result.cluster, item.scorer, item.ending.score)
 
-        # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
-        self._accepted(decide, sorted(pending, key=lambda item: item.result.run))
+        # Sort by run, because slots return the results of a pair in arbitrary order, and a hold compares each result
+        # with the one before.
+        self._apply(make_ending, sorted(pending, key=lambda item: item.result.run))
 
     def refuse(self, reason: str) -> None:
-        """Count a result dropped without ingestion. Raises redis.RedisError."""
+        """Count a result that was dropped before ingestion. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
     def _verify(self, item: _Incoming) -> None:
-        """Set sender and message, if the signature is valid. Raises MessageRejectedError."""
+        """Verify the signature, and set sender and message. Raises MessageRejectedError."""
         try:
             item.key_id, result = verify(item.frame, self._secret)
         except SchemaMismatchError as error:
-            # Its agent is reported: else users would suspect a lossy network.
+            # Record the agent's version, so that users see an outdated agent instead of missing results.
             item.cluster, item.key_id, item.message = error.cluster, error.key_id, error
             item.versions = error.schema_version, error.version
         else:
@@ -206,7 +209,7 @@ class Ingest:
             item.versions = result.v, result.version
 
     def _authorise(self, registered: _Registered, item: _Incoming) -> None:
-        """Raises MessageRejectedError unless the hub accepts the sender and its key."""
+        """Raise MessageRejectedError unless the hub accepts the sender and its key."""
         cluster = registered.clusters.get(item.cluster)
         if cluster is None:
             raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {item.cluster}")
@@ -221,36 +224,36 @@ class Ingest:
             raise item.message
         scorer = registered.scorers.get(item.message.scorer)
         if scorer is None:
-            # Its scorer was deleted meanwhile. The sweeper forgets the run with it.
-            raise MessageRejectedError("stale", f"no scorer {item.message.scorer} runs any more")
+            # The scorer was deleted during the run. The sweeper removes the run with it.
+            raise MessageRejectedError("stale", f"scorer {item.message.scorer} no longer exists")
         item.result, item.scorer = item.message, scorer
 
-    def _note(self, authorised: Iterable[_Incoming]) -> None:
-        """Store the versions and keys of senders for the hub, where they are new or were stored some time ago."""
-        news: dict[str, tuple[_Versions, int]] = {}
+    def _store_agents(self, authorised: Iterable[_Incoming]) -> None:
+        """Store the versions and key ids of senders, if they changed or were stored 30 s ago."""
+        changed: dict[str, tuple[_Versions, int]] = {}
         for item in authorised:
-            noted_id, noted, until = self._noted.get(item.cluster, (0, None, 0.0))
-            if item.key_id > noted_id or item.versions != noted or time.monotonic() >= until:
-                # A rotation waits for the new key; a result signed with the old one may come later.
-                newest = max(item.key_id, noted_id, news[item.cluster][1] if item.cluster in news else 0)
-                news[item.cluster] = item.versions, newest
-        if not news:
+            stored_id, stored_versions, refresh_at = self._stored_agents.get(item.cluster, (0, None, 0.0))
+            if item.key_id > stored_id or item.versions != stored_versions or time.monotonic() >= refresh_at:
+                # A result signed with the old key may arrive after one with the new key, for which a rotation waits.
+                newest = max(item.key_id, stored_id, changed[item.cluster][1] if item.cluster in changed else 0)
+                changed[item.cluster] = item.versions, newest
+        if not changed:
             return
         self._agents.write_all(
             {
                 name: (AgentRecord(schema_version=schema, version=version), key_id)
-                for name, ((schema, version), key_id) in news.items()
+                for name, ((schema, version), key_id) in changed.items()
             }
         )
-        # Redis may lose the versions.
-        until = time.monotonic() + 30.0
-        self._noted |= {name: (key_id, versions, until) for name, (versions, key_id) in news.items()}
+        # The periodic refresh restores versions that Redis lost.
+        refresh_at = time.monotonic() + 30.0
+        self._stored_agents |= {name: (key_id, versions, refresh_at) for name, (versions, key_id) in changed.items()}
 
-    def _log(self, reason: str, frame: bytes, why: str, **context: str) -> None:
+    def _log_refusal(self, reason: str, frame: bytes, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)
         if not_logged is None:
             return
-        # Never the payload: it is foreign and may be long.
+        # Do not log the payload, which is untrusted and may be long.
         log.warning(
             "result refused",
             reason=reason,
@@ -262,17 +265,17 @@ class Ingest:
 
 
 class _Registered(NamedTuple):
-    """Records in Redis of the senders and scorers of some messages, by name, and overrides by target."""
+    """Records of the senders and scorers of a batch by name, and overrides by target."""
 
     clusters: dict[str, ClusterRecord]
     scorers: dict[str, ScorerRecord]
     overrides: dict[str, ScheduleOverride]
-    #: Extends every validity.
+    #: Factor that extends every validity.
     factor: float
 
 
-def _registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Registered:
-    """Read in one round trip. Raises redis.RedisError if Redis is unreachable."""
+def _read_registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Registered:
+    """Read the records in one round trip. Raises redis.RedisError if Redis is unreachable."""
     results = [item.message for item in verified if isinstance(item.message, Result)]
     names: dict[str, list[str]] = {
         keys.CLUSTERS: list({item.cluster for item in verified}),
@@ -281,7 +284,7 @@ def _registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Regist
     }
     with client.pipeline(transaction=False) as pipe:
         for key, requested_names in names.items():
-            # The command takes no empty list; "" is no valid name.
+            # HMGET needs at least one field. "" is never a valid name.
             pipe.hmget(key, requested_names or [""])
         pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
         *texts, factor = pipe.execute()
@@ -297,17 +300,17 @@ def _registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Regist
 
 
 def master_secret(settings: Settings) -> bytes:
-    """The hub's master secret. Raises SettingsError if it is missing, too short or not hexadecimal."""
+    """Return the hub's master secret. Raises SettingsError if it is missing, too short or not hexadecimal."""
     text = settings.resolved_signing_secret()
     if not text:
         raise SettingsError(
-            "DSF_SIGNING_SECRET or DSF_SIGNING_SECRET_FILE: without the hub's master secret no result can be checked; "
-            "the hub controller makes it at its first start"
+            "DSF_SIGNING_SECRET or DSF_SIGNING_SECRET_FILE: not set; results cannot be verified without the hub's "
+            "master secret, which the hub controller creates at its first start"
         )
     try:
         secret = bytes.fromhex(text)
     except ValueError:
         secret = b""
-    if len(secret) < _LEAST_SECRET:
-        raise SettingsError(f"DSF_SIGNING_SECRET: at least {2 * _LEAST_SECRET} hexadecimal digits are needed")
+    if len(secret) < _MIN_SECRET_BYTES:
+        raise SettingsError(f"DSF_SIGNING_SECRET: at least {2 * _MIN_SECRET_BYTES} hexadecimal digits are needed")
     return secret

@@ -1,12 +1,12 @@
-"""Takes results out of the clusters' mailboxes into the books, as calls of the task `dsf.ingest` in this process.
+"""Reads results from the clusters' mailboxes, and ingests them by the task `dsf.ingest` in this process.
 
-An agent may write only to the few slots of its own mailbox, so one credential uses bounded memory in Redis. A result
-stays in its slot until it is in the books, and the slot is emptied only if it still holds that result: a worker that
-dies in between loses nothing, and ingesting a result twice changes nothing. The worker that reads a mailbox claims it
-for seconds; meanwhile others read other mailboxes.
+An agent may write only to the few slots of its own mailbox, which limits the memory that one credential can occupy. A
+result stays in its slot until it is in the books. The slot is emptied only if it still contains that result, so that a
+worker that dies in between loses nothing. Ingesting a result twice has no effect. A worker claims the mailboxes that it
+reads for some seconds, so that other workers read other mailboxes.
 
-Results of one cluster must not stop those of others. A cluster has a share of the bytes of each read. Slots that a
-worker was reading when it died are read one by one, and the slot that it was reading alone is dropped.
+The results of one cluster must not block those of others. Each cluster has a share of the bytes of a read. The slots
+that a worker was reading when it died are then read one by one, and a slot that killed its reader alone is dropped.
 """
 
 from __future__ import annotations
@@ -28,43 +28,45 @@ from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
 from dsf.store.heartbeats import Mark
 
-#: Seconds between two polls while results stream in: results are gathered, as a task and its round trips cost more
-#: than a result. When idle, the pause is 25 times the duration of the last poll, so that a first score waits little;
-#: polling then takes 4 % of the time, part of it waiting for Redis.
+#: Seconds between two polls while results arrive. Larger batches are cheaper, because a task with its round trips costs
+#: more than a result.
 PAUSE: Final = 0.2
+# The pause of an idle worker, as a multiple of the duration of the last poll. Polling thus takes 4 % of the time, and a
+# first result is ingested soon.
 _IDLE_FACTOR: Final = 25
-# Seconds between two reads of every mailbox: the flag of a result may not have been set.
-_EVERYWHERE_EVERY: Final = 10.0
-#: Bytes of the shortest result: it has a signature.
+# Seconds between two reads of all mailboxes, including those whose agent failed to set the flag.
+_FULL_READ_SECONDS: Final = 10.0
+#: Minimum bytes of a result, which has a signature.
 SHORTEST: Final = 120
-# Results and bytes read at once: together they are one task, and Redis serves no other client while it reads them.
-_MOST, _MOST_BYTES = 300, 8 * 1024 * 1024
-# Bytes read at once of one cluster, beyond the first of its results.
-_SHARE = 1024 * 1024
-# Bytes of results parsed at once: the objects take up to 40 times as much.
+# Maximum results and bytes of a read. They become one task, and Redis serves no other client during the read.
+_MAX_RESULTS, _MAX_BYTES = 300, 8 * 1024 * 1024
+# Maximum bytes of one cluster in a read. A larger result is read alone.
+_CLUSTER_BYTES = 1024 * 1024
+# Maximum bytes of results that are parsed together. Their objects take up to 40 times as much memory.
 _PARSED_BYTES = 512 * 1024
-# Milliseconds after which others may read the mailbox of a worker that died: longer than results take to be ingested.
-_CLAIM_HOLDS: Final = 10_000
-# Names of clusters in Flower.
-_NAMED: Final = 5
+# Milliseconds for which a worker claims a mailbox. Ingesting a read takes less.
+_CLAIM_MILLISECONDS: Final = 10_000
+# Maximum cluster names in the task's argument in Flower.
+_SHOWN_CLUSTERS: Final = 5
 
 log = dsf.log.get(__name__)
 
 
 class MailboxContents(NamedTuple):
-    """Results that were read: slots, the texts in them, and whether there are more."""
+    """The result of a read: slots, their texts, and whether more results wait."""
 
     slots: list[bytes]
     texts: list[bytes]
     is_more: bool
-    #: Slots that were emptied unread, because the worker that read each of them alone died.
+    #: Slots that were emptied without ingestion, because the worker that read each of them alone died.
     dropped: Sequence[bytes] = ()
 
 
 class Mailboxes:
-    """The mailboxes of all clusters. Methods raise redis.RedisError if Redis is unreachable; they may be repeated.
+    """Reads and empties the mailboxes of all clusters, in one thread.
 
-    For one thread. The client must not decode answers: agents may write any bytes.
+    Methods raise redis.RedisError if Redis is unreachable, and may then be repeated. The client must not decode
+    responses, because agents may write any bytes.
     """
 
     def __init__(self, client: redis.Redis, max_bytes: int) -> None:
@@ -74,37 +76,37 @@ class Mailboxes:
         self._empty = client.register_script(lua("mail_empty"))
         self._token = secrets.token_hex(16)
         self._first = 0
-        # Every second read is for a slot that a worker may have died of: it must not be the first one of a new worker.
-        self._alone = False
+        # Every second read is for one slot that may have killed a worker. The first read of a new worker is not.
+        self._reads_suspect = False
 
     def read(self, *, everywhere: bool = False) -> MailboxContents:
-        """Results that wait, some of each cluster; they stay in their slots.
+        """Read waiting results of all clusters, and leave them in their slots.
 
-        `everywhere` also reads mailboxes whose flag is missing: an agent's connection may break before it is set.
+        `everywhere` also reads mailboxes without a flag. An agent's connection may break before the flag is set.
         """
-        sizes = _MOST, _MOST_BYTES, SHORTEST, self._longest
+        sizes = _MAX_RESULTS, _MAX_BYTES, SHORTEST, self._longest
         reply: Any = self._read(
             keys=[
                 *(keys.CLUSTERS, keys.MAIL_CLAIMS, keys.REJECTED, keys.REJECTED_MAIL),
                 *(keys.MAIL_READING, keys.MAIL_SUSPECTS),
             ],
             args=[
-                *(keys.MAIL_PREFIX, keys.MAIL_SLOTS, self._token, _CLAIM_HOLDS),
+                *(keys.MAIL_PREFIX, keys.MAIL_SLOTS, self._token, _CLAIM_MILLISECONDS),
                 *sizes,
-                *(self._first, int(everywhere), _SHARE, int(self._alone)),
+                *(self._first, int(everywhere), _CLUSTER_BYTES, int(self._reads_suspect)),
             ],
         )
-        self._alone = not self._alone
+        self._reads_suspect = not self._reads_suspect
         self._first, is_more, slots, texts, dropped = reply
         return MailboxContents(slots, texts, bool(is_more), dropped)
 
     def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
-        """End a read: empty slots that still hold these texts, and let other workers read their mailboxes.
+        """Empty the slots that still contain these texts, and release the claims on their mailboxes.
 
-        Slots with an empty text keep their results.
+        A slot with an empty text keeps its result.
         """
         if slots:
-            # The first bytes identify a result: they contain its signature.
+            # The first bytes contain the signature, which identifies a result.
             self._empty(
                 keys=[keys.MAIL_CLAIMS, keys.MAIL_READING, keys.MAIL_SUSPECTS, *slots],
                 args=[self._token, *(text[:FRAME_MARK] for text in texts), *set(map(cluster_of, slots))],
@@ -112,45 +114,44 @@ class Mailboxes:
 
 
 def cluster_of(slot: bytes) -> str:
-    """The cluster to whose mailbox this slot belongs."""
+    """Return the cluster to whose mailbox this slot belongs."""
     return slot.decode().removeprefix(keys.MAIL_PREFIX).rpartition(".")[0]
 
 
 class Batch:
-    """Results for one call of `dsf.ingest`. A batch never passes through a queue, so the task takes this object
-    itself."""
+    """The argument of one call of `dsf.ingest`. It is never serialised, because the task runs in this process."""
 
     def __init__(self, waiting: MailboxContents, ingest: Ingest) -> None:
         self._waiting = waiting
         self._ingest = ingest
-        #: Numbers of those that are finished: in the books, or refused for good.
+        #: Indexes of the results that are in the books, or refused permanently.
         self.finished: list[int] = []
 
     def ingest_mailboxes(self) -> str:
-        """Ingest all; returns how many there were of each outcome.
+        """Ingest all results, and return a text with the number of results per outcome.
 
-        Never fails because of the content of a result. Raises redis.RedisError if Redis refuses some of them for now.
+        The content of a result never raises an error. Raises redis.RedisError if Redis temporarily refuses a result.
         """
         outcomes: Counter[str] = Counter()
-        trouble: redis.ResponseError | None = None
-        for number, answer in enumerate(self._answers()):
-            if isinstance(answer, redis.ResponseError) and not is_hopeless(answer):
-                trouble = answer
+        temporary_error: redis.ResponseError | None = None
+        for index, outcome in enumerate(self._ingest_parts()):
+            if isinstance(outcome, redis.ResponseError) and not is_permanent(outcome):
+                temporary_error = outcome
                 continue
-            if isinstance(answer, redis.ResponseError):
-                # Trying again would keep the results behind it waiting for ever.
-                log.error("result dropped", error=str(answer))
+            if isinstance(outcome, redis.ResponseError):
+                # A retry would block the results behind this one for ever.
+                log.error("result dropped", error=str(outcome))
                 self._ingest.refuse("malformed")
                 outcomes["malformed"] += 1
             else:
-                outcomes[answer] += 1
-            self.finished.append(number)
-        if trouble is not None:
-            raise trouble
+                outcomes[outcome] += 1
+            self.finished.append(index)
+        if temporary_error is not None:
+            raise temporary_error
         return ", ".join(f"{outcome} {count}" for outcome, count in sorted(outcomes.items()))
 
-    def _answers(self) -> Iterator[str | redis.ResponseError]:
-        """Ingest a few large results at a time, and small ones together."""
+    def _ingest_parts(self) -> Iterator[str | redis.ResponseError]:
+        """Ingest the results in parts of limited size, and yield their outcomes."""
         part: list[bytes] = []
         for text in self._waiting.texts:
             if part and sum(map(len, part)) + len(text) > _PARSED_BYTES:
@@ -162,25 +163,25 @@ class Batch:
     def __repr__(self) -> str:
         """Return the text that Flower shows as the task's argument."""
         clusters = list(dict.fromkeys(map(cluster_of, self._waiting.slots)))
-        suffix = f" and {len(clusters) - _NAMED} more" if len(clusters) > _NAMED else ""
+        suffix = f" and {len(clusters) - _SHOWN_CLUSTERS} more" if len(clusters) > _SHOWN_CLUSTERS else ""
         count = len(self._waiting.slots)
-        return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_NAMED])}{suffix}"
+        return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_SHOWN_CLUSTERS])}{suffix}"
 
 
 @shared_task(name=INGEST_TASK, ignore_result=True, throws=(redis.RedisError, TypeError))
 def ingest(batch: Batch) -> str:
-    """Take in results from the clusters' mailboxes; returns how many there were of each outcome.
+    """Ingest results from the clusters' mailboxes, and return the number of results per outcome.
 
-    Raises redis.RedisError if Redis refuses them for now, and TypeError for the call of a message: a result counts only
-    if it was in its cluster's mailbox.
+    Raises redis.RedisError if Redis temporarily refuses a result. Raises TypeError if a message calls the task, because
+    only results from a cluster's mailbox count.
     """
     if not isinstance(batch, Batch):
-        raise TypeError("results are read from the clusters' mailboxes; no message can bring one")
+        raise TypeError("dsf.ingest reads results from the clusters' mailboxes; a message cannot contain any")
     return batch.ingest_mailboxes()
 
 
 class Intake:
-    """Takes results in until stopped."""
+    """Reads and ingests results until stopped."""
 
     def __init__(
         self,
@@ -189,28 +190,28 @@ class Intake:
         task: Task[Any, Any],
         stopping: threading.Event,
     ) -> None:
-        """`client` does not decode answers."""
+        """`client` must not decode responses."""
         self._mail = Mailboxes(client, MAX_FRAME_BYTES)
         self._ingest = ingest
         self._task = task
         self._stopping = stopping
         self._everywhere_at = 0.0
         self._mark = Mark(client, keys.RESULTS_STAGE)
-        #: Whether more results waited than were read the last time: other work should wait.
+        #: True if the last read left results in the mailboxes, so that other work should wait.
         self.is_behind = False
 
     def run(self) -> None:
-        """Take results in until stopped."""
-        repeat(self.turn, self._stopping, doing="take results in", pause=1.0)
+        """Ingest results until stopped."""
+        repeat(self.turn, self._stopping, doing="ingest results", pause=1.0)
 
     def turn(self) -> float:
-        """Take in some of what waits; returns the seconds until the next turn. Raises redis.RedisError."""
+        """Ingest one read, and return the seconds until the next turn. Raises redis.RedisError."""
         began = time.monotonic()
         everywhere = began >= self._everywhere_at
         waiting = self._mail.read(everywhere=everywhere)
         poll_seconds = time.monotonic() - began
         if everywhere and not waiting.is_more:
-            self._everywhere_at = began + _EVERYWHERE_EVERY
+            self._everywhere_at = began + _FULL_READ_SECONDS
         self.is_behind = waiting.is_more
         for slot in waiting.dropped:
             log.error(
@@ -233,13 +234,13 @@ class Intake:
             waiting.slots, [text if number in finished else b"" for number, text in enumerate(waiting.texts)]
         )
         if not task_result.successful():
-            # The remaining results have lost their flag.
+            # The read has removed the flags of the remaining results.
             self._everywhere_at = 0.0
             raise task_result.result
 
 
-def is_hopeless(error: redis.ResponseError) -> bool:
-    """Return True if Redis will always reject this result; any other error is temporary, and the result waits."""
+def is_permanent(error: redis.ResponseError) -> bool:
+    """Return True if Redis will always reject this result. After other errors the result is ingested later."""
     if type(error) is not redis.ResponseError:
         return False
     code = str(error).partition(" ")[0]

@@ -1,8 +1,7 @@
-"""The results worker: its background threads, which are intake and sweeper, and the Celery worker around them.
+"""The results worker: the threads of intake and sweeper, and the Celery worker that starts them.
 
-The threads are a step of Celery's worker, which the application adds for this role: `celery -A dsf.celery worker -Q
-hub.results` is a complete results worker, as is `dsf hub --target results`. Missing settings are reported before it
-takes the first result.
+A boot step of Celery's worker starts the threads. `celery -A dsf.celery worker -Q hub.results` is therefore a complete
+results worker, as is `dsf hub --target results`. Missing settings are reported before the first result is read.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from dsf.worker.liveness import loop_problem
 
 log = dsf.log.get(__name__)
 
-#: Seconds between sweeps when there is no more to do.
+#: Seconds between two sweeps that find nothing.
 _SWEEP_EVERY = 1.0
 
 
 class ResultsService:
-    """Intake and sweeper of one process, each in its own thread. Celery's worker starts and stops it."""
+    """Runs intake and sweeper, each in its own thread. Celery's worker starts and stops the service."""
 
     name = "results"
 
@@ -70,7 +69,7 @@ class ResultsService:
 
     @property
     def is_behind(self) -> bool:
-        """True if more results waited than were read the last time: other work should wait."""
+        """True if results still wait after the last read, so that other work should wait."""
         return self._intake.is_behind
 
     def start(self) -> None:
@@ -81,12 +80,12 @@ class ResultsService:
             thread.start()
 
     def begin_stop(self) -> None:
-        """Begin nothing new."""
+        """Tell the threads to end after their current work."""
         self._stopping.set()
         self._clock.stop()
 
     def stop(self) -> None:
-        """Wait for work in progress."""
+        """Stop, and wait for the work in progress."""
         self.begin_stop()
         for thread in self._threads:
             thread.join(10.0)
@@ -94,17 +93,17 @@ class ResultsService:
             client.close()
 
     def problem(self) -> str:
-        """See `dsf.process.service.Service`. An unreachable Redis is none: the worker goes on trying."""
+        """See `dsf.process.service.Service`. An unreachable Redis is not a problem, because the worker reconnects."""
         return loop_problem()
 
 
 class ResultsStep(bootsteps.StartStopStep):
-    """Starts and stops the service with its worker: the one that the worker is given, or one by the settings."""
+    """Boot step that starts and stops the service, which is an option of the worker or created from the settings."""
 
     requires = ("celery.worker.components:Timer",)
 
     def __init__(self, worker: Any, results: ResultsService | None = None, **options: Any) -> None:
-        """Ends the process if a setting is missing or wrong."""
+        """Exit the process if a setting is missing or invalid."""
         super().__init__(worker, **options)
         if results is None:
             try:
@@ -120,12 +119,12 @@ class ResultsStep(bootsteps.StartStopStep):
         self._service.start()
 
     def close(self, worker: Any) -> None:
-        """Tell the threads to stop: before any step does, so that none begins anew."""
+        """Tell the threads to end, before Celery stops any step."""
         del worker
         self._service.begin_stop()
 
     def stop(self, worker: Any) -> None:
-        """Wait for work in progress."""
+        """Wait for the work in progress."""
         del worker
         self._service.stop()
 
@@ -135,26 +134,26 @@ class ResultsStep(bootsteps.StartStopStep):
 
 
 def make_worker(app: Celery, config: Settings, results: ResultsService) -> Any:
-    """The Celery worker of this service, to be started in the main thread, whose signals it takes."""
+    """Return the Celery worker of this service. Start it in the main thread, because it installs signal handlers."""
     return app.Worker(
         hostname=f"results@{socket.gethostname()}",
         queues=[keys.RESULTS_QUEUE],
         pool=app.conf.worker_pool,
         loglevel=config.log_level,
-        # The hub logs which services it has.
+        # The hub logs its services instead of Celery's banner.
         quiet=True,
         task_events=True,
         without_gossip=True,
         without_mingle=True,
-        # `dsf.worker.events` sends them.
+        # `dsf.worker.events` sends heartbeats.
         without_heartbeat=True,
-        # For the boot step.
+        # The option of `ResultsStep`.
         results=results,
     )
 
 
 def _after(clock: HubClock, work: Callable[[], object]) -> Callable[[], object]:
-    """The work, which begins after the first measurement of the hub's clock: results are judged by it."""
+    """Return `work` preceded by a wait for the first measurement of the hub's clock, which judges results."""
 
     def run() -> None:
         clock.wait()
@@ -164,28 +163,25 @@ def _after(clock: HubClock, work: Callable[[], object]) -> Callable[[], object]:
 
 
 class Sweeper:
-    """Declares overdue runs lost, and removes leftovers of deleted pairs.
-
-    Any number of workers may have one.
-    """
+    """Declares overdue runs lost, and removes data of deleted pairs. Several workers may sweep concurrently."""
 
     def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
         self._runs = Runs(client)
         self._settings = settings
         self._stopping = stopping
-        self._left: set[str] = set()
+        self._orphans: set[str] = set()
         self._mark = Mark(client, keys.SWEEP_STAGE)
         self._next_leftovers = 0.0
 
     def run(self) -> None:
         """Sweep until stopped."""
         if not self._stopping.wait(_SWEEP_EVERY):
-            repeat(self._turn, self._stopping, doing="look for what is missing", pause=_SWEEP_EVERY)
+            repeat(self._turn, self._stopping, doing="sweep lost runs", pause=_SWEEP_EVERY)
 
     def _turn(self) -> float:
         again = self.sweep(hubclock.now())
         if time.monotonic() >= self._next_leftovers:
-            # Only what is found twice is removed.
+            # Remove a pair only if two consecutive checks found it orphaned.
             self._next_leftovers = time.monotonic() + 60.0
             self.forget_leftovers()
             self._runs.forget_lags()
@@ -193,16 +189,16 @@ class Sweeper:
         return 0.2 if again else _SWEEP_EVERY
 
     def sweep(self, now: float) -> bool:
-        """Find lost runs once; returns True if another pass should follow soon."""
+        """Declare overdue runs lost, and return True if another pass should follow soon."""
         lost, again = self._runs.sweep(now=now, lost_after=self._settings.lost_after)
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:5])
         return again
 
     def forget_leftovers(self) -> None:
-        """Forget pairs already gone at the last check; at the first the hub may still be doing it."""
+        """Remove the data of pairs that were orphaned at the last check, too. The hub may still remove newer ones."""
         orphans = self._runs.leftovers()
-        forgotten = self._runs.forget(orphans & self._left)
-        self._left = orphans - self._left
+        forgotten = self._runs.forget(orphans & self._orphans)
+        self._orphans = orphans - self._orphans
         if forgotten:
             log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:5])

@@ -52,7 +52,7 @@ def finish(mail: Mailboxes, read: MailboxContents) -> None:
 
 
 def test_clusters_are_read_in_turns(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs_mail, "_MOST", 6)
+    monkeypatch.setattr(hubs_mail, "_MAX_RESULTS", 6)
     fill(bed, "c1", ALL, "a")
     fill(bed, "c2", (3,), "b")
     fill(bed, "c3", (7, 8), "c")
@@ -72,7 +72,7 @@ def test_clusters_are_read_in_turns(bed: Bed, mail: Mailboxes, monkeypatch: pyte
 
 def test_clusters_are_never_skipped(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few results are read at once, and though each slot is filled again as soon as it is empty."""
-    monkeypatch.setattr(hubs_mail, "_MOST", 2)
+    monkeypatch.setattr(hubs_mail, "_MAX_RESULTS", 2)
     for number in range(4, 8):
         bed.add(f"c{number}")
     names = [f"c{number}" for number in range(1, 8)]
@@ -92,7 +92,7 @@ def test_clusters_are_never_skipped(bed: Bed, mail: Mailboxes, monkeypatch: pyte
 
 def test_slots_are_read_in_turns(bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is filled again at once waits until all other slots were read, also by another worker."""
-    monkeypatch.setattr(hubs_mail, "_MOST", 1)
+    monkeypatch.setattr(hubs_mail, "_MAX_RESULTS", 1)
     readers = [mail, Mailboxes(raw, 3000)]
     served = []
     for number in range(7):
@@ -104,7 +104,7 @@ def test_slots_are_read_in_turns(bed: Bed, mail: Mailboxes, raw: redis.Redis, mo
 
 
 def test_results_read_at_once_are_bounded_in_bytes(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs_mail, "_MOST_BYTES", 5000)
+    monkeypatch.setattr(hubs_mail, "_MAX_BYTES", 5000)
     fill(bed, "c1", (0, 1, 2, 3), length=3000)
     assert [len(mail.read().slots) for _ in range(2)] == [2, 2]
 
@@ -113,7 +113,7 @@ def test_large_results_of_some_clusters_delay_no_others(
     bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though each is there again as soon as it was read."""
-    monkeypatch.setattr(hubs_mail, "_MOST_BYTES", 5000)
+    monkeypatch.setattr(hubs_mail, "_MAX_BYTES", 5000)
     names = [f"c{number}" for number in range(1, 8)]
     served: Counter[str] = Counter()
     for name in names[3:]:
@@ -252,7 +252,7 @@ def dying(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Mai
     """A new reader, as after the death of those before: their claims are over."""
 
     def new_reader() -> Mailboxes:
-        monkeypatch.setattr(hubs_mail, "_CLAIM_HOLDS", 1)
+        monkeypatch.setattr(hubs_mail, "_CLAIM_MILLISECONDS", 1)
         began = raw.time()
         wait_for(lambda: raw.time() > (began[0], began[1] + 2000), 10, "the claims to end", interval=0)
         return Mailboxes(raw, 3000)
@@ -318,7 +318,7 @@ def test_surviving_reader_leaves_no_suspect_slots(bed: Bed, mail: Mailboxes, dyi
 
 
 def test_cluster_has_a_share_of_the_bytes_of_a_read(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs_mail, "_SHARE", 5000)
+    monkeypatch.setattr(hubs_mail, "_CLUSTER_BYTES", 5000)
     fill(bed, "c1", (0, 1, 2), "a", length=3000)
     fill(bed, "c2", (0, 1, 2), "b", length=2000)
     read = mail.read()
