@@ -1,13 +1,15 @@
 """Environment variables of libraries that would override the project's settings: removed at the start of each process.
 
 A variable that another program on the same machine needs, or that Kubernetes sets for a Service, must not send an agent
-to another Redis. Variables with which a library has no setting of ours stay, such as FLOWER_*, OTEL_* and AWS_*.
+to another Redis or end a process. Variables with which a library has no setting of ours stay, such as FLOWER_*, OTEL_*
+and AWS_*.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import MutableMapping
+from importlib.metadata import entry_points
 from typing import Final
 
 #: Variable -> what counts instead, by library.
@@ -20,11 +22,11 @@ OVERRIDING: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("CELERY_RESULT_BACKEND", "RESULT_BACKEND"), "no result backend"),
         # These name another application or configuration than dsf.celery.
         **dict.fromkeys(("CELERY_LOADER", "LOADER", "CELERY_CONFIG_MODULE", "CONFIG_MODULE"), "dsf.celery"),
-        "CELERY_CUSTOM_WORKER_POOL": "the pool of the role",
+        # Celery would refuse to call a task, or to start.
+        **dict.fromkeys(("C_STRICT_APP", "C_WARN_APP", "C_IMPDEBUG"), "nothing"),
     },
     "kombu": {
-        # Kombu logs every call on a connection, with its arguments.
-        **dict.fromkeys(("KOMBU_LOG_DEBUG", "KOMBU_LOG_CONNECTION", "KOMBU_LOG_CHANNEL"), "DSF_LOG_LEVEL"),
+        "PICKLE_PROTOCOL": "JSON",
     },
     "flower": {"FLOWER_BROKER_API": "DSF_REDIS_URL"},
     "uvicorn": {
@@ -39,9 +41,18 @@ OVERRIDING: Final[dict[str, dict[str, str]]] = {
     # Sessions do not trust the environment (`dsf.http.transport`), and DSF_REDIS_* are the only source of connections.
     "requests": {},
     "redis": {},
-    # OTEL_* are the settings of tracing.
+    # OTEL_* are the settings of tracing; `_drop_missing_propagators` changes one of them.
     "opentelemetry": {},
 }
+#: Prefix of all variables of a library -> what counts instead.
+_PREFIXES: Final = {
+    "CELERY_": "dsf.celery",
+    # Kombu logs every call on a connection, with its arguments.
+    "KOMBU_": "DSF_LOG_LEVEL",
+}
+#: Options of Celery's own commands: CELERY_WORKER_CONCURRENCY is `celery worker --concurrency`.
+_COMMAND_OPTION: Final = re.compile(r"CELERY_(WORKER|BEAT|CALL|CONTROL|EVENTS|FLOWER|INSPECT|MULTI|REPORT|STATUS)_\w+")
+_PROPAGATORS: Final = "OTEL_PROPAGATORS"
 #: The value that Kubernetes gives to `<SERVICE>_PORT` in each pod of the namespace of a Service.
 _SERVICE_LINK: Final = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 
@@ -50,12 +61,36 @@ _removed: dict[str, str] = {}
 
 def clean(environment: MutableMapping[str, str]) -> None:
     """Remove the variables that override settings, and links to Services that look like options of a library."""
-    for variables in OVERRIDING.values():
-        _removed.update({name: instead for name, instead in variables.items() if environment.pop(name, None)})
-    for name in [name for name in environment if name.startswith(("FLOWER_", "CELERY_", "UVICORN_"))]:
-        if _SERVICE_LINK.fullmatch(environment[name]):
+    for name in [name for name in environment if name.startswith(("DSF_", "FLOWER_", "CELERY_", "UVICORN_"))]:
+        if name.endswith("_PORT") and _SERVICE_LINK.fullmatch(environment[name]):
             # The variable causes no warning: Kubernetes sets it whatever people do.
             del environment[name]
+    for variables in OVERRIDING.values():
+        _removed.update({name: instead for name, instead in variables.items() if environment.pop(name, None)})
+    for prefix, instead in _PREFIXES.items():
+        for name in [name for name in environment if name.startswith(prefix)]:
+            if _COMMAND_OPTION.fullmatch(name) is None and environment.pop(name):
+                _removed[name] = instead
+    _drop_missing_propagators(environment)
+
+
+def _drop_missing_propagators(environment: MutableMapping[str, str]) -> None:
+    """Remove the propagators that are not installed, for which every import of OpenTelemetry's API would fail.
+
+    OpenTelemetry's operator sets the same list in all pods.
+    """
+    names = [name.strip() for name in environment.get(_PROPAGATORS, "").split(",") if name.strip()]
+    if not names:
+        return
+    installed = entry_points(group="opentelemetry_propagator").names
+    usable = [name for name in names if name in installed or name.lower() == "none"]
+    if usable == names:
+        return
+    _removed[_PROPAGATORS] = ",".join(usable) or "tracecontext,baggage"
+    if usable:
+        environment[_PROPAGATORS] = ",".join(usable)
+    else:
+        del environment[_PROPAGATORS]
 
 
 def removed() -> dict[str, str]:

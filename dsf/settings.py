@@ -557,9 +557,10 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 def child_environment(**values: object) -> dict[str, str]:
     """The environment for a child process: this one's, with `DSF_` values of the given field names replaced.
 
-    A value of None removes the variable.
+    A value of None removes the variable. Variables that would override settings are removed as well.
     """
     environment = dict(os.environ)
+    foreignvariables.clean(environment)
     for name, value in values.items():
         variable = ENV_PREFIX + name.upper()
         if value is None:

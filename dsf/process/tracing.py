@@ -61,6 +61,8 @@ def start(role: str) -> None:
         _start(role)
     except ImportError as error:
         log.warning("no traces: pip install 'dynamic-scoring-framework[traces]'", missing=error.name)
+    except Exception as error:  # noqa: BLE001 (the SDK raises many kinds for a wrong OTEL_ variable)
+        log.error("no traces: a variable OTEL_... has a wrong value", error=str(error))
     else:
         _started.append(role)
 

@@ -183,6 +183,8 @@ def make_app(config: Settings) -> Celery:
         amqp=broker.Amqp,
         events="dsf.worker.events:Events",
         set_as_current=True,
+        # Django's would load the project that DJANGO_SETTINGS_MODULE names.
+        fixups=[],
     )
     application.conf.update(configuration(config))
     application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))

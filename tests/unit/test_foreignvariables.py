@@ -12,7 +12,7 @@ import pytest
 
 import dsf.log
 from dsf import foreignvariables
-from dsf.settings import Settings
+from dsf.settings import Settings, child_environment
 
 OTHER = "redis://127.0.0.1:6399/3"
 OURS = "redis://127.0.0.1:6400/0"
@@ -66,6 +66,59 @@ def test_flower_ignores_links_to_services(value: str) -> None:
     environment = {"FLOWER_PORT": value, "FLOWER_BASIC_AUTH": "user:sesame", "CELERY_PORT": value}
     foreignvariables.clean(environment)
     assert environment == {"FLOWER_BASIC_AUTH": "user:sesame"}
+
+
+def test_settings_ignore_links_to_services_of_their_name() -> None:
+    """Kubernetes sets DSF_OTLP_PORT for a Service `dsf-otlp`."""
+    environment = {"DSF_OTLP_PORT": "tcp://10.0.0.7:4318", "DSF_REDIS_URL": "tcp://10.0.0.7:6379"}
+    foreignvariables.clean(environment)
+    assert environment == {"DSF_REDIS_URL": "tcp://10.0.0.7:6379"}, "a wrong setting is still refused"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"C_STRICT_APP": "1"},
+        {"CELERY_WORKDIR": "/no/such"},
+        {"CELERY_BROKER": OTHER},
+        {"CELERY_TRACE_APP": "1"},
+        {"CELERY_RDBSIG": "1"},
+        {"CELERY_LOG_LEVEL": "garbage"},
+        {"PICKLE_PROTOCOL": "five"},
+        {"DJANGO_SETTINGS_MODULE": "no.such"},
+    ],
+    ids=lambda environment: next(iter(environment)),
+)
+def test_variables_for_other_celery_applications_do_not_matter(environment: dict[str, str]) -> None:
+    code = """
+import os, warnings
+warnings.simplefilter("error")
+from dsf.settings import Settings
+config = Settings.load()
+from dsf.worker.application import make_app
+app = make_app(config)
+from celery import chain, current_app
+current_app.tasks
+print(app.connection_for_write().as_uri(), *(name for name in os.environ if name.startswith(("CELERY_", "C_"))))
+"""
+    assert in_process(code, **environment).split() == [OURS]
+
+
+def test_options_of_celery_commands_are_kept() -> None:
+    environment = {"CELERY_WORKER_CONCURRENCY": "1", "CELERY_BEAT_MAX_INTERVAL": "5", "CELERY_SKIP_CHECKS": "1"}
+    foreignvariables.clean(environment)
+    assert environment == {"CELERY_WORKER_CONCURRENCY": "1", "CELERY_BEAT_MAX_INTERVAL": "5"}
+
+
+@pytest.mark.parametrize(
+    ("names", "usable_names"),
+    [("tracecontext,baggage", "tracecontext,baggage"), ("tracecontext, b3,xray", "tracecontext"), ("b3", None)],
+)
+def test_propagators_that_are_not_installed_are_left_out(names: str, usable_names: str | None) -> None:
+    """The import of OpenTelemetry's API raises ValueError for them, and FastAPI imports it."""
+    environment = {"OTEL_PROPAGATORS": names}
+    foreignvariables.clean(environment)
+    assert environment.get("OTEL_PROPAGATORS") == usable_names
 
 
 def test_flower_keeps_its_options() -> None:
@@ -130,6 +183,13 @@ def test_tracing_keeps_its_own_variables() -> None:
     before = dict(environment)
     foreignvariables.clean(environment)
     assert environment == before
+
+
+def test_child_process_gets_no_variable_of_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery's command line reads CELERY_WORKDIR before this project is imported."""
+    monkeypatch.setenv("CELERY_WORKDIR", "/no/such")
+    monkeypatch.setenv("OTEL_PROPAGATORS", "b3")
+    assert not {"CELERY_WORKDIR", "OTEL_PROPAGATORS"} & child_environment(role="flower").keys()
 
 
 def test_ignored_variable_is_named_in_the_log_without_its_value(

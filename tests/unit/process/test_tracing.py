@@ -126,3 +126,14 @@ def test_spans_of_a_run_form_one_trace_without_secrets(receiver: Receiver) -> No
         "dsf.outcome": "error",
     }
     assert b"hush" not in receiver.raw
+
+
+@pytest.mark.parametrize("variable", ["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=abc", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=-1"])
+def test_wrong_value_of_a_tracing_variable_ends_no_process(variable: str) -> None:
+    name, _, value = variable.partition("=")
+    process = _run(
+        "from dsf.process import tracing\ntracing.start('agent')\nprint(tracing.headers('a/b/c'))",
+        **{name: value, _WHERE: "http://127.0.0.1:9"},
+    )
+    assert process.stdout.strip().endswith("{}"), process.stderr
+    assert "no traces: a variable OTEL_... has a wrong value" in process.stdout + process.stderr
