@@ -11,6 +11,7 @@ import contextlib
 import os
 import ssl
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,19 @@ def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, conte
             config_file=os.pathsep.join(map(str, documents)), context=context, client_configuration=configuration
         )
         token_file = _find_token_file(documents, context)
+        _check_credentials(documents, context, configuration)
+    except config.ConfigException as error:
+        # Those of commands have several lines.
+        raise config.ConfigException(" ".join(str(error).split())) from None
     except OSError as error:
         raise SettingsError(
             f"the kubeconfig {where}: cannot read {error.filename or where}: {error.strerror}"
         ) from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise SettingsError(f"{where} is no kubeconfig ({type(error).__name__})") from None
+    except Exception as error:  # noqa: BLE001
+        # Plug-ins of the official client (`auth-provider`) have errors of their own.
+        raise SettingsError(f"the kubeconfig {where}: its user has no credentials: {type(error).__name__}") from None
     if token_file is not None:
         _reload_token_on_change(configuration, token_file)
 
@@ -76,8 +84,13 @@ def _find_files(kubeconfig: Path) -> list[Path]:
     Missing files are skipped, as by client-go.
     """
     names = dict.fromkeys(text for text in str(kubeconfig).split(os.pathsep) if text)
-    files = [Path(name).expanduser() for name in names]
-    existing = [file for file in files if file.exists()]
+    try:
+        files = [Path(name).expanduser() for name in names]
+        existing = [file for file in files if file.exists()]
+    except RuntimeError:
+        raise config.ConfigException(f"the kubeconfig {kubeconfig} is in the home directory of nobody") from None
+    except OSError as error:
+        raise config.ConfigException(f"cannot read the kubeconfig {error.filename}: {error.strerror}") from None
     if not existing:
         raise config.ConfigException(f"the kubeconfig {', '.join(map(str, files))} does not exist")
     return existing
@@ -103,13 +116,43 @@ def _read_document(file: Path) -> dict[str, Any] | None:
 
 def _find_token_file(documents: Mapping[Path, Mapping[str, Any]], context: str | None) -> Path | None:
     """Return the path of the token file of the context's user; None without a token file."""
-    contexts = _merge_entries(documents, "contexts", "context")
-    users = _merge_entries(documents, "users", "user")
-    if context is None:
-        return None
-    file, user = users.get(contexts[context][1].get("user"), (Path(), {}))
+    file, user = _find_user(documents, context)
     token_file = user.get("tokenFile")
     return file.absolute().parent / token_file if token_file else None
+
+
+def _find_user(documents: Mapping[Path, Mapping[str, Any]], context: str | None) -> tuple[Path, Mapping[str, Any]]:
+    """Return the context's user and the file that defines it. Raises ConfigException if no file does."""
+    contexts = _merge_entries(documents, "contexts", "context")
+    users = _merge_entries(documents, "users", "user")
+    name = contexts[context][1].get("user") if context is not None else None
+    if not name:
+        return Path(), {}
+    if name not in users:
+        raise config.ConfigException(f"no user {name!r} is in {', '.join(map(str, documents))}")
+    return users[name]
+
+
+def _check_credentials(
+    documents: Mapping[Path, Mapping[str, Any]], context: str | None, configuration: client.Configuration
+) -> None:
+    """Refuse what the official client ignores; its requests would be anonymous. Raises ConfigException."""
+    if not str(configuration.host or "").removeprefix("http").removeprefix("s").strip(":/"):
+        raise config.ConfigException(f"the cluster of context {context!r} has no server")
+    _, user = _find_user(documents, context)
+    token = str(configuration.api_key.get("BearerToken", ""))
+    command = (user.get("exec") or {}).get("command")
+    if command and not token and not configuration.cert_file:
+        raise config.ConfigException(f"the command {command} (exec) gave no credentials; run it to see why")
+    if not token.strip().isprintable():
+        raise config.ConfigException("the token of the user has a line break or another control character")
+    if token != token.strip():
+        # A block of YAML ends with a line break.
+        _strip_token(configuration)
+    if str(configuration.proxy or "").startswith("socks") and find_spec("socks") is None:
+        raise config.ConfigException(
+            "the proxy (proxy-url, HTTPS_PROXY) is one of SOCKS, which needs `pip install PySocks`"
+        )
 
 
 def _merge_entries(
@@ -136,6 +179,20 @@ def _reload_token_on_change(configuration: client.Configuration, file: Path) -> 
 
     update_token(configuration)
     configuration.refresh_api_key_hook = update_token  # type: ignore[assignment]
+
+
+def _strip_token(configuration: client.Configuration) -> None:
+    """Send the token without white space at its ends, also after the official client has set it again."""
+    load_token: Any = configuration.refresh_api_key_hook
+
+    def update_token(target: client.Configuration) -> None:
+        if load_token is not None:
+            load_token(target)
+        target.api_key["BearerToken"] = target.api_key["BearerToken"].strip()
+        # The official client sets its own again.
+        target.refresh_api_key_hook = update_token  # type: ignore[assignment]
+
+    update_token(configuration)
 
 
 class Certificates:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +224,68 @@ def test_unreadable_kubeconfigs_are_named(server: ScriptedServer, tmp_path: Path
             Session.load(_merged(file, broken))
         assert str(broken) in str(caught.value)
         assert str(file) not in str(caught.value).replace(str(broken), "")
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ({"exec": {"command": "no-such-command"}}, "the command no-such-command (exec) gave no credentials"),
+        ({"exec": {"command": "false"}}, "the command false (exec) gave no credentials"),
+        ({"auth-provider": {"name": "gcp", "config": {"cmd-path": "false", "cmd-args": "x"}}}, "cmd-path"),
+        ({"token": "very-secret\nvery-secret"}, "line break"),
+    ],
+)
+def test_users_without_usable_credentials_are_refused(tmp_path: Path, user: dict[str, Any], words: str) -> None:
+    """The official client ignores most of them, and all requests would be anonymous."""
+    if "exec" in user:
+        user["exec"] |= {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never"}
+    with pytest.raises(SettingsError) as caught:
+        Session.load(kubeconfig(tmp_path, "https://127.0.0.1:1", {}, user))
+    assert words in str(caught.value)
+    assert "very-secret" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_token_may_end_with_a_line_break(server: ScriptedServer, ca: TestCa, tmp_path: Path) -> None:
+    """A block of YAML does."""
+    file = kubeconfig(tmp_path, server.url, {"certificate-authority": str(ca.cert)}, {"token": "abc\n"})
+    with contextlib.closing(Session.load(file)) as session:
+        for _ in range(3):
+            session.get("/version")
+    assert [request.headers["Authorization"] for request in server.requests] == ["Bearer abc"] * 3
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ({"proxy-url": "socks5://127.0.0.1:1"}, "PySocks"),
+        ({"server": ""}, "has no server"),
+        ({"server": "https://"}, "has no server"),
+    ],
+)
+def test_unusable_clusters_are_refused(tmp_path: Path, cluster: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        Session.load(kubeconfig(tmp_path, "https://127.0.0.1:1", cluster, {}))
+
+
+def test_user_of_no_file_is_refused(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path, "https://127.0.0.1:1", {}, {})
+    file.write_text(file.read_text().replace("user: me", "user: nobody"))
+    with pytest.raises(SettingsError, match="no user 'nobody'"):
+        Session.load(file)
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-machine/config", "/proc/1/root/config", "/dev/null/config"])
+def test_unreachable_paths_are_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="kubeconfig"):
+        Session.load(Path(name))
+
+
+@pytest.mark.parametrize("change", [lambda text: "\ufeff" + text, lambda text: text.replace("\n", "\r\n")])
+def test_kubeconfigs_of_windows_are_read(
+    server: ScriptedServer, ca: TestCa, tmp_path: Path, change: Callable[[str], str]
+) -> None:
+    file = kubeconfig(tmp_path, server.url, {"certificate-authority": str(ca.cert)}, {"token": "abc"})
+    file.write_bytes(change(file.read_text()).encode())
+    with contextlib.closing(Session.load(file)) as session:
+        assert session.get("/version") == {"kind": "Status"}
