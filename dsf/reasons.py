@@ -125,7 +125,7 @@ class FailureReason(DescribedReason):
     )
     MISSING_INPUT = (
         "missing_input",
-        "the score of a scorer that the expression combines is missing on the cluster, and has no `default`",
+        "the agent had no score of an input of the expression since it started, and the input has no `default`",
         "see why that scorer has no valid score (`dsf status`), or set `default` for it",
         "score",
     )
@@ -233,8 +233,8 @@ class RefusalReason(DescribedReason):
     )
     MISSING_INPUT = (
         "missing_input",
-        "a score that the expression combines has no item with the labels of another one, and no `default`",
-        "set `default` for it, or let both scores have the same labels",
+        "an input of the expression has expired, or has no item with the labels of another one, and no `default`",
+        "see the inputs on the page of the pair; set `default`, or let both scores have the same labels",
     )
     EMPTY_DIMENSION = (
         "empty_dimension",

@@ -27,6 +27,7 @@ from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.ticks import REFUSAL
 from dsf.agent.turns import Turns
+from dsf.api.score import validity_at
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.composite import LastResults
 from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
@@ -282,9 +283,10 @@ class CycleRunner:
             response = cycle.response
             if response is None:
                 raise RuntimeError("the cycle was not scored")
-            if self._is_combined(cycle.scorer):
-                self._results.put(cycle.summary, response.results)
-            self._metrics.publish(cycle.summary, response.results, round(cycle.interval))
+            interval, declared = round(cycle.interval), cycle.summary.scoring_interval
+            validity = validity_at(interval or declared, cycle.summary.validity_seconds, declared)
+            self._results.put(cycle.summary, response.results, validity)
+            self._metrics.publish(cycle.summary, response.results, interval)
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
             # As far as known before sending.
             cycle.timings["publish"] = time.monotonic() - began
@@ -300,13 +302,8 @@ class CycleRunner:
 
         return self._try(task, "publish", cycle, work)
 
-    def _is_combined(self, scorer: str) -> bool:
-        """True if an expression of another scorer combines its score."""
-        summaries = self._config.summaries().values()
-        return any(score.scorer == scorer for summary in summaries for score in summary.scores or ())
-
     def end_others(self, scorers: Container[str]) -> None:
-        """End the cycles of all other scorers, and forget their results."""
+        """End the cycles of all other scorers, and forget their expired results."""
         self._results.retain(scorers)
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)

@@ -20,6 +20,7 @@ from dsf.agent.config import AgentConfig, FileConfig
 from dsf.agent.cycles import CycleRunner
 from dsf.agent.metrics import AgentMetrics, ScoringProbe
 from dsf.agent.outbox import KeyRing, Outbox
+from dsf.agent.resultserver import add_results
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.auth.secrets import SecretSource
 from dsf.cycle import stages
@@ -106,9 +107,8 @@ class Runtime:
         self.config.on_change(self.cycles.end_others)
         self._settings = settings
         checks = {"/healthz": lambda: "", "/readyz": threads.problem}
-        self._server = HttpServer(
-            make_probes(self.metrics.registry, checks), *settings.listen_address(), name="metrics"
-        )
+        application = add_results(make_probes(self.metrics.registry, checks), results)
+        self._server = HttpServer(application, *settings.listen_address(), name="metrics")
 
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -20,18 +21,20 @@ import typer
 from pydantic import Field
 
 from dsf import http, keys
+from dsf.agent.resultserver import PATH as RESULTS_PATH
 from dsf.api.score import DimensionFormat, to_score_value
 from dsf.api.scorerule import build_rule_items
-from dsf.api.scoringresponse import make_remark, parse_response
+from dsf.api.scoringresponse import MAX_RESPONSE_BYTES, make_remark, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivery import ClusterDelivery, open_delivery
 from dsf.cli.session import agent_settings, by_environment
-from dsf.cycle.composite import Result, no_results
+from dsf.cycle.composite import NoResults, Result
 from dsf.cycle.stages import Cycle, Observer, Stages
-from dsf.errors import CycleError, DsfError, ScoreObjectTooLargeError
+from dsf.errors import CycleError, DsfError, HttpError, ScoreObjectTooLargeError
+from dsf.fleet.inputs import find_stored_results, make_input_view
 from dsf.fleet.pairviews import score_view
-from dsf.fleet.views import HoldView, ScoreItem, View
-from dsf.http.access import Access, alias_of
+from dsf.fleet.views import HoldView, InputView, ScoreItem, View
+from dsf.http.access import DIRECT, Access, alias_of
 from dsf.messages import new_run_id
 from dsf.process import hubclock, tracing
 from dsf.reasons import RefusalReason
@@ -84,16 +87,6 @@ class ResponseView(View):
     seconds: float
     bytes: int = 0
     head: str = ""
-
-
-class InputView(View):
-    """A score that the expression combines."""
-
-    name: str = Field(description="Its variable.")
-    scorer: str
-    results: int = Field(default=0, description="Number of its results.")
-    problem: str = Field(default="", description="Why there are none.")
-    default: float | None = None
 
 
 class ResultView(View):
@@ -184,7 +177,7 @@ def run(
     `save` is a file for the scoring request, which is written before the scoring API is asked. Raises OSError.
     """
     recorder = _Seen()
-    find_results = _StoredResults(settings, cluster)
+    find_results = _FoundResults(settings, cluster, summary.name)
     stages = Stages(settings, delivery.secrets, delivery.memory, recorder, find_results)
     cycle = Cycle(summary.name, "", summary, math.inf, cluster=cluster)
     report = ExplainReport(
@@ -216,11 +209,10 @@ def run(
             head=recorder.head([request]),
         )
         values["response"] = recorder.response(recorder.exchanges["score"][0])
-    for score in summary.scores or ():
-        results = find_results.found.get(score.scorer, "not read")
-        view = InputView(name=score.name, scorer=score.scorer, default=score.default)
-        update = {"problem": results} if isinstance(results, str) else {"results": len(results)}
-        report.inputs.append(view.model_copy(update=update))
+    report.inputs.extend(
+        make_input_view(score, find_results.found.get(score.scorer) or find_results(score.scorer, summary.namespace))
+        for score in summary.scores or ()
+    )
     # Sources are queried in parallel; the requests of each stay in order.
     order = [source.source_name for source in summary.each_source]
     questions = sorted(recorder.exchanges["fetch"], key=lambda question: order.index(question.source))
@@ -229,30 +221,50 @@ def run(
     )
 
 
-class _StoredResults:
-    """Finds the results of other scorers that the hub has stored, where its Redis can be read."""
+class _FoundResults:
+    """Finds the results of other scorers: in the agent of this pod as its cycles do, elsewhere in the hub's Redis."""
 
-    def __init__(self, settings: Settings, cluster: str) -> None:
+    def __init__(self, settings: Settings, cluster: str, composite: str) -> None:
         self._settings = settings
         self._cluster = cluster
+        self._composite = composite
         #: The results by scorer, or why there are none.
-        self.found: dict[str, Sequence[Result] | str] = {}
+        self.found: dict[str, Sequence[Result] | NoResults] = {}
 
-    def __call__(self, scorer: str, namespace: str | None) -> Sequence[Result] | str:
+    def __call__(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
         """Return the valid results of a scorer, or why there are none."""
-        results = no_results(scorer, namespace) if self._settings.agent_kube else self._read(scorer)
-        self.found[scorer] = results
+        read = self._request if self._settings.agent_kube else self._read
+        self.found[scorer] = results = read(scorer, namespace)
         return results
 
-    def _read(self, scorer: str) -> Sequence[Result] | str:
+    def _request(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
+        """Request the results from the agent."""
+        _, port = self._settings.listen_address()
+        url = f"http://127.0.0.1:{port}{RESULTS_PATH}"
+        params = {"scorer": scorer} | ({"namespace": namespace} if namespace is not None else {})
+        try:
+            deadline = time.monotonic() + 5.0
+            body = http.get(url, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES, params=params, access=DIRECT)
+            found = json.loads(body)
+            if "results" not in found:
+                return NoResults(str(found["problem"]), bool(found["isExpired"]))
+            return [(dict(labels), float(score)) for labels, score in found["results"]]
+        except HttpError as error:
+            return NoResults(f"the agent of this pod has the scores of other scorers, and cannot be asked: {error}")
+        except (ValueError, TypeError, KeyError):
+            return NoResults(f"another program than the agent answers at {url}")
+
+    def _read(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
+        """Read the results from the hub's Redis."""
         try:
             with connect(self._settings, name="dsf-cli", retries=0) as client:
-                score = Pairs(client).state(self._cluster, scorer).score
-                if score is None or score.valid_until <= hubclock.hub_time(client):
-                    return "it has no valid score on this cluster"
-                return score.results
+                if namespace is None:
+                    # A summary has no namespace if it is the hub's own.
+                    composite = Registry(client).scorers().get(self._composite)
+                    namespace = composite.namespace if composite is not None else ""
+                return find_stored_results(client, self._cluster, scorer, namespace, hubclock.hub_time(client))
         except (DsfError, redis.RedisError) as error:
-            return f"the hub's Redis cannot be read: {error}"
+            return NoResults(f"the hub's Redis cannot be read: {error}")
 
 
 class _Seen(Observer):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dsf.cli.dryrun import ExplainReport, ResultView
-    from dsf.fleet.views import ScoreItem
+    from dsf.fleet.views import InputView, ScoreItem
 
 _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
 
@@ -121,7 +121,7 @@ def _steps(report: ExplainReport) -> Iterator[Cell]:
         yield _line("CEL", report.expression)
         for score in report.inputs:
             default = "" if score.default is None else f"; default {score.default:g}"
-            text = score.problem or f"{score.results} results"
+            text = f"missing: {score.problem}" if score.problem else _input_value(score)
             yield _line("input", f"{score.name}, the score of {score.scorer}: {text}{default}")
     if report.request:
         yield from _title("2. Score")
@@ -133,6 +133,10 @@ def _steps(report: ExplainReport) -> Iterator[Cell]:
         yield _line("answer", _answer(report.response.status, report.response.seconds, report.response.bytes))
         if report.response.head:
             yield _line("head", report.response.head)
+
+
+def _input_value(score: InputView) -> str:
+    return f"{score.value:g}" if score.results == 1 else f"mean of {score.results} results, {score.value:g}"
 
 
 def _here(address: str) -> str:

@@ -1,4 +1,9 @@
-"""Scores of scores: the last results of a cluster's scorers, and their combination by an expression."""
+"""Scores of scores: the last results of a cluster's scorers, and their combination by an expression.
+
+An input without a valid score is missing: its default counts, or no item has a value. The exception is an agent that
+has had no result of the input since its start. It does not know whether a valid score exists, so the cycle fails, and
+the last composite stays like the score of every failing scorer.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.evaluation import Evaluation
 from dsf.errors import CycleError
@@ -14,8 +21,18 @@ from dsf.reasons import RefusalReason
 
 #: A result: labels and score.
 Result = tuple[Mapping[str, str], float]
+
+
+class NoResults(NamedTuple):
+    """Why a scorer has no valid results."""
+
+    cause: str
+    #: Whether it had results that have expired; otherwise the agent has never had any.
+    is_expired: bool = False
+
+
 #: Returns the valid results of a scorer of a namespace, or why there are none.
-FindResults = Callable[[str, str | None], Sequence[Result] | str]
+FindResults = Callable[[str, str | None], Sequence[Result] | NoResults]
 
 _Labels = frozenset[tuple[str, str]]
 _NONE: _Labels = frozenset()
@@ -24,7 +41,7 @@ _NONE: _Labels = frozenset()
 class _Stored(NamedTuple):
     results: Sequence[Result]
     #: By time.monotonic().
-    expires: float
+    at: float
     validity: float
     namespace: str | None
 
@@ -36,52 +53,81 @@ class LastResults:
         self._lock = threading.Lock()
         self._by_scorer: dict[str, _Stored] = {}
 
-    def put(self, summary: ScorerSummary, results: Sequence[Result]) -> None:
-        """Store the results of a cycle of this scorer."""
-        validity = float(summary.validity_seconds)
+    def put(self, summary: ScorerSummary, results: Sequence[Result], validity: float) -> None:
+        """Store the results of a cycle of this scorer, which are valid for so many seconds."""
+        stored = _Stored(_aggregate(summary, results), time.monotonic(), validity, summary.namespace)
         with self._lock:
-            self._by_scorer[summary.name] = _Stored(results, time.monotonic() + validity, validity, summary.namespace)
+            self._by_scorer[summary.name] = stored
 
-    def find(self, scorer: str, namespace: str | None) -> Sequence[Result] | str:
+    def find(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
         """Return the valid results of a scorer of this namespace, or why there are none."""
         with self._lock:
             last_results = self._by_scorer.get(scorer)
         if last_results is None or last_results.namespace != namespace:
-            return "it had no score on this cluster since the agent started"
-        age = time.monotonic() - last_results.expires + last_results.validity
+            return NoResults("it had no score on this cluster since the agent started")
+        age = time.monotonic() - last_results.at
         if age > last_results.validity:
-            return f"its last score is {age:.0f} s old and was valid for {last_results.validity:.0f} s"
+            return NoResults(describe_expiry(age, last_results.validity), is_expired=True)
         return last_results.results
 
     def retain(self, scorers: Container[str]) -> None:
-        """Forget the results of all other scorers."""
+        """Drop the expired results of all scorers, and forget other scorers than these with expired results.
+
+        The score of a scorer that does not run any more is valid until it expires.
+        """
+        now = time.monotonic()
         with self._lock:
-            for scorer in [scorer for scorer in self._by_scorer if scorer not in scorers]:
-                del self._by_scorer[scorer]
+            for scorer, stored in list(self._by_scorer.items()):
+                if now - stored.at <= stored.validity:
+                    continue
+                if scorer in scorers:
+                    self._by_scorer[scorer] = stored._replace(results=())
+                else:
+                    del self._by_scorer[scorer]
 
 
-def no_results(scorer: str, namespace: str | None) -> str:
+def _aggregate(summary: ScorerSummary, results: Sequence[Result]) -> Sequence[Result]:
+    """Return the results as the hub aggregates them."""
+    try:
+        return summary.rule.aggregated(results) if summary.aggregate_with else results
+    except ValidationError:
+        # A word of a newer hub.
+        return results
+
+
+def describe_expiry(age: float, validity: float) -> str:
+    """Return why a score of this age does not count; both are seconds."""
+    return f"its last score is {age:.0f} s old and was valid for {validity:.0f} s"
+
+
+def no_results(scorer: str, namespace: str | None) -> NoResults:
     """Return why there are no results where no agent runs."""
     del scorer, namespace
-    return "the scores of other scorers are with the cluster's agent"
+    return NoResults("the scores of other scorers are with the cluster's agent")
 
 
 def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResults) -> None:
     """Evaluate the expression for each set of labels that the results of its inputs have.
 
-    A result without labels goes with every set. Raises CycleError if a scorer without a default has no valid score.
+    A result without labels goes with every set. An item without a value for each input is refused. Raises CycleError if
+    an input without a default never had a result.
     """
     inputs = summary.scores or ()
     by_input: dict[str, dict[_Labels, float]] = {}
+    causes: dict[str, str] = {}
     for score in inputs:
         results = find(score.scorer, summary.namespace)
-        if isinstance(results, str):
-            if score.default is None:
-                raise CycleError(
-                    "score", "missing_input", f"{score.name!r} is missing, the score of {score.scorer!r}: {results}"
-                )
+        missing = f"{score.name!r} is missing, the score of {score.scorer!r}"
+        if isinstance(results, NoResults):
+            causes[score.name] = f"{missing}: {results.cause}"
+            if score.default is None and not results.is_expired:
+                raise CycleError("score", "missing_input", causes[score.name])
             results = ()
-        by_input[score.name] = {frozenset(labels.items()): value for labels, value in results}
+        else:
+            causes[score.name] = f"{missing}: it has no item with these labels"
+        by_input[score.name] = {
+            frozenset(item for item in labels.items() if item[1]): value for labels, value in results
+        }
     sets = dict.fromkeys(labels for values in by_input.values() for labels in values if labels)
     scope = evaluation.scope
 
@@ -92,8 +138,7 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
                 values = by_input[score.name]
                 value = values.get(labels, values.get(_NONE, score.default))
                 if value is None:
-                    cause = f"{score.name!r} is missing, the score of {score.scorer!r}"
-                    evaluation.refuse(RefusalReason.MISSING_INPUT, scope["labels"], cause)
+                    evaluation.refuse(RefusalReason.MISSING_INPUT, scope["labels"], causes[score.name])
                     break
                 scope[score.name] = value
             else:

@@ -53,10 +53,18 @@ _STATISTICS: Final[Mapping[str, Callable[[Sequence[float]], Any]]] = {
 class Evaluation:
     """Evaluates one expression for the items of a cycle, and collects the results."""
 
-    def __init__(self, expression: Expression, fixed: Mapping[str, Any], check: Callable[[], None]) -> None:
-        """`fixed` are the variables that all items share. `check` is called now and then and may raise."""
+    def __init__(
+        self,
+        expression: Expression,
+        fixed: Mapping[str, Any],
+        check: Callable[[], None],
+        nouns: tuple[str, str] = ("series", "series"),
+    ) -> None:
+        """`fixed` are the variables that all items share. `check` is called now and then and may raise. `nouns` are the
+        words for one item and for several in messages."""
         self._expression = expression
         self._check = check
+        self._item_noun, self._items_noun = nouns
         self._steps = MAX_CYCLE_STEPS
         #: The variables of the next item.
         self.scope = Scope(fixed)
@@ -71,7 +79,8 @@ class Evaluation:
         """The results of all items so far."""
         note = self._example
         if not self._results and not self._refused:
-            note = f"the expression is null for each of {self._items} series" if self._items else "there are no series"
+            is_null = f"the expression is null for each of {self._items} {self._items_noun}"
+            note = is_null if self._items else f"there are no {self._items_noun}"
         return ScoringResponse(self._results, self._refused, cleaned(note, MESSAGE_LIMIT))
 
     def run(self, items: Iterable[Mapping[str, str]]) -> None:
@@ -95,7 +104,8 @@ class Evaluation:
                 raise CycleError(
                     "score",
                     "expression_costly",
-                    f"the expression takes more than {MAX_CYCLE_STEPS} steps, evaluated for {self._items} series",
+                    f"the expression takes more than {MAX_CYCLE_STEPS} steps, evaluated for "
+                    f"{self._items} {self._items_noun}",
                 )
 
     def refuse(self, reason: RefusalReason, labels: Mapping[str, str], cause: str) -> None:
@@ -103,7 +113,7 @@ class Evaluation:
         self._refused[reason] += 1
         if not self._example:
             text = ", ".join(f'{name}="{value}"' for name, value in labels.items())[:_EXAMPLE]
-            self._example = f"{cause}, for the series {{{text}}}"
+            self._example = f"{cause}, for the {self._item_noun} {{{text}}}" if text else cause
 
     def _accept(self, labels: Mapping[str, str], score: float) -> None:
         if not math.isfinite(score):
@@ -119,9 +129,9 @@ class Evaluation:
             raise CycleError(
                 "score",
                 "too_many_results",
-                f"the expression has a value for more than {len(self._results)} series, and a cycle may have "
-                f"{MAX_RESULTS} results with {MAX_LABEL_CHARACTERS} characters of labels; aggregate the query, or give "
-                "null for the others",
+                f"the expression has a value for more than {len(self._results)} {self._items_noun}, and a cycle may "
+                f"have {MAX_RESULTS} results with {MAX_LABEL_CHARACTERS} characters of labels; aggregate the query, or "
+                "give null for the others",
             )
         # A third of the time of calling the class.
         self._results.append(tuple.__new__(ScoringResult, (item_labels, score)))

@@ -292,10 +292,12 @@ def evaluate(
         raise CycleError("score", "bad_expression", cleaned(str(error), MESSAGE_LIMIT)) from None
     if expression is None:
         raise RuntimeError("the scorer has no expression")
-    evaluation = Evaluation(expression, {"cluster": cluster, "clusterLabels": summary.cluster_labels or {}}, check)
+    fixed = {"cluster": cluster, "clusterLabels": summary.cluster_labels or {}}
+    has_series = {source.source_type for source in summary.each_source} - {SourceType.None_} and not summary.scores
+    evaluation = Evaluation(expression, fixed, check, ("series", "series") if has_series else ("item", "items"))
     if summary.scores:
         score_inputs(evaluation, summary, find_results)
-    elif {source.source_type for source in summary.each_source} <= {SourceType.None_}:
+    elif not has_series:
         evaluation.run([{}])
     else:
         score_series(evaluation, expression, request, queries)

@@ -7,6 +7,7 @@ selection       filters and cursors of lists
 path            where the path from a due pair to a written score is interrupted
 views           the JSON of the API and of `-o json`
 pairviews       builds the views of a pair
+inputs          the inputs of a composite, and why one is missing
 queries         answers questions about the fleet, in pages
 api             the JSON API, `/api/v1`
 client          gets the same responses from the JSON API, without Redis

@@ -16,6 +16,7 @@ from dsf.fleet.views import (
     EntryView,
     FailureView,
     HoldView,
+    InputView,
     ItemView,
     OverrideView,
     PairDetail,
@@ -57,8 +58,9 @@ def pair_detail(
     history: Iterable[HistoryEntry],
     now: float,
     cluster_problem: str,
+    inputs: list[InputView],
 ) -> PairDetail:
-    """Return a pair; `entry` is None if it does not run."""
+    """Return a pair; `entry` is None if it does not run, and `inputs` are the scores that it combines."""
     runs = pause(entry, overrides, now) if entry is not None else None
     judged = verdict(state, now, is_paused=runs is not None and runs.paused)
     own_overrides = [
@@ -79,6 +81,7 @@ def pair_detail(
         cluster_problem=cluster_problem,
         hold=hold_view(record),
         held=state.held,
+        inputs=inputs,
         books=books_of(state),
         score_items=score_items(usable, record, state.cluster) if usable is not None else [],
         cycles=[cycle_view(state.cluster, record.name, cycle) for cycle in history],

@@ -17,6 +17,7 @@ from dsf import keys
 from dsf.errors import UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.changes import read as read_changes
+from dsf.fleet.inputs import list_inputs
 from dsf.fleet.pairviews import books_of, cycle_view, entry_view, pair_detail, pair_row, read_at, score_view
 from dsf.fleet.path import Interruption, path_problems
 from dsf.fleet.rowgroups import (
@@ -279,6 +280,7 @@ class FleetQueries:
         about = self._registry.cluster(cluster)
         notice = self._notices.cluster(cluster)
         name = keys.pair(cluster, scorer)
+        now = self._clock()
         return pair_detail(
             self._pairs.state(cluster, scorer),
             record=record,
@@ -286,8 +288,9 @@ class FleetQueries:
             overrides=self._schedule.overrides_of(scorer, [cluster]),
             due=self._schedule.due_times([name]).get(name),
             history=self._pairs.history(cluster, scorer),
-            now=self._clock(),
+            now=now,
             cluster_problem=(notice.problem if notice else "") or Agents(self._redis).problem(about),
+            inputs=list_inputs(self._redis, cluster, record, now),
         )
 
     def updates(self, since: int, limit: int = 5000) -> Changes:

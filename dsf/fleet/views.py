@@ -508,6 +508,17 @@ class ItemView(HeldView):
     labels: dict[str, str] = Field(default={})
 
 
+class InputView(View):
+    """A score that the expression of a composite combines."""
+
+    name: str = Field(description="Its variable.")
+    scorer: str
+    default: float | None = Field(default=None, description="Value where the score is missing.")
+    results: int = Field(default=0, description="Number of its results.")
+    value: float | None = Field(default=None, description="The mean of its results; null without any.")
+    problem: str = Field(default="", description="Why it is missing; empty if it has a valid score.")
+
+
 class PairDetail(PairRow):
     """One scorer on one cluster."""
 
@@ -522,6 +533,7 @@ class PairDetail(PairRow):
     )
     hold: HoldView | None = Field(default=None, description="null for a scorer without one.")
     held: int = Field(default=0, description="New values of items that were held back, each once a cycle.")
+    inputs: list[InputView] = Field(default=[], description="The scores that it combines; only of a composite.")
     books: Books
     score_items: list[ItemView] = Field(default=[], description="At most 1,000 of them.")
     cycles: list[CycleView] = Field(default=[], description="Newest first, at most 50.")

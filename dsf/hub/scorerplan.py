@@ -162,6 +162,7 @@ class ScorerPlan:
             when_failing=spec.execution.when_failing,
             when_empty=spec.execution.when_empty,
             hold=spec.execution.hold,
+            inputs=tuple(spec.source.scores or ()),
         )
 
     def entry(self, cluster: str) -> Entry | None:

@@ -13,6 +13,7 @@ import redis
 from pydantic import BaseModel, ConfigDict, Field
 
 from dsf import keys
+from dsf.api.expressions import ScoreInput
 from dsf.api.scorerule import ScoreRule
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import at_once, parsed, parsed_all
@@ -41,6 +42,8 @@ class ScorerRecord(ScoreRule):
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
     #: Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can.
     problem: str = ""
+    #: The scores that its expression combines.
+    inputs: tuple[ScoreInput, ...] = ()
     #: Bytes in Redis that the scores of all scorers of its namespace may take; 0: any number.
     score_room: int = Field(default=0, ge=0)
 

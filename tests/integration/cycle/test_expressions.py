@@ -97,7 +97,7 @@ def test_expression_without_a_source_reads_the_cluster(source: ScriptedServer) -
 
 def test_composite_reads_the_last_results_of_other_scorers(source: ScriptedServer) -> None:
     results = LastResults()
-    results.put(ScorerSummary(name="cluster-free", score_name="free"), [({"node": "n1"}, 80.0)])
+    results.put(ScorerSummary(name="cluster-free", score_name="free"), [({"node": "n1"}, 80.0)], 60.0)
     stages = Stages(Settings(), NoSecrets(), find_results=results.find)
     inputs = [{"scorer": "cluster-free", "as": "cpu"}, {"scorer": "power", "as": "watts", "default": -100}]
     values: dict[str, object] = {"source_type": "Scores", "scores": inputs, "expression": "0.75 * cpu + 0.25 * watts"}

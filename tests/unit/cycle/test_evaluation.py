@@ -9,7 +9,7 @@ import pytest
 from dsf.api.expressions import ScoreInput, compile_cached
 from dsf.api.scoringresponse import ScoringResponse
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.composite import LastResults, score_inputs
+from dsf.cycle.composite import LastResults, NoResults, score_inputs
 from dsf.cycle.evaluation import Evaluation, score_series
 from dsf.errors import CycleError
 
@@ -30,7 +30,7 @@ def evaluate(text: str, series: list[dict[str, Any]], queries: tuple[int, ...] =
 def combine(text: str, inputs: dict[str, Any], results: LastResults) -> ScoringResponse:
     scores = [ScoreInput(scorer=f"scorer-{name}", name=name, default=default) for name, default in inputs.items()]
     expression = compile_cached(text, ("Scores",), tuple(inputs))
-    evaluation = Evaluation(expression, {}, lambda: None)
+    evaluation = Evaluation(expression, {}, lambda: None, ("item", "items"))
     score_inputs(evaluation, summary("composite", scores=scores), results.find)
     return evaluation.response
 
@@ -39,8 +39,13 @@ def summary(name: str, **fields: Any) -> ScorerSummary:
     return ScorerSummary.model_validate({"name": name, "score_name": name, "validity_seconds": 60, **fields})
 
 
-def store(results: LastResults, name: str, values: list[Any], **fields: Any) -> None:
-    results.put(summary(name, **fields), values)
+def store(results: LastResults, name: str, values: list[Any], validity: float = 60.0, **fields: Any) -> None:
+    results.put(summary(name, **fields), values, validity)
+
+
+def forward(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
 
 
 @pytest.mark.parametrize(
@@ -138,41 +143,98 @@ def test_composite_of_scores_without_labels_has_one_result() -> None:
     assert combine("cpu + watts", {"cpu": None, "watts": None}, results).results == [({}, 30.0)]
 
 
-def test_missing_item_of_an_input_takes_the_default_or_is_refused() -> None:
-    results = LastResults()
-    store(results, "scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)])
-    store(results, "scorer-watts", [({"node": "a"}, 1.0)])
-    assert combine("cpu + watts", {"cpu": None, "watts": -100.0}, results).results == [
-        ({"node": "a"}, 11.0),
-        ({"node": "b"}, -80.0),
-    ]
-    response = combine("cpu + watts", {"cpu": None, "watts": None}, results)
-    assert response.results == [({"node": "a"}, 11.0)]
-    assert response.refused == {"missing_input": 1}
-    assert response.note == "'watts' is missing, the score of 'scorer-watts', for the series {node=\"b\"}"
+_NODES_AB = [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)]
 
 
-def test_input_without_a_valid_score_fails_the_cycle_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("watts", "default", "scores", "refused", "cause"),
+    [
+        # A valid score of the input.
+        ([({"node": "a"}, 1.0), ({"node": "b"}, 2.0)], None, [11.0, 22.0], 0, ""),
+        ([({}, 5.0)], None, [15.0, 25.0], 0, ""),
+        # The score lacks an item.
+        ([({"node": "a"}, 1.0)], None, [11.0], 1, "it has no item with these labels"),
+        ([({"node": "a"}, 1.0)], -100.0, [11.0, -80.0], 0, ""),
+        ([], None, [], 2, "it has no item with these labels"),
+        ([], -100.0, [-90.0, -80.0], 0, ""),
+        # The score has expired.
+        ("expired", None, [], 2, "its last score is 61 s old and was valid for 60 s"),
+        ("expired", -100.0, [-90.0, -80.0], 0, ""),
+        # The agent never had a score.
+        ("never", -100.0, [-90.0, -80.0], 0, ""),
+    ],
+)
+def test_item_without_each_input_takes_the_default_or_is_refused_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch, watts: Any, default: float | None, scores: list[float], refused: int, cause: str
+) -> None:
     results = LastResults()
+    if watts != "never":
+        store(results, "scorer-watts", [({"node": "a"}, 1.0)] if watts == "expired" else watts)
+    if watts == "expired":
+        forward(monkeypatch, 61)
+    store(results, "scorer-cpu", _NODES_AB)
+    response = combine("cpu + watts", {"cpu": None, "watts": default}, results)
+    assert [result.score for result in response.results] == scores
+    assert response.refused == ({"missing_input": refused} if refused else {})
+    if refused:
+        assert response.note.startswith(f"'watts' is missing, the score of 'scorer-watts': {cause}, for the item {{")
+
+
+def test_composite_of_expired_inputs_alone_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = LastResults()
+    store(results, "scorer-cpu", _NODES_AB)
+    forward(monkeypatch, 100)
+    response = combine("cpu", {"cpu": None}, results)
+    assert (response.results, response.refused) == ([], {"missing_input": 1})
+    expected = "'cpu' is missing, the score of 'scorer-cpu': its last score is 100 s old and was valid for 60 s"
+    assert response.note == expected
+
+
+def test_input_without_any_score_since_the_start_fails_the_cycle_and_is_named() -> None:
+    results = LastResults()
+    store(results, "scorer-cpu", _NODES_AB)
     with pytest.raises(CycleError) as error:
-        combine("cpu", {"cpu": None}, results)
+        combine("cpu + watts", {"cpu": None, "watts": None}, results)
     assert (error.value.stage, error.value.reason) == ("score", "missing_input")
-    assert "'cpu' is missing, the score of 'scorer-cpu': it had no score on this cluster" in error.value.message
-    assert combine("cpu", {"cpu": 5.0}, results).results == [({}, 5.0)]
-    store(results, "scorer-cpu", [({}, 1.0)])
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 100)
-    with pytest.raises(CycleError, match="its last score is 100 s old and was valid for 60 s"):
-        combine("cpu", {"cpu": None}, results)
+    expected = (
+        "'watts' is missing, the score of 'scorer-watts': it had no score on this cluster since the agent started"
+    )
+    assert error.value.message == expected
 
 
-def test_results_of_removed_scorers_are_forgotten() -> None:
+def test_composite_reads_aggregated_scores() -> None:
+    results = LastResults()
+    pods = [({"node": "a", "pod": "1"}, 10.0), ({"node": "a", "pod": "2"}, 20.0)]
+    store(results, "scorer-cpu", pods, aggregate_by=("node",), aggregate_with="sum")
+    assert combine("cpu", {"cpu": None}, results).results == [({"node": "a"}, 30.0)]
+
+
+def test_aggregation_of_a_newer_hub_leaves_the_scores_as_they_are() -> None:
+    results = LastResults()
+    store(results, "scorer-cpu", [({"node": "a"}, 10.0)], aggregate_by=("node",), aggregate_with="newer")
+    assert combine("cpu", {"cpu": None}, results).results == [({"node": "a"}, 10.0)]
+
+
+def test_empty_label_joins_like_an_absent_one() -> None:
+    results = LastResults()
+    store(results, "scorer-cpu", [({"node": "a", "pod": ""}, 10.0)])
+    store(results, "scorer-watts", [({"node": "a"}, 1.0)])
+    assert combine("cpu + watts", {"cpu": None, "watts": None}, results).results == [({"node": "a"}, 11.0)]
+
+
+def test_score_of_a_scorer_that_stopped_counts_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     results = LastResults()
     store(results, "kept", [({}, 1.0)])
-    store(results, "removed", [({}, 1.0)])
+    store(results, "stopped", [({}, 1.0)])
+    store(results, "lasting", [({}, 1.0)], validity=900)
     results.retain({"kept"})
-    assert isinstance(results.find("removed", None), str)
-    assert results.find("kept", None) == [({}, 1.0)]
+    assert [results.find(name, None) for name in ("kept", "stopped")] == [[({}, 1.0)]] * 2
+    forward(monkeypatch, 100)
+    results.retain({"kept"})
+    expired = "its last score is 100 s old and was valid for 60 s"
+    assert results.find("kept", None) == NoResults(expired, is_expired=True)
+    assert results.find("stopped", None) == NoResults("it had no score on this cluster since the agent started")
+    assert results.find("lasting", None) == [({}, 1.0)]
 
 
 def test_evaluation_ends_with_its_time() -> None:

@@ -24,7 +24,7 @@ from dsf.conformance.notation import matrix
 from dsf.conformance.report import CheckEnded, fail
 from dsf.conformance.target import ScoringApiTarget
 from dsf.conformance.testfile import TestCase, TestFile
-from dsf.cycle.composite import Result
+from dsf.cycle.composite import NoResults, Result
 from dsf.cycle.stages import evaluate
 from dsf.errors import CycleError, ResolutionError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
@@ -135,7 +135,7 @@ def _series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list
     return [len(each) for each in by_source.values()], json.dumps(request, separators=(",", ":")).encode()
 
 
-def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: str | None) -> list[Result] | str:
+def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: str | None) -> list[Result] | NoResults:
     """The last values of the series of a composite's input."""
     del namespace
     names = {score.name for score in summary.scores or () if score.scorer == scorer}
@@ -144,7 +144,7 @@ def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: 
         for series in case.input_series
         if series.source in names and (value := series.values[-1]) is not None
     ]
-    return results or "the case has no series for it"
+    return results or NoResults("the case has no series for it", is_expired=True)
 
 
 def _request(case: TestCase, service_case: Case) -> bytes:
