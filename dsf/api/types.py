@@ -82,7 +82,9 @@ SCORER_NAME_LABEL: Final = "dynamic-scoring.open-cluster-management.io/scorer-na
 #: Label of a ManagedCluster: its ManagedClusterSet.
 CLUSTER_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 
-#: Annotation of a DynamicScorer: no ticks before this RFC 3339 time.
+#: Annotation of an object in the out folder of a hub on a folder: its source file, relative to the manifests.
+FILE_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/manifest"
+#: Annotation of a DynamicScorer: no ticks before this RFC 3339 time. `dsf.api.acts` has the annotations for acts.
 PAUSED_UNTIL_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/paused-until"
 
 #: The one condition of an AddOnPlacementScore; type and reason are the same word (OCM enhancement 32).

@@ -19,7 +19,7 @@ import dsf.log
 from dsf.api import kubeyaml
 from dsf.api.manifest import ManifestProblem
 from dsf.api.meta import rfc3339
-from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
+from dsf.api.types import CREDENTIALS_KEY, FILE_ANNOTATION, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
 from dsf.backends.eventlimit import EventLimit
 from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
 from dsf.backends.outfolder import (
@@ -47,8 +47,6 @@ POLL_SECONDS: Final = 0.03
 REPAIR_SECONDS: Final = 5.0
 #: Maximum number of events in `events.yaml`, newest last.
 MAX_EVENTS: Final = 200
-#: Annotation of an object in the out folder: its source file, relative to the folder of manifests.
-FILE_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/manifest"
 #: File with the valid key ids, next to the credentials.
 _KEY_IDS: Final = "key-ids.json"
 

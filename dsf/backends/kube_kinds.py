@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dsf.api.acts import ACTS, annotation_of
 from dsf.api.types import (
     ADDON_NAME,
     CREDENTIALS_WORK_NAME,
@@ -37,6 +38,22 @@ from dsf.kube.store import Object
 
 #: Field manager of the hub's writes.
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
+_ACT_FIELDS: Final = frozenset(f"f:{annotation_of(act)}" for act in ACTS)
+
+
+def _reduce_scorer(obj: Object) -> Object:
+    # Keep the field managers of acts, who are their authors.
+    entries = obj["metadata"].pop("managedFields", None) or ()
+    managers = []
+    for entry in entries:
+        fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
+        acts: Object = {name: {} for name in fields if name in _ACT_FIELDS}
+        if acts:
+            reduced = {name: entry[name] for name in ("manager", "time") if name in entry}
+            managers.append({**reduced, "fieldsV1": {"f:metadata": {"f:annotations": acts}}})
+    if managers:
+        obj["metadata"]["managedFields"] = managers
+    return obj
 
 
 def _reduce_cluster(obj: Object) -> Object:
@@ -120,7 +137,7 @@ class Watched:
 _MANAGED_BY_SELECTOR: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
 
 WATCHED: Final[Mapping[Kind, Watched]] = {
-    Kind.SCORER: Watched(DYNAMIC_SCORERS, matters=_may_differ),
+    Kind.SCORER: Watched(DYNAMIC_SCORERS, keep=_reduce_scorer, matters=_may_differ),
     Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS, matters=_may_differ),
     Kind.AUTHENTICATION: Watched(SCORING_AUTHENTICATIONS),
     Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_reduce_cluster),

@@ -1,22 +1,21 @@
-"""Parsers for durations and times in command-line options."""
+"""Parsers for durations, times and selectors in command-line options."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dsf.api.acts import parse_selector
+from dsf.api.durations import is_duration, parse_duration
 from dsf.api.meta import pause_end
-from dsf.api.types import MAX_SECONDS
+from dsf.api.selector import ClusterSelector
 
 if TYPE_CHECKING:
     from dsf.api.scorerule import HoldRule
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
 
 
 def seconds(text: str | int) -> int:
@@ -27,15 +26,30 @@ def seconds(text: str | int) -> int:
     if isinstance(text, int):
         # Typer also parses an option's default.
         return text
-    if not _DURATION.fullmatch(text):
-        raise typer.BadParameter(f"{text!r} is not a time; use seconds such as 90, or 90s, 5m, 1h30m, 2d")
-    total = MAX_SECONDS + 1
-    # Python refuses to parse numbers with thousands of digits.
-    if len(text) <= 100:
-        total = sum(int(number) * _UNITS[unit or "s"] for number, unit in re.findall(r"(\d+)([smhd]?)", text))
-    if total > MAX_SECONDS:
-        raise typer.BadParameter(f"{text[:100]!r} is too long; at most {MAX_SECONDS} seconds (68 years) are possible")
-    return total
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def selector(text: str) -> ClusterSelector:
+    """A selector of clusters by labels, as kubectl takes it. Raises typer.BadParameter."""
+    try:
+        return parse_selector(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+SelectorOption = Annotated[
+    ClusterSelector | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        parser=selector,
+        metavar="LABELS",
+        help="Only on clusters with these labels, such as env=prod or 'region in (eu,us)'.",
+    ),
+]
 
 
 def hold(text: str) -> HoldRule:
@@ -54,10 +68,7 @@ def moment(text: str, now: float | None = None) -> float:
     Raises typer.BadParameter for anything else and for the past.
     """
     now = _hub_now() if now is None else now
-    if _DURATION.fullmatch(text):
-        at = now + seconds(text)
-    else:
-        at = _iso(text, pause_end, "a time from now such as 30m or 2h")
+    at = now + seconds(text) if is_duration(text) else _iso(text, pause_end, "a time from now such as 30m or 2h")
     if at <= now:
         raise typer.BadParameter(f"{text!r} is in the past")
     return at
@@ -68,7 +79,7 @@ def past(text: str, now: float | None = None) -> float:
 
     Raises typer.BadParameter for anything else.
     """
-    if _DURATION.fullmatch(text):
+    if is_duration(text):
         return (_hub_now() if now is None else now) - seconds(text)
     return _iso(text, datetime.timestamp, "how long ago such as 30m or 2h")
 

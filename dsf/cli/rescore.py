@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.duration import seconds
+from dsf.cli.duration import SelectorOption, seconds
 from dsf.cli.group import BAD
 from dsf.cli.localuser import AsOption, actor
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
@@ -28,6 +28,7 @@ def rescore(
             "--cluster", "-c", help="Only on this cluster; may be repeated. Default: every cluster on which it runs."
         ),
     ] = None,
+    selector: SelectorOption = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the new scores and print them.")] = False,
     timeout: Annotated[
         int | None,
@@ -51,12 +52,17 @@ def rescore(
     """
     if timeout is not None and not wait:
         raise typer.BadParameter("goes with --wait", param_hint="--timeout")
+    if clusters and selector is not None:
+        raise typer.BadParameter("goes without --cluster", param_hint="--selector")
     from dsf.cli.session import session
     from dsf.fleet import rescore as rescoring
     from dsf.fleet.actions import Actions
 
     with session() as opened:
-        runs = Actions(opened.redis, opened.settings, actor(name)).rescore(scorer, clusters, note=note)
+        actions = Actions(opened.redis, opened.settings, actor(name))
+        if selector is not None:
+            clusters = actions.select_clusters(scorer, selector)
+        runs = actions.rescore(scorer, clusters, note=note)
         if wait:
             until = time.monotonic() + (_PATIENCE if timeout is None else timeout)
             try:

@@ -6,11 +6,12 @@ schedule reset`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.duration import moment, seconds
+from dsf.api.acts import ActRequest
+from dsf.cli.duration import SelectorOption, moment, seconds
 from dsf.cli.group import FleetCommand
 from dsf.cli.localuser import AsOption, actor
 from dsf.cli.output import (
@@ -30,9 +31,8 @@ from dsf.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from dsf.fleet.actions import Actions
     from dsf.fleet.views import EntryView, OverrideView, ScheduleList
 
 app = typer.Typer(
@@ -44,6 +44,10 @@ app = typer.Typer(
 ScorerArgument = Annotated[str, typer.Argument(help="Name of the DynamicScorer.")]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", "-c", help="Only on this cluster; without it on all clusters.")
+]
+ClustersOption = Annotated[
+    list[str] | None,
+    typer.Option("--cluster", "-c", help="Only on this cluster; may be repeated. Default: on all clusters."),
 ]
 NoteOption = Annotated[str, typer.Option("--note", help="Reason, shown in `dsf schedule list`.")]
 
@@ -72,7 +76,8 @@ def set_(
         int,
         typer.Option("--interval", "-i", parser=seconds, metavar="TIME", help="Seconds, or for example 5m or 1h30m."),
     ],
-    cluster: ClusterOption = None,
+    clusters: ClustersOption = None,
+    selector: SelectorOption = None,
     note: NoteOption = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
@@ -83,21 +88,15 @@ def set_(
     """
     if interval < 1:
         raise typer.BadParameter("must be at least 1 second", param_hint="--interval")
-    _change(
-        scorer,
-        cluster,
-        output,
-        name,
-        lambda actions: actions.set_interval(scorer, cluster, interval, note=note),
-        "interval",
-        interval,
-    )
+    request = ActRequest("interval", tuple(clusters or ()), selector, interval=interval, note=note)
+    _change(scorer, request, output, name)
 
 
 @app.command(cls=FleetCommand)
 def pause(
     scorer: ScorerArgument,
-    cluster: ClusterOption = None,
+    clusters: ClustersOption = None,
+    selector: SelectorOption = None,
     end: Annotated[
         str | None,
         typer.Option(
@@ -115,17 +114,14 @@ def pause(
     if end is not None:
         # A mistake in it needs no hub; whether it is in the past, only the hub knows.
         moment(end, 0.0)
-
-    def act(actions: Actions) -> None:
-        actions.pause(scorer, cluster, None if end is None else moment(end), note=note)
-
-    _change(scorer, cluster, output, name, act, "pause")
+    _change(scorer, ActRequest("pause", tuple(clusters or ()), selector, note=note), output, name, end)
 
 
 @app.command(cls=FleetCommand)
 def resume(
     scorer: ScorerArgument,
-    cluster: ClusterOption = None,
+    clusters: ClustersOption = None,
+    selector: SelectorOption = None,
     note: NoteOption = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
@@ -134,13 +130,14 @@ def resume(
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
-    _change(scorer, cluster, output, name, lambda actions: actions.resume(scorer, cluster, note=note), "resume")
+    _change(scorer, ActRequest("resume", tuple(clusters or ()), selector, note=note), output, name)
 
 
 @app.command(cls=FleetCommand)
 def reset(
     scorer: ScorerArgument,
-    cluster: ClusterOption = None,
+    clusters: ClustersOption = None,
+    selector: SelectorOption = None,
     note: NoteOption = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
@@ -149,47 +146,54 @@ def reset(
 
     Example: dsf schedule reset sample-scorer
     """
-    _change(scorer, cluster, output, name, lambda actions: actions.reset(scorer, cluster, note=note), None)
+    _change(scorer, ActRequest("reset", tuple(clusters or ()), selector, note=note), output, name)
 
 
-def _change(
-    scorer: str,
-    cluster: str | None,
-    output: Format,
-    name: str | None,
-    act: Callable[[Actions], object],
-    changed: Literal["interval", "pause", "resume"] | None,
-    interval: int | None = None,
-) -> None:
+def _change(scorer: str, request: ActRequest, output: Format, name: str | None, end: str | None = None) -> None:
     """Apply the change, show the result, and name each cluster that keeps its own interval or pause."""
     from dsf.api.score import describe_validity_gap
     from dsf.cli.session import session
-    from dsf.fleet.actions import Actions, target_of
+    from dsf.fleet.actions import Actions, targets_of
     from dsf.fleet.queries import FleetQueries
     from dsf.store.registry import Registry
 
+    if request.clusters and request.selector:
+        raise typer.BadParameter("goes without --cluster", param_hint="--selector")
     with session() as opened:
-        act(Actions(opened.redis, opened.settings, actor(name)))
+        actions = Actions(opened.redis, opened.settings, actor(name))
+        clusters = actions.perform(scorer, request, until=None if end is None else moment(end))
         # All entries: those with their own override are named below.
-        schedule = FleetQueries(opened.redis).schedule(cluster, scorer)
+        schedule = FleetQueries(opened.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
         record = Registry(opened.redis).scorer(scorer)
-    if interval is not None and (text := describe_validity_gap(interval, record.validity, record.interval)):
+    if len(clusters) > 1:
+        entries = [entry for entry in schedule.entries if entry.cluster in clusters]
+        schedule = schedule.model_copy(update={"entries": entries, "total": len(entries)})
+    if request.act == "interval" and (
+        text := describe_validity_gap(request.interval, record.validity, record.interval)
+    ):
         typer.echo(f"warning: {text}", err=True)
-    if changed in ("interval", "pause") and not schedule.entries and output is Format.TABLE:
-        typer.echo(f"stored; it applies as soon as {scorer} runs on {cluster or 'a cluster'}. `dsf changes` shows it")
+    if request.act in ("interval", "pause") and not schedule.entries and output is Format.TABLE:
+        where = " and ".join(clusters) or "a cluster"
+        typer.echo(f"stored; it applies as soon as {scorer} runs on {where}. `dsf changes` shows it")
         return
     _show(schedule, output)
-    target = target_of(scorer, cluster)
-    for entry in schedule.entries if changed else ():
-        setting_source = entry.interval_source if changed == "interval" else entry.paused_source or target
+    if request.act != "reset":
+        _print_exceptions(schedule, request.act, targets_of(scorer, clusters))
+
+
+def _print_exceptions(schedule: ScheduleList, act: str, targets: Sequence[str]) -> None:
+    """Name each cluster that keeps its own interval or pause."""
+    for entry in schedule.entries:
+        setting_source = entry.interval_source if act == "interval" else entry.paused_source or targets[0]
         what = ""
-        if changed == "pause" and not entry.paused:
+        if act == "pause" and not entry.paused:
             what = "is not paused: a user resumed it there"
-        elif setting_source not in (target, "entry"):
-            what = f"keeps its {f'interval of {entry.interval_seconds}s' if changed == 'interval' else 'own pause'}"
+        elif setting_source not in (*targets, "entry"):
+            what = f"keeps its {f'interval of {entry.interval_seconds}s' if act == 'interval' else 'own pause'}"
         if what:
             typer.echo(
-                f"note: {entry.cluster} {what}; end that with `dsf schedule reset {scorer} --cluster {entry.cluster}`",
+                f"note: {entry.cluster} {what}; end that with `dsf schedule reset {entry.scorer} --cluster "
+                f"{entry.cluster}`",
                 err=True,
             )
 

@@ -12,13 +12,16 @@ from typing import Any, Literal
 import redis
 
 from dsf import keys
+from dsf.api.acts import ActRequest
 from dsf.api.meta import rfc3339
+from dsf.api.selector import ClusterSelector
+from dsf.errors import UnknownClusterError
 from dsf.fleet import rescore as rescoring
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.rescore import RunView
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, KeyRequest
-from dsf.store.entries import ScheduleOverride, scorer_target
+from dsf.store.entries import scorer_target
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
@@ -26,7 +29,7 @@ from dsf.store.schedule import ScheduleStore
 
 class Actions:
     """Acts in one user's name. Methods raise redis.RedisError, and UnknownScorerError and UnknownClusterError before
-    any change. `cluster` None means all.
+    any change. `clusters` None means all.
     """
 
     def __init__(self, client: redis.Redis, settings: Settings, actor: Actor) -> None:
@@ -57,41 +60,83 @@ class Actions:
                 )
         return runs
 
-    def set_interval(self, scorer: str, cluster: str | None, seconds: int, *, note: str = "") -> ScheduleOverride:
+    def perform(self, scorer: str, request: ActRequest, *, until: float | None = None) -> list[str]:
+        """Execute a request for pause, resume, interval or reset; return the named or selected clusters, empty for all.
+
+        `until` is the end of a pause in unix seconds.
+        """
+        clusters = list(request.clusters)
+        if request.selector is not None:
+            clusters = self.select_clusters(scorer, request.selector)
+        match request.act:
+            case "pause":
+                self.pause(scorer, clusters, until, note=request.note)
+            case "resume":
+                self.resume(scorer, clusters, note=request.note)
+            case "interval":
+                self.set_interval(scorer, clusters, request.interval, note=request.note)
+            case "reset":
+                self.reset(scorer, clusters, note=request.note)
+            case _:
+                raise ValueError(f"{request.act} changes no override")
+        return clusters
+
+    def set_interval(self, scorer: str, clusters: Sequence[str] | None, seconds: int, *, note: str = "") -> None:
         """Set the interval. Raises ValueError for one that is not 1..MAX_SECONDS (`dsf.api.types`)."""
-        target = target_of(scorer, cluster)
-        before = self._store.overrides().get(target)
-        override = self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
+        targets = self._check_targets(scorer, clusters)
+        before = self._store.overrides().get(targets[0]) if len(targets) == 1 else None
+        for target in targets:
+            self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
         was = f", was {before.interval} s" if before is not None and before.interval is not None else ""
-        self._record(Action.INTERVAL, scorer, _named(cluster), detail=f"{seconds} s{was}", note=note)
-        return override
+        self._record(Action.INTERVAL, scorer, clusters or (), detail=f"{seconds} s{was}", note=note)
 
-    def pause(
-        self, scorer: str, cluster: str | None, until: float | None = None, *, note: str = ""
-    ) -> ScheduleOverride:
+    def pause(self, scorer: str, clusters: Sequence[str] | None, until: float | None = None, *, note: str = "") -> None:
         """Send no ticks until a moment (unix seconds), or until resumed."""
-        override = self._store.set_override(
-            target_of(scorer, cluster), paused=True, paused_until=until, note=note, by=self._actor.name
-        )
-        end = override.paused_until
+        for target in self._check_targets(scorer, clusters):
+            end = self._store.set_override(
+                target, paused=True, paused_until=until, note=note, by=self._actor.name
+            ).paused_until
         detail = "without an end" if end is None else f"until {rfc3339(datetime.fromtimestamp(end, UTC))}"
-        self._record(Action.PAUSE, scorer, _named(cluster), detail=detail, note=note)
-        return override
+        self._record(Action.PAUSE, scorer, clusters or (), detail=detail, note=note)
 
-    def resume(self, scorer: str, cluster: str | None, *, note: str = "") -> ScheduleOverride:
+    def resume(self, scorer: str, clusters: Sequence[str] | None, *, note: str = "") -> None:
         """End a pause; see `ScheduleStore.resume`."""
-        override = self._store.resume(target_of(scorer, cluster), note=note, by=self._actor.name)
-        self._record(Action.RESUME, scorer, _named(cluster), note=note)
-        return override
+        for target in self._check_targets(scorer, clusters):
+            self._store.resume(target, note=note, by=self._actor.name)
+        self._record(Action.RESUME, scorer, clusters or (), note=note)
 
-    def reset(self, scorer: str, cluster: str | None, *, note: str = "") -> None:
-        """Remove overrides of a scorer on one cluster, or on all."""
-        if cluster is None:
+    def reset(self, scorer: str, clusters: Sequence[str] | None, *, note: str = "") -> None:
+        """Remove overrides of a scorer on some clusters, or on all."""
+        overridden, targets = {*self._store.targets(scorer)}, targets_of(scorer, clusters)
+        if not overridden.issuperset(targets):
+            # An override may outlive its cluster.
+            self._check_targets(scorer, [name for name in clusters or () if keys.pair(name, scorer) not in overridden])
+        if not clusters:
             # Per cluster first: an interrupted reset leaves only overrides that users set.
-            for target in sorted({*self._store.targets(scorer)} - {scorer_target(scorer)}):
-                self._store.reset(target)
-        self._store.reset(target_of(scorer, cluster))
-        self._record(Action.RESET, scorer, _named(cluster), note=note)
+            targets = [*sorted(overridden - {scorer_target(scorer)}), *targets]
+        for target in targets:
+            self._store.reset(target)
+        self._record(Action.RESET, scorer, clusters or (), note=note)
+
+    def select_clusters(self, scorer: str, selector: ClusterSelector) -> list[str]:
+        """Return the clusters on which a scorer runs whose labels match. Raises UnknownClusterError if none does."""
+        Registry(self._redis).scorer(scorer)
+        running = {entry.cluster for entry in self._store.entries_of(scorer)}
+        notices = Notices(self._redis).clusters()
+        selected = sorted(name for name in running if name in notices and selector.matches(notices[name].labels))
+        if not selected:
+            raise UnknownClusterError(
+                f"the selector matches none of the {len(running)} clusters on which scorer {scorer!r} runs"
+            )
+        return selected
+
+    def _check_targets(self, scorer: str, clusters: Sequence[str] | None) -> list[str]:
+        """Return the targets. Raises UnknownScorerError and UnknownClusterError for the first that does not exist."""
+        registry = Registry(self._redis)
+        registry.scorer(scorer)
+        for cluster in clusters or ():
+            registry.cluster(cluster)
+        return targets_of(scorer, clusters)
 
     def backtest(self, scorer: str, cluster: str, since: int, every: int, *, note: str = "") -> None:
         """Note that a backtest is started, of so many seconds, with a moment each `every` seconds."""
@@ -137,10 +182,6 @@ class Actions:
         )
 
 
-def _named(cluster: str | None) -> list[str]:
-    return [] if cluster is None else [cluster]
-
-
-def target_of(scorer: str, cluster: str | None) -> str:
-    """Target of an override: the scorer on one cluster, or on all (None)."""
-    return scorer_target(scorer) if cluster is None else keys.pair(cluster, scorer)
+def targets_of(scorer: str, clusters: Sequence[str] | None) -> list[str]:
+    """Targets of overrides: the scorer on each cluster, or on all (none or None)."""
+    return [keys.pair(cluster, scorer) for cluster in dict.fromkeys(clusters or ())] or [scorer_target(scorer)]

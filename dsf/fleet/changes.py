@@ -54,7 +54,7 @@ class Action(StrEnum):
 
 
 #: Interface of the action.
-Way = Literal["cli", "page", "api", "mcp"]
+Way = Literal["cli", "page", "api", "mcp", "annotation"]
 
 
 class Actor(View):

@@ -85,22 +85,37 @@ def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
 
 def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
     """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError."""
-    pairs = Pairs(client)
-    waiting = {run.cluster: run.run_id for run in runs if run.run_id}
-    ended_runs: dict[str, RunView] = {run.cluster: run for run in runs if not run.run_id}
     while True:
-        for cluster in sorted(waiting.keys() - ended_runs.keys()):
-            run = waiting[cluster]
-            if (entry := answer(pairs.history(cluster, scorer), run)) is not None:
-                ended_runs[cluster] = _run(cluster, entry)
-        if len(ended_runs) == len(runs) or time.monotonic() >= deadline:
-            break
+        runs = check(client, scorer, runs)
+        if not any(map(is_open, runs)) or time.monotonic() >= deadline:
+            return report(client, scorer, runs)
         # A cycle takes tens of milliseconds.
         time.sleep(0.1)
-    for cluster in waiting.keys() - ended_runs.keys():
-        message = _nothing_heard(client, cluster, scorer)
-        ended_runs[cluster] = RunView(cluster=cluster, run_id=waiting[cluster], message=message)
-    return _with_scores(client, scorer, [ended_runs[run.cluster] for run in runs])
+
+
+def is_open(run: RunView) -> bool:
+    """True if a run was sent and has not ended."""
+    return bool(run.run_id) and not run.outcome
+
+
+def check(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[RunView]:
+    """Return the runs with the outcomes of those that have ended by now. Raises redis.RedisError."""
+    pairs = Pairs(client)
+    return [
+        _run(run.cluster, entry)
+        if is_open(run) and (entry := answer(pairs.history(run.cluster, scorer), run.run_id)) is not None
+        else run
+        for run in runs
+    ]
+
+
+def report(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> RescoreReport:
+    """Return what came of the runs, with the scores of those that have one. Raises redis.RedisError."""
+    explained_runs = [
+        run.model_copy(update={"message": _nothing_heard(client, run.cluster, scorer)}) if is_open(run) else run
+        for run in runs
+    ]
+    return _with_scores(client, scorer, explained_runs)
 
 
 def _run(cluster: str, entry: HistoryEntry) -> RunView:

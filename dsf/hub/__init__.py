@@ -19,6 +19,7 @@ conditions         builds conditions and statuses
 cycleoutcomes      recent outcomes of a scorer's cycles
 health             checks scoring APIs and polls their /config
 plannedscores      which scores the desired state contains, for the score writer
+acts               executes acts that annotations on a DynamicScorer request
 notifications      receives notifications from other processes
 rediswatch         watches Redis: version, owner, eviction, persistence, clocks
 

@@ -15,6 +15,7 @@ import dsf.log
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
+from dsf.hub.acts import ActRunner
 from dsf.hub.clusters import ClusterReconciler, DepartedClusters, Departures
 from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
@@ -91,8 +92,10 @@ class Hub:
         # Two queues, because thousands of waiting clusters must not delay the status of a scorer.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._scorers = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
+        self._act_runner = ActRunner(self._client, settings, backend, self._desired, self._scorers.queue.add)
+        self._acts = Controller("acts", self._act_runner.reconcile, workers=2, outage=self._outage)
         #: For probes and metrics.
-        self.controllers = (self._desired.controller, self._clusters, self._scorers)
+        self.controllers = (self._desired.controller, self._clusters, self._scorers, self._acts)
         self._departed = DepartedClusters(
             backend, self._registrar, self._credentials, Departures(settings.departure_grace)
         )
@@ -126,6 +129,7 @@ class Hub:
         self._health.start()
         self._desired.controller.start()
         self._scorers.start()
+        self._acts.start()
         self._clusters.start()
         self._notifications.start()
         self._thread.start()
@@ -169,6 +173,7 @@ class Hub:
         self._desired.controller.stop()
         self._clusters.stop()
         self._scorers.stop()
+        self._acts.stop()
         self.writer.stop()
         self._thread.join()
         self._redis_watch.stop()
@@ -186,7 +191,13 @@ class Hub:
         return {
             Kind.CLUSTER: clusters.reconcile,
             Kind.SCORER: ScorerReconciler(
-                backend, registrar, desired, self._health, clusters, self._desired.changed
+                backend,
+                registrar,
+                desired,
+                self._health,
+                clusters,
+                self._desired.changed,
+                self._act_runner.answers,
             ).reconcile,
             Kind.CONFIG: ConfigReconciler(
                 backend, registrar, desired, clusters, self.writer.check_everything
@@ -222,6 +233,8 @@ class Hub:
         if key.kind in (Kind.SCORER, Kind.CONFIG):
             if self._is_changed(key):
                 self._desired.changed(key)
+                if key.kind is Kind.SCORER:
+                    self._acts.queue.add(key)
         elif key.kind in (Kind.AUTHENTICATION, Kind.CLUSTER_SET):
             self._desired.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
@@ -358,6 +371,8 @@ class Hub:
             clusters |= self._deliveries.unsettled()
             for key in object_keys:
                 self._scorers.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+                if is_full and key.kind is Kind.SCORER:
+                    self._acts.queue.add_after(key, spread)
             for key in map(_cluster_key, clusters):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 

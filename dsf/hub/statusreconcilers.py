@@ -18,6 +18,7 @@ import redis
 from pydantic import ValidationError
 
 import dsf.log
+from dsf.api.acts import ActAnswer
 from dsf.api.meta import Condition, ObjectMeta
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
@@ -102,6 +103,8 @@ class ScorerReconciler:
     clusters: ClusterReconciler
     #: Gets the scorers that need a newer plan.
     on_change: Callable[[ObjectKey], None]
+    #: Returns the answers to the acts that were requested on a scorer.
+    find_answers: Callable[[ObjectKey], list[ActAnswer] | None]
 
     def reconcile(self, key: ObjectKey) -> float | None:
         """Reconcile one scorer. The status is written even if Redis is unreachable, and reports internal errors.
@@ -122,7 +125,7 @@ class ScorerReconciler:
         if scorer is not None:
             now = datetime.now(UTC)
             status = failed_scorer_status(scorer, internal_obstacle(error, "working on it"), now=now)
-            write_status(self.backend, key, scorer.status.conditions, status)
+            self._write_status(key, scorer.status.conditions, status)
 
     def _reconcile(self, key: ObjectKey) -> float | None:
         scorer = self.desired.scorer(key)
@@ -138,7 +141,7 @@ class ScorerReconciler:
             self.health.forget(key)
             namespace = self.desired.config_key.namespace
             status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
-            write_status(self.backend, key, scorer.status.conditions, status)
+            self._write_status(key, scorer.status.conditions, status)
             return None
         spec = scorer.spec
         access, is_home = self._make_access(scorer), self.desired.is_home(key.namespace)
@@ -175,7 +178,7 @@ class ScorerReconciler:
             previous=scorer.status,
             now=datetime.now(UTC),
         )
-        write_status(self.backend, key, scorer.status.conditions, status)
+        self._write_status(key, scorer.status.conditions, status)
         if unreachable is not None:
             raise unreachable
         if plan.find_owner_key(key.name) == scorer.key:
@@ -204,9 +207,13 @@ class ScorerReconciler:
             status = unreadable_scorer_status(mistake, previous_conditions, metadata.get("generation") or 0, now=now)
         else:
             return
-        write_status(self.backend, key, previous_conditions, status)
+        self._write_status(key, previous_conditions, status)
         if self.desired.plan.find_owner_key(key.name) in (None, f"{key.namespace}/{key.name}"):
             self.registrar.notices.write_scorer(_make_notice(key, status))
+
+    def _write_status(self, key: ObjectKey, before: Sequence[Condition], status: DynamicScorerStatus) -> None:
+        answered_status = status.model_copy(update={"acts": self.find_answers(key)})
+        write_status(self.backend, key, before, answered_status)
 
     def _make_access(self, scorer: DynamicScorer) -> Access:
         """Return the hub's access to the scoring API: without Secrets, but possibly through a proxy."""

@@ -285,6 +285,35 @@ _RESULTS: Final = [
     selector("subscribe unsubscribe", channels=keys.CONTROL),
 ]
 
+#: Commands of `dsf.store.ticks.send_now`: open a run, count it, push its tick.
+SEND_NOW: Final = [
+    selector("evalsha"),
+    selector("hexists", r=[keys.ENTRIES]),
+    selector("zscore zadd", rw=[keys.OPEN_RUNS]),
+    selector("hincrby", rw=[_PAIRS]),
+    selector("lpush llen", w=[_SPOKES]),
+]
+
+#: Commands of `dsf.fleet.changes.record`: record a user's action, and notify the hub controller.
+RECORD: Final = [
+    selector("evalsha"),
+    selector("xadd", w=[keys.CHANGES]),
+    selector("lpush ltrim", w=[keys.HUB_WAKE]),
+]
+
+#: Commands of `dsf schedule`: overrides, and the due times that they move.
+_OVERRIDE: Final = [
+    *_TELL_READERS,
+    selector("evalsha"),
+    selector("sadd", w=[keys.HUB_CHANGED]),
+    selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
+    selector("hset hdel", w=[keys.OVERRIDES]),
+    selector("hexists", r=[keys.ENTRIES]),
+    selector("zscore zadd", rw=[keys.DUE]),
+    selector("get set", rw=[keys.FIRST_RUNS]),
+    selector("lpush ltrim", w=[keys.BEAT_WAKE]),
+]
+
 _CONTROLLER: Final = [
     *CLIENT,
     _REPORT_CLOCK,
@@ -318,6 +347,16 @@ _CONTROLLER: Final = [
     selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
     # User actions become Events.
     selector("xrange", r=[keys.CHANGES]),
+    # Acts that annotations request.
+    *_OVERRIDE,
+    *RECORD,
+    *SEND_NOW,
+    selector("hget", r=[keys.OVERRIDES]),
+    selector("lrange", r=[_HISTORIES]),
+    selector("hmget hgetall", r=[_PAIRS]),
+    selector("hgetall", r=[keys.CLUSTER_NOTICES]),
+    selector("llen", r=[_SPOKES]),
+    selector("exists", r=[_MAIL]),
     selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
@@ -326,35 +365,6 @@ _CONTROLLER: Final = [
     selector("evalsha get set del pexpire", rw=[keys.OWNER]),
     selector("evalsha hkeys hset hdel", rw=[keys.HUB_PROBLEMS]),
     selector("hgetall hdel", rw=[keys.CLOCKS]),
-]
-
-#: Commands of `dsf.store.ticks.send_now`: open a run, count it, push its tick.
-SEND_NOW: Final = [
-    selector("evalsha"),
-    selector("hexists", r=[keys.ENTRIES]),
-    selector("zscore zadd", rw=[keys.OPEN_RUNS]),
-    selector("hincrby", rw=[_PAIRS]),
-    selector("lpush llen", w=[_SPOKES]),
-]
-
-#: Commands of `dsf.fleet.changes.record`: record a user's action, and notify the hub controller.
-RECORD: Final = [
-    selector("evalsha"),
-    selector("xadd", w=[keys.CHANGES]),
-    selector("lpush ltrim", w=[keys.HUB_WAKE]),
-]
-
-#: Commands of `dsf schedule`: overrides, and the due times that they move.
-_OVERRIDE: Final = [
-    *_TELL_READERS,
-    selector("evalsha"),
-    selector("sadd", w=[keys.HUB_CHANGED]),
-    selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
-    selector("hset hdel", w=[keys.OVERRIDES]),
-    selector("hexists", r=[keys.ENTRIES]),
-    selector("zscore zadd", rw=[keys.DUE]),
-    selector("get set", rw=[keys.FIRST_RUNS]),
-    selector("lpush ltrim", w=[keys.BEAT_WAKE]),
 ]
 
 _QUESTIONS: Final = [

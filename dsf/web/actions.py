@@ -92,23 +92,23 @@ class ActionRunner:
         """
         note = note_of(form)
         actions = Actions(self._redis, self._settings, Actor(name=caller.name, claimed=caller.claimed, way="page"))
-        scorer, cluster = target.scorer, target.cluster
+        scorer, clusters = target.scorer, [target.cluster] if target.cluster else None
         if act == "rescore":
-            runs = actions.rescore(scorer, [cluster] if cluster else None, note=note)
+            runs = actions.rescore(scorer, clusters, note=note)
             return f"/outcomes/{self._keep(scorer, runs)}", {}
         if act in self._of_plugins:
             return self._of_plugins[act].perform(act, target, form, caller, actions)
         if act == "pause":
             until = form.get("until", "").strip()
-            actions.pause(scorer, cluster, read_until(until) if until else None, note=note)
+            actions.pause(scorer, clusters, read_until(until) if until else None, note=note)
         elif act == "resume":
-            actions.resume(scorer, cluster, note=note)
+            actions.resume(scorer, clusters, note=note)
         elif act == "interval":
             actions.set_interval(
-                scorer, cluster, whole_number("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS), note=note
+                scorer, clusters, whole_number("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS), note=note
             )
         else:
-            actions.reset(scorer, cluster, note=note)
+            actions.reset(scorer, clusters, note=note)
         return place_of(target), {}
 
     def _keep(self, scorer: str, runs: list[RunView]) -> str:

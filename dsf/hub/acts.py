@@ -1,0 +1,297 @@
+"""Executes acts that users request by annotations on a DynamicScorer (`dsf.api.acts`), and keeps the answers.
+
+Every value of an annotation is executed once: the object's status names the accepted values before they are executed.
+Later answers are written by the status reconciler, which reads them here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import redis
+from pydantic import ValidationError
+
+import dsf.log
+from dsf.api.acts import ACTS, MAX_RUNS, Act, ActAnswer, ActRequest, ActRun, annotation_of, find_requests, parse_request
+from dsf.api.meta import rfc3339
+from dsf.api.naming import MAX_NAME_LENGTH
+from dsf.api.scorer import DynamicScorerStatus
+from dsf.api.types import FILE_ANNOTATION
+from dsf.backends.protocol import Backend, Manifest, ObjectKey
+from dsf.errors import BackendError, UnknownNameError
+from dsf.fleet import rescore
+from dsf.fleet.actions import Actions
+from dsf.fleet.changes import Actor, moment
+from dsf.fleet.rescore import RunView
+from dsf.hub.desiredstate import DesiredState
+from dsf.process import hubclock
+from dsf.settings import Settings
+from dsf.store.notices import Notices
+from dsf.text import cleaned, listed
+
+log = dsf.log.get(__name__)
+
+#: Field managers of `dsf` begin with this, followed by the user's name.
+MANAGER_PREFIX: Final = "dsf/"
+#: Seconds between two looks at open runs: a share of the time that has passed, within these limits.
+_POLL_SHARE, _POLL_MIN, _POLL_MAX = 0.25, 0.2, 5.0
+#: Seconds for which the cycles of a rescore, and the read of a sync, are waited for.
+_RESCORE_LIMIT: Final = 600.0
+_SYNC_LIMIT: Final = 30.0
+#: Seconds for which a new scorer or cluster may be unknown in Redis, as the hub registers it at the same time.
+_GRACE: Final = 10.0
+
+
+@dataclass
+class _Open:
+    """An act whose effect is not complete."""
+
+    deadline: float
+    #: Requested cycles.
+    runs: list[RunView] = field(default_factory=list)
+    #: Id of the request to read a /config.
+    sync: str = ""
+
+
+@dataclass
+class _Scorer:
+    """What is known of a DynamicScorer."""
+
+    uid: str
+    answers: dict[Act, ActAnswer]
+    open: dict[Act, _Open] = field(default_factory=dict)
+    #: Accepted acts that are not executed yet, and when they were accepted (time.monotonic()).
+    accepted: dict[Act, float] = field(default_factory=dict)
+
+
+class ActRunner:
+    """Executes acts, one at a time of each DynamicScorer. Thread-safe."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        settings: Settings,
+        backend: Backend,
+        desired: DesiredState,
+        on_answer: Callable[[ObjectKey], None],
+    ) -> None:
+        """`on_answer` is called for a scorer whose answers have changed."""
+        self._redis = client
+        self._settings = settings
+        self._backend = backend
+        self._desired = desired
+        self._on_answer = on_answer
+        self._scorers: dict[ObjectKey, _Scorer] = {}
+        self._lock = threading.Lock()
+
+    def answers(self, key: ObjectKey) -> list[ActAnswer] | None:
+        """Return the answers for the status of a scorer, by act; None without an answer."""
+        manifest = self._backend.get(*key)
+        if manifest is None:
+            return None
+        answers = self._find(key, manifest).answers
+        return [answers[act] for act in ACTS if act in answers] or None
+
+    def reconcile(self, key: ObjectKey) -> float | None:
+        """Execute the new acts of a scorer, and look at open ones. Raises redis.RedisError, to be tried again."""
+        if not self._desired.is_known:
+            return 0.5
+        manifest = self._backend.get(*key)
+        if manifest is None:
+            with self._lock:
+                self._scorers.pop(key, None)
+            return None
+        scorer, metadata = self._find(key, manifest), manifest["metadata"]
+        requests = find_requests(metadata.get("annotations") or {})
+        new = [
+            act for act, text in requests.items() if act not in scorer.answers or scorer.answers[act].request != text
+        ]
+        # Sorting keeps the order of acts whose times are equal.
+        new.sort(key=lambda act: _find_manager(metadata, act)[1])
+        self._accept(key, scorer, {act: requests[act] for act in new}, metadata)
+        before = dict(scorer.answers)
+        try:
+            for act in [*scorer.accepted]:
+                self._execute(key, scorer, act)
+            for act in [*scorer.open]:
+                self._check(key.name, scorer, act)
+        finally:
+            if scorer.answers != before:
+                self._on_answer(key)
+        return self._compute_delay(scorer)
+
+    def _accept(self, key: ObjectKey, scorer: _Scorer, requests: Mapping[Act, str], metadata: Manifest) -> None:
+        """Write to the status that acts are accepted, so that a hub that starts afterwards does not execute them again.
+
+        Raises BackendError if the status cannot be written; nothing is accepted then.
+        """
+        if not requests:
+            return
+        before, accepted_at = dict(scorer.answers), time.monotonic()
+        for act, text in requests.items():
+            scorer.answers[act] = ActAnswer(
+                act=act,
+                request=text,
+                handled_at=datetime.now(UTC),
+                by=_find_author(metadata, act),
+                outcome="Running",
+                message="accepted",
+            )
+        try:
+            manifest = self._backend.get(*key) or {}
+            status = DynamicScorerStatus(acts=self.answers(key)).to_manifest()
+            self._backend.update_status(*key, {**(manifest.get("status") or {}), "acts": status["acts"]})
+        except BackendError:
+            scorer.answers = before
+            raise
+        for act in requests:
+            scorer.open.pop(act, None)
+            scorer.accepted[act] = accepted_at
+
+    def _find(self, key: ObjectKey, manifest: Manifest) -> _Scorer:
+        """Return the state of a scorer; at first that in its stored status."""
+        uid = manifest["metadata"].get("uid") or ""
+        with self._lock:
+            scorer = self._scorers.get(key)
+            if scorer is None or scorer.uid != uid:
+                stored = (manifest.get("status") or {}).get("acts") or ()
+                self._scorers[key] = scorer = _Scorer(uid, _read_answers(stored))
+            return scorer
+
+    def _execute(self, key: ObjectKey, scorer: _Scorer, act: Act) -> None:
+        """Execute an accepted act, unless it has to wait for its scorer or cluster to be registered."""
+        answer = scorer.answers[act]
+        actions = Actions(self._redis, self._settings, Actor(name=answer.by, claimed=True, way="annotation"))
+        try:
+            if self._desired.plan.find_owner_key(key.name) != f"{key.namespace}/{key.name}":
+                raise ValueError("the hub ignores this DynamicScorer; its condition Ready says why")
+            answer = self._perform(actions, key.name, scorer, parse_request(act, answer.request), answer)
+        except (UnknownNameError, ValueError) as error:
+            if isinstance(error, UnknownNameError) and time.monotonic() - scorer.accepted[act] < _GRACE:
+                return
+            answer = answer.model_copy(update={"outcome": "Refused", "message": cleaned(str(error), 1024)})
+        del scorer.accepted[act]
+        scorer.answers[act] = answer
+        log.info("act handled", act=act, by=answer.by, outcome=answer.outcome, message=answer.message)
+
+    def _perform(
+        self, actions: Actions, name: str, scorer: _Scorer, request: ActRequest, answer: ActAnswer
+    ) -> ActAnswer:
+        """Execute an act; return the answer. Raises UnknownNameError and ValueError before any change."""
+        if request.act == "sync":
+            ident = actions.sync(name, note=request.note)
+            scorer.open["sync"] = _Open(time.monotonic() + _SYNC_LIMIT, sync=ident)
+            return answer.model_copy(update={"message": "/config is being read"})
+        if request.act == "rescore":
+            clusters = list(request.clusters)
+            if request.selector is not None:
+                clusters = actions.select_clusters(name, request.selector)
+            runs = actions.rescore(name, clusters, note=request.note)
+            scorer.open["rescore"] = _Open(time.monotonic() + _RESCORE_LIMIT, runs=runs)
+            message = f"{sum(bool(run.run_id) for run in runs)} of {len(runs)} cycles requested"
+            return answer.model_copy(update={"message": message, "clusters": len(runs)})
+        until = request.ends_at(hubclock.now())
+        clusters = actions.perform(name, request, until=until)
+        where = listed(clusters, 5) if clusters else "all clusters"
+        end = rfc3339(datetime.fromtimestamp(until, UTC)) if until is not None else "it is resumed"
+        message = {
+            "pause": f"paused on {where} until {end}",
+            "resume": f"resumed on {where}",
+            "interval": f"the interval on {where} is {request.interval} s",
+            "reset": f"the declared interval applies on {where}, and no pause",
+        }[request.act]
+        return answer.model_copy(update={"outcome": "Done", "message": message, "clusters": len(clusters)})
+
+    def _check(self, name: str, scorer: _Scorer, act: Act) -> None:
+        """Complete the answer of an open act if it has ended. Raises redis.RedisError."""
+        act_state = scorer.open[act]
+        is_over = time.monotonic() >= act_state.deadline
+        update: dict[str, Any]
+        if act == "sync":
+            read = Notices(self._redis).read(name)
+            if read is not None and moment(read.request or "0") >= moment(act_state.sync):
+                update = {
+                    "outcome": "Failed" if read.problem else "Done",
+                    "message": read.problem or "/config was read",
+                }
+            elif is_over:
+                update = {"outcome": "Failed", "message": f"/config was not read within {_SYNC_LIMIT:.0f} s"}
+            else:
+                return
+        else:
+            act_state.runs = rescore.check(self._redis, name, act_state.runs)
+            if any(map(rescore.is_open, act_state.runs)) and not is_over:
+                return
+            update = _summarise(rescore.report(self._redis, name, act_state.runs).runs)
+        scorer.answers[act] = scorer.answers[act].model_copy(update=update)
+        del scorer.open[act]
+
+    def _compute_delay(self, scorer: _Scorer) -> float | None:
+        """Return the seconds until the next look at open acts; None without one."""
+        waiting = scorer.open.keys() | scorer.accepted.keys()
+        if not waiting:
+            return None
+        newest = max(scorer.answers[act].handled_at for act in waiting)
+        elapsed = (datetime.now(UTC) - newest).total_seconds()
+        return min(max(elapsed * _POLL_SHARE, _POLL_MIN), _POLL_MAX)
+
+
+def _read_answers(stored: Any) -> dict[Act, ActAnswer]:
+    answers: dict[Act, ActAnswer] = {}
+    for item in stored:
+        try:
+            answer = ActAnswer.model_validate(item, by_alias=True)
+        except ValidationError:
+            # A status of another version.
+            continue
+        if answer.outcome == "Running":
+            text = "the hub controller restarted meanwhile; `dsf history` and `dsf status` say what came of it"
+            answer = answer.model_copy(update={"outcome": "Failed", "message": text})
+        answers[answer.act] = answer
+    return answers
+
+
+def _summarise(runs: list[RunView]) -> dict[str, Any]:
+    """Return the fields of an answer about ended cycles."""
+    missing = [run for run in runs if not run.has_score]
+    message = f"{len(runs) - len(missing)} of {len(runs)} clusters have a new score"
+    if missing:
+        first = missing[0]
+        why = f"{first.stage} {first.reason}".strip() or first.outcome or "not sent"
+        message += f"; {first.cluster}: {why}: {first.message}" if first.message else f"; {first.cluster}: {why}"
+    rows = [
+        ActRun(
+            cluster=run.cluster,
+            run=run.run_id,
+            has_score=run.has_score,
+            message=cleaned(run.message, 300),
+            **run.model_dump(include={"outcome", "stage", "reason"}),
+        )
+        for run in sorted(runs, key=lambda run: run.has_score)[:MAX_RUNS]
+    ]
+    return {"outcome": "Failed" if missing else "Done", "message": cleaned(message, 1024), "runs": rows}
+
+
+def _find_manager(metadata: Manifest, act: Act) -> tuple[str, str]:
+    """Return the newest field manager of an act's annotation and its time; empty if they are unknown."""
+    field_name = f"f:{annotation_of(act)}"
+    managers = [
+        (str(entry.get("time") or ""), str(entry.get("manager") or ""))
+        for entry in metadata.get("managedFields") or ()
+        if field_name in (((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {})
+    ]
+    at, manager = max(managers, default=("", ""))
+    return manager, at
+
+
+def _find_author(metadata: Manifest, act: Act) -> str:
+    """Return who set the annotation of an act, which is not verified."""
+    manager, _ = _find_manager(metadata, act)
+    if not manager and (file := (metadata.get("annotations") or {}).get(FILE_ANNOTATION)):
+        return cleaned(f"file {file}", MAX_NAME_LENGTH)
+    return cleaned(manager.removeprefix(MANAGER_PREFIX), MAX_NAME_LENGTH) or "kubectl annotate"
