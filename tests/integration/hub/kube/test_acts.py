@@ -1,0 +1,49 @@
+"""Acts by `kubectl annotate` on a real API server: who may, who did it, and the answer in the status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsf.fleet import changes
+from dsf.kube.resources import DYNAMIC_SCORERS
+from tests.integration.hub.kube.hubworld import HubWorld
+from tests.integration.hub.kube.rights import rule
+from tests.support.httpserver import ScriptedServer
+
+GROUP = "dynamic-scoring.open-cluster-management.io"
+
+
+def answers(world: HubWorld) -> dict[str, dict[str, Any]]:
+    """The answers in the status of cpu-scorer, by act."""
+    status = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer")).get("status") or {}
+    return {answer["act"]: answer for answer in status.get("acts") or ()}
+
+
+def test_right_to_patch_scorers_is_enough_to_act(world: HubWorld, api: ScriptedServer) -> None:
+    [name] = world.setup(api.url, "managed")
+    world.hub()
+    world.until(lambda: world.schedule.entries_of("cpu-scorer"), 20)
+    person = world.plane.service_account(world.namespace, "ann", [rule(GROUP, "dynamicscorers", "get patch")])
+
+    def annotate(act: str, value: str) -> None:
+        world.plane.kubectl(
+            *("--kubeconfig", str(person), "-n", world.namespace, "annotate", "--overwrite", "dscorer", "cpu-scorer"),
+            f"{GROUP}/{act}={value}",
+        )
+
+    annotate("pause", f"1h cluster={name} note='new disks'")
+    world.until(lambda: answers(world).get("pause", {}).get("outcome") == "Done", 20)
+    assert answers(world)["pause"]["by"] == "kubectl-annotate"
+    assert world.schedule.overrides()[f"{name}/cpu-scorer"].note == "new disks"
+    annotate("rescore", "1")
+    world.until(lambda: world.client.llen(f"spoke.{name}") == 1, 10)
+    assert answers(world)["rescore"]["outcome"] == "Running"
+    annotate("interval", "soon")
+    world.until(lambda: answers(world).get("interval", {}).get("outcome") == "Refused", 10)
+    # The same value again, and another change of the object, execute nothing again.
+    annotate("pause", f"1h cluster={name} note='new disks'")
+    annotate("resume", "1")
+    world.until(lambda: answers(world).get("resume", {}).get("outcome") == "Done", 10)
+    assert world.client.llen(f"spoke.{name}") == 1
+    recorded = [(change.action.value, change.by, change.way) for change in changes.read(world.client).changes]
+    assert recorded == [(act, "kubectl-annotate", "annotation") for act in ("resume", "rescore", "pause")]
