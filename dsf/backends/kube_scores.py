@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -97,6 +97,12 @@ class KubeScores:
             # The ManagedCluster was created again with another uid, or a user changed the scorer's label.
             answer = self._claim(key, manifest, answer)
         self._record_response(key, answer)
+        if difference := _find_difference(answer.get("status"), status):
+            raise BackendError(
+                f"the API server stored another status of AddOnPlacementScore {key[1]} in namespace {key[0]} than was "
+                f"written, with other {difference}: a mutating webhook or an older CRD changes it; check "
+                "`kubectl get mutatingwebhookconfigurations` and the CRD addonplacementscores"
+            )
         state: ScoreState = reduce_score(answer)["state"]
         return state
 
@@ -204,6 +210,18 @@ def _require_ours(stored_object: Object) -> Object:
     if is_ours(stored_object):
         return stored_object
     raise ForeignObjectError(foreign_message(stored_object["metadata"]["namespace"], stored_object["metadata"]["name"]))
+
+
+def _find_difference(stored: object, written: Manifest) -> str:
+    """Return the first field in which a stored status differs from the written one; empty if OCM reads the same.
+
+    Names are not compared: the API server replaces invalid Unicode in them.
+    """
+    status = stored if isinstance(stored, Mapping) else {}
+    values = [item.get("value") for item in status.get("scores") or ()]
+    if values != [item["value"] for item in written["scores"]]:
+        return "scores"
+    return "" if seconds(status.get("validUntil")) == seconds(written["validUntil"]) else "validUntil"
 
 
 def _is_older(obj: Object, other: Object) -> bool:
