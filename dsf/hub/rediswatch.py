@@ -1,4 +1,4 @@
-"""Watches the Redis server: version, owner, eviction, persistence, and all clocks."""
+"""Watches the Redis server: version, owner, eviction, persistence, memory, and all clocks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dsf.errors import SettingsError
 from dsf.process.hubclock import HubClock
 from dsf.process.outage import Outage
 from dsf.process.threads import SupervisedThread
+from dsf.redisacl.memoryrelief import MemoryRelief
 from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store import server
@@ -48,6 +49,7 @@ class RedisWatch:
         self._owner: server.Owner | None = None
         self._problems: dict[str, str] = {}
         self._is_memory_logged = False
+        self._relief = MemoryRelief(client)
         # time.monotonic() of the next check of the server.
         self._next_server_check = 0.0
         self._stopping = threading.Event()
@@ -91,8 +93,18 @@ class RedisWatch:
         now = self._clock.now()
         clocks = clock_problem(read_reports(self._redis, now))
         problems = {**self._problems, **({server.CLOCK: clocks} if clocks else {})}
+        if memory := self._relieve_memory():
+            problems[server.MEMORY] = memory
         server.write_problems(self._redis, problems)
         return _CHECK_SECONDS
+
+    def _relieve_memory(self) -> str:
+        """Free memory that clients fill; returns the sentence about it for people."""
+        try:
+            return self._relief.relieve()
+        except redis.exceptions.NoPermissionError:
+            # The operator's Redis user has rules of an earlier version.
+            return ""
 
     def _check_server(self) -> None:
         assert self._owner is not None

@@ -360,6 +360,8 @@ _CONTROLLER: Final = [
     selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
+    # Logs of Redis that clients can fill.
+    *_commands("acl|log slowlog|reset"),
     # Whether Redis itself is as it must be, and whose it is.
     *_commands("info"),
     selector("evalsha get set del pexpire", rw=[keys.OWNER]),

@@ -24,6 +24,7 @@ OWNER_LIFE: Final = 120_000
 
 # Kinds of problems.
 CLOCK: Final = "clock"
+MEMORY: Final = "memory"
 EVICTION: Final = "eviction"
 PERSISTENCE: Final = "persistence"
 

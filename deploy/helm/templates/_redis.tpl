@@ -304,7 +304,10 @@ port 6379
 {{- end }}
 protected-mode no
 aclfile /data/users.acl
-acllog-max-len 256
+# Refusals that ACL LOG remembers, each with the refused key and the name of the connection.
+acllog-max-len 8
+# Slow commands that SLOWLOG remembers, each with the name of its connection.
+slowlog-max-len 8
 dir /data
 appendonly yes
 appendfsync everysec

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 import yaml
+from redis.exceptions import NoPermissionError
 
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import hub_user
@@ -110,3 +111,18 @@ def test_single_command_cannot_fill_the_memory(configured: Configured) -> None:
 
 def _log(configured: Configured) -> str:
     return "".join(path.read_text(errors="replace") for path in configured._folder.glob("appendonlydir/*.incr.aof"))
+
+
+def test_refused_and_slow_commands_leave_little_in_memory(configured: Configured) -> None:
+    """ACL LOG and SLOWLOG keep long texts of clients, which no limit of memory for clients counts."""
+    with contextlib.closing(configured.client(hub_user("hub"), configured.passwords["hub"])) as hub:
+        users = ClusterUsers(hub, MASTER)
+        users.sync({"c1": [1]})
+        before = int(hub.info("memory")["used_memory"])
+        with contextlib.closing(configured.client("spoke-c1", users.password("c1", 1))) as agent:
+            for number in range(60):
+                with pytest.raises(NoPermissionError):
+                    agent.set(f"{number}".rjust(4_000_000), "x")
+        assert int(hub.info("memory")["used_memory"]) - before < 50_000_000
+    text = (FOLDER / "redis.conf").read_text()
+    assert "\nslowlog-max-len 8\n" in text
