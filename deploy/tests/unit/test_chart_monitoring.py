@@ -18,6 +18,7 @@ DEPLOY = chart.ROOT / "deploy"
 DASHBOARD = json.loads((chart.CHART / "files" / "fleet-dashboard.json").read_text())
 #: Metrics of kube-state-metrics.
 KUBE = {
+    "kube_node_spec_unschedulable",
     "kube_node_status_allocatable",
     "kube_pod_container_resource_requests",
     "kube_pod_status_phase",
@@ -254,6 +255,13 @@ def _sample_query() -> str:
     return match[1]
 
 
+def _gallery_query() -> str:
+    """Return the query of the expression for free GPUs."""
+    manifest = yaml.safe_load((chart.ROOT / "samples" / "expressions" / "free-gpus.yaml").read_text())
+    query: str = manifest["spec"]["source"]["params"]["query"]
+    return query
+
+
 def _requests(namespace: str, pod: str, node: str, cores: float, *phases: str) -> dict[str, float]:
     """Return series of a pod with one container, and of its phases as kube-state-metrics exposes them."""
     labels = f'namespace="{namespace}",pod="{pod}"'
@@ -264,6 +272,7 @@ def _requests(namespace: str, pod: str, node: str, cores: float, *phases: str) -
 
 
 _NODES = {f'kube_node_status_allocatable{{node="{node}",resource="cpu"}}': 4.0 for node in ("n1", "n2")}
+_CORDONED = {f'kube_node_spec_unschedulable{{node="{node}"}}': float(node == "n2") for node in ("n1", "n2")}
 _MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",node="n1",resource="memory"}': 9.0}
 
 
@@ -271,7 +280,7 @@ _MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",n
 @pytest.mark.parametrize(
     ("series", "free"),
     [
-        # Each case has series, and the free cores of n1 and n2.
+        # Each case has series, and the free cores of n1 and n2; None if a node does not count.
         (_requests("a", "runs", "n1", 1.5, "Running"), (2.5, 4)),
         (_requests("a", "full", "n1", 4, "Running") | _requests("a", "full", "n2", 4, "Running"), (0, 0)),
         (_requests("a", "ended", "n1", 3, "Succeeded") | _requests("b", "ended", "n2", 3, "Running"), (4, 1)),
@@ -283,13 +292,16 @@ _MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",n
         (_requests("a", "runs", "n1", 3), (1, 4)),
         # Pods that request only another resource do not count.
         (_MEMORY_REQUEST, (4, 4)),
+        # A cordoned node takes no pods, so its cores are not free, and its pods take none of others.
+        (_CORDONED | _requests("a", "runs", "n2", 1.5, "Running"), (4, None)),
+        (_CORDONED | _requests("a", "full", "n1", 4, "Running"), (0, None)),
         # Without series of any pod, free cores are unknown.
         ({}, None),
         ({'kube_pod_status_phase{namespace="a",pod="runs",phase="Running"}': 1}, None),
     ],
 )
 def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
-    series: dict[str, float], free: tuple[float, float] | None, instances: int, tmp_path: Path
+    series: dict[str, float], free: tuple[float, float | None] | None, instances: int, tmp_path: Path
 ) -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())
     inputs = [
@@ -297,7 +309,10 @@ def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
         for name, value in (_NODES | series).items()
         for instance in range(instances)
     ]
-    by_node = zip(("n1", "n2"), free or (), strict=free is not None)
+    by_node = [
+        (node, cores) for node, cores in zip(("n1", "n2"), free or (), strict=free is not None) if cores is not None
+    ]
+    total = sum(cores for _, cores in by_node)
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
     test = {
         "interval": "1m",
@@ -313,7 +328,18 @@ def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
             {
                 "expr": "cluster_cpu_free",
                 "eval_time": "10m",
-                "exp_samples": [] if free is None else [{"labels": "cluster_cpu_free", "value": sum(free)}],
+                "exp_samples": [] if free is None else [{"labels": "cluster_cpu_free", "value": total}],
+            },
+            {
+                # A cluster without GPUs has none that are free.
+                "expr": _gallery_query(),
+                "eval_time": "10m",
+                "exp_samples": [] if free is None else [{"labels": "{}", "value": 0}],
+            },
+            {
+                "expr": _gallery_query().replace("nvidia_com_gpu", "cpu"),
+                "eval_time": "10m",
+                "exp_samples": [] if free is None else [{"labels": "{}", "value": total}],
             },
         ],
     }

@@ -40,7 +40,7 @@ _SERIES = {
     'node_memory_MemTotal_bytes{instance="a"}': lambda at: 8e9,
     'node_memory_MemTotal_bytes{instance="b"}': lambda at: 8e9,
     'kube_node_status_allocatable{node="a",resource="nvidia_com_gpu"}': lambda at: 8.0,
-    'kube_pod_container_resource_requests{pod="p",resource="nvidia_com_gpu"}': lambda at: 2.0,
+    'kube_pod_container_resource_requests{pod="p",node="a",resource="nvidia_com_gpu"}': lambda at: 2.0,
     'kepler_node_platform_joules_total{instance="a"}': lambda at: 300.0 * at,
     'kepler_node_platform_joules_total{instance="b"}': lambda at: 350.0 * at,
     'apiserver_request_duration_seconds_bucket{verb="GET",le="0.1"}': lambda at: 0.5 * at,
