@@ -1,8 +1,7 @@
-"""Agents by their signed results: versions and credentials, so that refused ones are reported, not ignored; and
-requests for new credentials.
+"""Versions and credentials of agents as seen in their signed results, and requests for new credentials.
 
-No secret is here. Valid key ids are in the clusters' records of `dsf.store.registry`; deliveries, in the hub
-controller's backend. Losing this data loses only open requests.
+They let the hub report an agent whose results are refused. This data contains no secrets. Valid key ids are in the
+clusters' records of `dsf.store.registry`. Losing this data loses only open requests.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = dsf.log.get(__name__)
 
 
 class AgentRecord(BaseModel):
-    """An agent per its newest result."""
+    """The versions in an agent's newest result."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,12 +35,12 @@ class AgentRecord(BaseModel):
 
     @property
     def problem(self) -> str:
-        """Why its results are refused, as text; empty if they are not."""
+        """Why the agent's results are refused. Empty if they are accepted."""
         if keys.is_supported(self.schema_version):
             return ""
-        what = f"its agent ({self.version})" if self.version else "its agent"
+        agent = f"its agent ({self.version})" if self.version else "its agent"
         oldest, newest = keys.SCHEMA_VERSION - 1, keys.SCHEMA_VERSION + 1
-        text = f"{what} speaks version {self.schema_version} of the messages, the hub {oldest} to {newest}"
+        text = f"{agent} speaks version {self.schema_version} of the messages, the hub {oldest} to {newest}"
         if self.schema_version < oldest:
             return f"{text}: the agent is too old and its results are refused; upgrade it"
         return f"{text}: the hub is too old and refuses its results; upgrade the hub, or take the agent back"
@@ -63,28 +62,28 @@ class Agents:
         )
 
     def one(self, cluster: str) -> AgentRecord | None:
-        """The agent of one cluster; None if unknown, or if its record is unreadable."""
+        """Return the record of one cluster's agent, or None if it is missing or unreadable."""
         return parsed(AgentRecord, cluster, self._redis.hget(keys.AGENTS, cluster))
 
     def all(self) -> dict[str, AgentRecord]:
-        """By cluster. Unreadable records are logged and left out."""
+        """Return all readable records by cluster."""
         return parsed_all(AgentRecord, self._redis.hgetall(keys.AGENTS))
 
     def problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
-        """Cluster -> why its agent's results are refused; only those of these with a problem, by name."""
+        """Return, for clusters whose agents' results are refused, why, sorted by name."""
         used_keys: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
         agents = self.all()
         problems = {cluster.name: _problem(cluster, agents.get(cluster.name), used_keys) for cluster in clusters}
         return {name: text for name, text in sorted(problems.items()) if text}
 
     def problem(self, cluster: ClusterRecord) -> str:
-        """The same for one cluster; empty if its results are not refused."""
+        """Return why the results of one cluster's agent are refused. Empty if they are accepted."""
         used_keys = {cluster.name: self._redis.hget(keys.KEYS_USED, cluster.name)}
         return _problem(cluster, self.one(cluster.name), used_keys)
 
 
 def _problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mapping[str, object]) -> str:
-    """`used_keys` are key ids of newest valid signatures by cluster."""
+    """`used_keys` has the key id of the newest valid signature by cluster."""
     if agent is not None and agent.problem:
         return agent.problem
     used_id = key_id(cluster.name, used_keys.get(cluster.name))
@@ -98,14 +97,14 @@ def _problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mappi
 
 
 def key_id(cluster: str, text: object) -> int | None:
-    """The stored key id of a cluster's newest signature; None if there is none, or if it cannot be read."""
+    """Return the stored key id of a cluster's newest signature, or None if it is missing or unreadable."""
     return whole("key id", cluster, text) or None
 
 
 class KeyRequest(BaseModel):
     """A request to replace a cluster's credentials of `key_id`.
 
-    `rotate` keeps the old ones until the agent has the new ones, `revoke` does not.
+    `rotate` keeps the old credentials valid until the agent has the new ones, `revoke` does not.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -132,7 +131,7 @@ class AgentKeys:
         if not record.key_ids:
             raise UnknownClusterError(f"cluster {cluster!r} has no credentials yet; try again in a moment")
         request = KeyRequest(action=action, key_id=record.key_ids[0], by=by)
-        # The request must also work with a full Redis, which may be the reason for it.
+        # The write must succeed even while Redis is full, which may be the reason for a revocation.
         at_once(
             self._redis,
             ("HSET", keys.KEY_REQUESTS, cluster, request.model_dump_json()),
@@ -142,12 +141,12 @@ class AgentKeys:
         return request
 
     def requests(self) -> dict[str, KeyRequest]:
-        """Open requests by cluster. Unreadable ones are logged and left out."""
+        """Return the open requests by cluster. Unreadable ones are logged and skipped."""
         return parsed_all(KeyRequest, self._redis.hgetall(keys.KEY_REQUESTS))
 
     def done(self, cluster: str, request: KeyRequest) -> None:
-        """Forget a request, unless replaced meanwhile."""
-        # Some of its methods are untyped.
+        """Remove a request, unless a newer one has replaced it."""
+        # Some methods of a pipeline have no types.
         pipe: Any = self._redis.pipeline()
         with pipe:
             pipe.watch(keys.KEY_REQUESTS)
@@ -158,22 +157,22 @@ class AgentKeys:
             try:
                 pipe.execute()
             except redis.WatchError:
-                # A newer request came; this one is recognised as done at the next check.
-                log.debug("request for credentials stays until the next look", cluster=cluster)
+                # A newer request arrived. This one is recognised as done at the next check.
+                log.debug("request for credentials stays until the next check", cluster=cluster)
 
     def used(self) -> dict[str, int]:
-        """Cluster -> key id of its newest result's signature."""
+        """Return the key id of the newest result's signature by cluster."""
         ids_by_cluster = (
             (str(name), key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items()
         )
         return {name: used_id for name, used_id in ids_by_cluster if used_id is not None}
 
     def last_used(self, cluster: str) -> int | None:
-        """The same for one cluster; None if it never signed anything."""
+        """Return the key id of a cluster's newest signature, or None if it never signed a result."""
         return key_id(cluster, self._redis.hget(keys.KEYS_USED, cluster))
 
     def retire(self, cluster: str, key_id: int) -> None:
-        """The cluster is gone: credentials of a later one of this name start after this id."""
+        """Record a removed cluster's last key id, so that a later cluster of this name starts after it."""
         at_once(
             self._redis,
             ("HSET", keys.KEYS_USED, cluster, key_id),
@@ -182,12 +181,12 @@ class AgentKeys:
         )
 
     def empty(self, cluster: str) -> None:
-        """Remove what a cluster's invalid credential may have written or taken: its mail and its queue."""
+        """Delete a cluster's mailbox and queue, to which an invalid credential may have had access."""
         self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster), keys.mail_flag(cluster))
 
 
 def results_waiting(client: redis.Redis, clusters: Iterable[str]) -> int:
-    """The number of results in the mailboxes of these clusters. Raises redis.RedisError."""
+    """Return the number of results in the mailboxes of these clusters. Raises redis.RedisError."""
     waiting = 0
     for batch in batched(clusters, 500):
         with client.pipeline(transaction=False) as pipe:

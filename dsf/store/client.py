@@ -1,5 +1,6 @@
-"""Redis as this project uses it: connections with the time-outs that a WAN needs, scripts, threads that repeat their
-work, and stored data that cannot be read, which is logged once and left out, so that it stops no reader of the rest.
+"""Helpers of all modules that access Redis: clients, scripts, loops that survive an outage, and parsers of stored data.
+
+Stored data that cannot be parsed is logged once and skipped, so that it never blocks the rest.
 """
 
 from __future__ import annotations
@@ -28,18 +29,16 @@ _Item = TypeVar("_Item")
 
 
 def connect(settings: Settings, *, name: str = "dsf", retries: int = 3, decode_responses: bool = True) -> redis.Redis:
-    """Return a thread-safe client that reconnects by itself, with the current password.
+    """Return a thread-safe client that connects at the first command, and reconnects with the current password.
 
-    With `decode_responses`, responses become str.
-
-    Connecting happens at the first command. Raises SettingsError if the URL or a named file is unusable.
+    With `decode_responses`, responses are str instead of bytes. Raises SettingsError if the URL or a file is unusable.
     """
     options = _options(settings, name, retries) | {"decode_responses": decode_responses}
     return Link(settings).client(**options)
 
 
 def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:
-    """The same for a specific server, such as a replica."""
+    """Return a client of a specific server, such as a replica. See `connect`."""
     return Link(settings).client_of(host, port, **_options(settings, name, retries))
 
 
@@ -51,24 +50,23 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
         "socket_keepalive": True,
         "health_check_interval": HEALTH_CHECK_INTERVAL,
         "client_name": name,
-        # A time-out is not retried: callers have waited long enough, and would wait several times as long.
+        # Only lost connections are retried. Retries after a time-out would multiply the time that callers wait.
         "retry": Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), retries, (redis.ConnectionError,)),
     }
 
 
 def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """Items in lists of at most `size`: one per round trip."""
+    """Yield the items in lists of at most `size`, for one round trip each."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
 
 
 def at_once(client: redis.Redis, *commands: Sequence[str | float], is_strict: bool = True) -> list[Any]:
-    """Run commands atomically and return their answers, as in MULTI, but also while Redis is full. Each command may
-    have some thousand parts.
+    """Run commands atomically and return their responses, as MULTI does, but even while Redis has reached `maxmemory`.
 
-    Raises redis.RedisError; what Redis has against one command is in its place if not `is_strict`, and the others stay
-    done.
+    A command may have a few thousand arguments. Raises redis.RedisError. Without `is_strict`, the error of a command is
+    returned in its place, and the effects of the other commands remain.
     """
     answers: list[Any] = client.register_script(lua("commands"))(args=[0, *_parts(commands)])
     for answer in answers if is_strict else ():
@@ -78,7 +76,7 @@ def at_once(client: redis.Redis, *commands: Sequence[str | float], is_strict: bo
 
 
 class Condition(NamedTuple):
-    """The answer of a command is this value (`=`; "" for none), or less than it (`<`)."""
+    """A condition on the response of a command: equal to `value` (`=`, "" for no response) or less than it (`<`)."""
 
     operator: Literal["=", "<"]
     value: str | int
@@ -88,9 +86,9 @@ class Condition(NamedTuple):
 def at_once_if(
     client: redis.Redis, conditions: Sequence[Condition], *commands: Sequence[str | float]
 ) -> Condition | None:
-    """Run commands as `at_once` does, if all conditions hold then.
+    """Run commands as `at_once` does if all conditions hold. Check and commands are one atomic step.
 
-    Returns None if they were run, else the first condition that does not hold. Raises redis.RedisError.
+    Returns None after running the commands, otherwise the first condition that does not hold. Raises redis.RedisError.
     """
     checks = [part for check in conditions for part in (check.operator, check.value, *_parts([check.command]))]
     reply: Any = client.register_script(lua("commands"))(args=[len(conditions), *checks, *_parts(commands)])
@@ -106,15 +104,15 @@ def _parts(commands: Sequence[Sequence[str | float]]) -> list[str | float]:
     return [part for command in commands for part in (len(command), *command)]
 
 
-# The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds
-# `maxmemory`. Memory beyond that is the hub's reserve.
+# The hub's scripts may write even while Redis has reached `maxmemory`, where writes of agents fail. The hub's data is
+# bounded, and the hub must be able to free memory. The container's memory beyond `maxmemory` is its reserve.
 _FLAGS: Final = "#!lua flags=allow-oom\n"
 
 
 @functools.cache
 def lua(name: str) -> str:
-    """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
-    # Scripts that write rows, or notify readers of a changed pair.
+    """Return the source of `lua/<name>.lua`, whose first comment describes its keys and arguments."""
+    # Scripts that write rows or notify readers of changed pairs share functions (lua/rows.lua).
     if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
         return _FLAGS + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
@@ -136,8 +134,8 @@ def repeat(
 ) -> None:
     """Call `step`, which returns the seconds until its next call, until `stopping` is set.
 
-    No exception ends it, or the thread's work would stop for good: it continues after `pause` seconds. An outage of
-    Redis is logged once. `wait` is for interruptible waits.
+    After an exception it continues in `pause` seconds, because the thread's work would otherwise end for ever. An
+    outage of Redis is logged once. `wait` replaces the wait between two calls, so that it can be interrupted.
     """
     is_logged = False
     while not stopping.is_set():
@@ -146,10 +144,10 @@ def repeat(
             is_logged = False
         except redis.RedisError as error:
             if not is_logged:
-                log.warning("redis fails, will be tried again", doing=doing, error=str(error))
+                log.warning("redis fails, will retry", doing=doing, error=str(error))
             is_logged, seconds = True, pause
         except Exception:
-            log.exception("failed, will be tried again", doing=doing)
+            log.exception("failed, will retry", doing=doing)
             seconds = pause
         (wait or stopping.wait)(seconds)
 
@@ -158,7 +156,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def parsed(model: type[_Model], name: str, text: str | bytes | None) -> _Model | None:
-    """The stored object of this name; None if there is none, or if it cannot be read."""
+    """Return the stored object of this name, or None if it is missing or unreadable."""
     if text is None:
         return None
     try:
@@ -170,13 +168,13 @@ def parsed(model: type[_Model], name: str, text: str | bytes | None) -> _Model |
 
 
 def parsed_all(model: type[_Model], texts: Mapping[Any, Any]) -> dict[str, _Model]:
-    """The stored objects by name, without those that cannot be read."""
+    """Return the readable stored objects by name."""
     objects = ((str(name), parsed(model, str(name), text)) for name, text in texts.items())
     return {name: item for name, item in objects if item is not None}
 
 
 def whole(kind: str, name: str, text: Any) -> int:
-    """A stored counter; 0 if there is none, or if it cannot be read."""
+    """Return a stored counter, or 0 if it is missing or unreadable."""
     try:
         return int(text or 0)
     except (ValueError, TypeError, OverflowError) as error:
@@ -185,7 +183,7 @@ def whole(kind: str, name: str, text: Any) -> int:
 
 
 def number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
-    """A stored number; `default` if there is none, or if it cannot be read."""
+    """Return a stored number, or `default` if it is missing or unreadable."""
     try:
         if math.isfinite(value := float(default if text is None else text)):
             return value
@@ -197,12 +195,12 @@ def number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
 
 
 def read_factor(text: str | bytes | None) -> float:
-    """A stored extension factor of validities (dsf.store.writes); never below 1."""
+    """Return the stored factor that extends validities (see `dsf.store.writes`), which is at least 1."""
     return max(1.0, number("factor of validities", "validity_factor", text, 1.0))
 
 
 @functools.lru_cache(maxsize=1024)
 def complain(kind: str, name: str, digest: int, problem: str) -> None:
-    """Log that this text of `digest` cannot be read, once: beat reads many times a second."""
+    """Log once that the text with this digest is unreadable. Beat would otherwise log it many times a second."""
     del digest
     log.warning("stored data cannot be read", kind=kind, name=name, problem=problem)

@@ -1,9 +1,9 @@
-"""Repairs what is in Redis after its own time went backwards: the one place for all that this leaves behind.
+"""Repairs timestamps in Redis after its clock was set back.
 
-All times in Redis are read on its own clock. If that was wrong for a while and is corrected, times are left that are
-still to come: pairs that are due in two hours, runs that nobody declares lost, scores that stay fresh, run ids that
-outrank all later ones. A guard notices it by the newest time that the clock has shown, and moves all of them to now.
-Each service has one for the times that it writes: beat for the schedule, results workers for runs and pairs.
+All timestamps in Redis are by its own clock. If that clock was ahead for a while and is corrected, timestamps in the
+future remain: pairs that are due in two hours, runs that never become lost, scores that stay fresh, and run ids that
+outrank all later ones. A guard detects the step by the highest time that the clock has shown, and moves these
+timestamps to now. Beat guards the schedule, and results workers guard runs and pairs.
 """
 
 from __future__ import annotations
@@ -25,38 +25,39 @@ from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
 
-#: Seconds for which the guard repairs: the other processes measure the clock within some seconds, and until then write
-#: more times that are too late.
+#: Seconds for which the guard repeats its repair. Other processes write timestamps in the future until they measure the
+#: clock again, which takes a few seconds.
 REPAIR_TIME: Final = 30.0
-#: Pairs per call of the script, which blocks Redis for other clients.
+#: Maximum pairs per script call, which blocks Redis for other clients.
 _BATCH: Final = 500
 
 
 class ClockGuard(ABC):
-    """Compares the clock of Redis with the newest time that it has shown. Methods raise redis.RedisError."""
+    """Detects that Redis' clock was set back, and repairs timestamps. Methods raise redis.RedisError."""
 
-    #: The service that writes the guarded times.
+    #: The service that writes the guarded timestamps.
     service: str
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._schedule = ScheduleStore(client)
-        # time.monotonic() at which the repair is complete; None while there is none.
+        # time.monotonic() at which the current repair is complete. None without a repair.
         self._complete_at: float | None = None
 
     def check(self, now: float) -> bool:
-        """Remember that the clock shows `now` (unix seconds), or repair if it showed more; return whether it repairs.
+        """Record that the clock shows `now` (unix seconds), or repair if it has shown a later time.
 
-        Call it every few seconds. A repair is repeated until it is complete, also by another process after a crash.
+        Call it every few seconds. Returns True during a repair, which is repeated until it is complete, by another
+        process after a crash.
         """
         key = keys.clock(self.service)
         newest = number("time", key, self._redis.get(key))
         if newest > now + TOLERANCE:
             if self._complete_at is None:
                 self._complete_at = time.monotonic() + REPAIR_TIME
-                log.error("the time of redis went backwards", seconds=round(newest - now))
+                log.error("the clock of redis was set back", seconds=round(newest - now))
             if repaired := self.repair(now):
-                log.warning("times that were still to come are repaired", count=repaired)
+                log.warning("repaired timestamps in the future", count=repaired)
             if time.monotonic() < self._complete_at:
                 return True
         self._complete_at = None
@@ -65,11 +66,11 @@ class ClockGuard(ABC):
 
     @abstractmethod
     def repair(self, now: float) -> int:
-        """Move every time that is later than it can be at `now` (unix seconds); return their number."""
+        """Correct every timestamp that is impossible at `now` (unix seconds), and return their number."""
 
 
 class ScheduleGuard(ClockGuard):
-    """Repairs due times. Beats shorten a lock that would live too long themselves (`BeatLock`)."""
+    """Repairs due times. `BeatLock` itself repairs its lock."""
 
     service = "beat"
 
@@ -82,18 +83,18 @@ class ScheduleGuard(ClockGuard):
             earlier: list[str | float] = []
             for entry in self._schedule.entries(due):
                 interval = effective(entry, overrides, now).interval
-                # The run after one at another moment than a slot is up to one and a half intervals away.
+                # The run after one between slots is up to one and a half intervals later.
                 if due[entry.pair] > now + 1.5 * interval + TOLERANCE:
                     earlier += [next_tick_time(entry.pair, interval, now), entry.pair]
             if earlier:
-                # LT: beat may have moved one to an earlier time meanwhile.
+                # LT keeps due times that beat has moved to an earlier time in the meantime.
                 at_once(self._redis, ("ZADD", keys.DUE, "XX", "LT", *earlier))
             moved += len(earlier) // 2
         return moved
 
 
 class ResultsGuard(ClockGuard):
-    """Repairs what results have left: runs, scores and the run ids that later ones are compared with."""
+    """Repairs runs, scores and the run ids with which later ones are compared."""
 
     service = "results"
 
@@ -102,16 +103,16 @@ class ResultsGuard(ClockGuard):
         self._script = client.register_script(lua("repair_times"))
 
     def repair(self, now: float) -> int:
-        """End runs of that time as lost, and let scores of that time count as measured now."""
+        """End runs in the future as lost, and date scores in the future to now."""
         self._redis.zremrangebyscore(keys.LOST_RUNS, now + TOLERANCE, "+inf")
         return self._close_runs(now) + self._repair_pairs(now)
 
     def _close_runs(self, now: float) -> int:
-        """Count open runs of that time as lost; returns their number. Their results are refused as too far ahead."""
+        """Count open runs in the future as lost, and return their number. Their results will be refused."""
         latest, closed = latest_run_id(now + TOLERANCE), 0
         later: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
         for batch in batched((str(run) for run in later if str(run).rpartition("/")[2] > latest), _BATCH):
-            # The runs are removed one by one, so that a run that ended meanwhile is not counted twice.
+            # Remove runs one by one, so that a run that has just ended is not counted twice.
             removed = at_once(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
             lost = Counter(run.rpartition("/")[0] for run, count in zip(batch, removed, strict=True) if count)
             # Removed pairs have no books.
@@ -123,7 +124,7 @@ class ResultsGuard(ClockGuard):
         return closed
 
     def _repair_pairs(self, now: float) -> int:
-        """Let scores of that time count as measured now, and its run ids as those of a minute ago."""
+        """Date scores in the future to now, and their run ids to a minute ago. Return the number of repaired pairs."""
         earlier = f"{int((now - CLOCK_SKEW) * 1000):013d}"
         times = repr(now), latest_run_id(now + TOLERANCE), earlier, int(TOLERANCE)
         repaired = 0

@@ -1,6 +1,6 @@
-"""Detects wrong clocks: the hub's clock is that of Redis, and every process reports how far its machine's is from it.
+"""Detects wrong clocks: every process reports how far its machine's clock differs from the hub's, which is in Redis.
 
-A difference has two ends. If several machines differ from Redis in the same way, the clock of Redis is wrong.
+If several machines differ from Redis by the same amount, the clock of Redis is wrong.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from dsf.process.hubclock import TOLERANCE, HubClock, described
 from dsf.settings import Settings
 from dsf.store.client import parsed_all
 
-#: Seconds for which a report counts; processes report every few seconds.
+#: Seconds for which a report is valid. Processes report every few seconds.
 _LIFE: Final = 60.0
-#: Most agents that are noted as witnesses.
+#: Maximum number of agents whose clocks are reported.
 MAX_WITNESSES: Final = 20
 
 
 class ClockReport(BaseModel):
-    """The report of a process."""
+    """The difference that a process measured."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    #: For people, such as `beat on node-7`.
+    #: Text for messages, such as `beat on node-7`.
     name: str
-    #: Seconds to add to the time of this machine for the hub's.
+    #: The hub's time minus the machine's, in seconds.
     offset: float
     #: Unix seconds by the hub's clock.
     at: float
@@ -42,7 +42,7 @@ class ClockReports:
     """Writes the reports of one process. Methods raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis, settings: Settings) -> None:
-        """`settings` are those of the process, whose services name it for people."""
+        """`settings` are those of the process, whose role or service becomes its name in messages."""
         self._redis = client
         host = socket.gethostname()
         self._field = f"{host}:{os.getpid()}"
@@ -50,11 +50,11 @@ class ClockReports:
         self._name = f"{settings.role if is_whole else settings.targets[0]} on {host}"
 
     def report(self, clock: HubClock) -> None:
-        """Write how far this machine's clock is off."""
+        """Report the difference of this machine's clock."""
         self._write({self._field: ClockReport(name=self._name, offset=round(clock.offset(), 3), at=clock.now())})
 
     def report_agents(self, offsets: Mapping[str, float], now: float) -> None:
-        """Write how far the clocks of these clusters' agents are off (seconds, as in ClockReport), at `now`."""
+        """Report the differences of agents' clocks by cluster (seconds, as in ClockReport), measured at `now`."""
         witness_offsets = list(offsets.items())[:MAX_WITNESSES]
         self._write(
             {
@@ -69,7 +69,7 @@ class ClockReports:
 
 
 def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
-    """The reports that count at `now`; the others are removed. Raises redis.RedisError."""
+    """Return the reports that are valid at `now`, and remove the others. Raises redis.RedisError."""
     reports = parsed_all(ClockReport, client.hgetall(keys.CLOCKS))
     old = [name for name, report in reports.items() if abs(now - report.at) > _LIFE]
     if old:
@@ -78,14 +78,14 @@ def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
 
 
 def clock_problem(reports: Collection[ClockReport]) -> str:
-    """Name the machine whose clock is wrong, in one sentence; empty if all are right within 30 s."""
+    """Return one sentence that names the machine with a wrong clock. Empty if all agree within 30 s."""
     wrong = [report for report in reports if abs(report.offset) > TOLERANCE]
     if not wrong:
         return ""
-    # Groups of reports that agree with one another against Redis.
+    # For each wrong clock, the reports with the same offset.
     groups = ([other for other in wrong if abs(other.offset - report.offset) <= TOLERANCE] for report in wrong)
     alike = max(groups, key=len)
-    # Redis agrees with itself.
+    # Machines that agree with Redis, and Redis itself.
     supporters = len(reports) - len(wrong) + 1
     names = _listed([report.name for report in alike])
     if len(alike) > supporters:

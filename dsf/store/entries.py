@@ -1,9 +1,8 @@
-"""Entries and overrides of the schedule, and their combined effect. `dsf.store.schedule` keeps them in Redis.
+"""Entries and overrides of the schedule, and their combined effect. `dsf.store.schedule` stores them in Redis.
 
-A slot is a time at which a pair runs. A pair has a phase within its interval, made from its name, so that 10,000
-entries created together do not fire together and every beat computes the same slots. A slot is
-`phase + k * interval`: runs do not drift. Times are unix seconds, phases have whole milliseconds, intervals whole
-seconds.
+A slot is a time at which a pair runs: `phase + k * interval`, so that runs do not drift. The phase is a hash of the
+pair's name, so that 10,000 entries created together run at different times, and every beat computes the same slots.
+Times are unix seconds. Phases are whole milliseconds, and intervals are whole seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dsf import keys
 from dsf.api.meta import pause_end
 from dsf.api.types import MAX_SECONDS
 
-#: Stands for every cluster in the target of an override.
+#: The cluster in the target of an override for all clusters.
 ALL_CLUSTERS = "*"
 #: Source of a value that no override changes.
 FROM_ENTRY = "entry"
@@ -31,29 +30,30 @@ def _at_most(value: object) -> object:
     return min(MAX_SECONDS, value) if isinstance(value, int | float) else value
 
 
-#: A larger number is the largest: users must be able to see and undo what is out of bounds in Redis.
+#: Larger numbers are reduced to the maximum, so that users can see and correct an invalid value in Redis.
 _Interval = Annotated[int, BeforeValidator(_at_most)]
 
 
 class Entry(BaseModel):
-    """A scorer on a cluster, as scheduled by the hub controller."""
+    """The schedule of a scorer on a cluster, written by the hub controller."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     cluster: str
     scorer: str
-    #: Namespace of the DynamicScorer: a scorer of that name in another namespace does not inherit this entry's books.
+    #: Namespace of the DynamicScorer. A scorer of the same name in another namespace does not inherit the books.
     namespace: str = ""
     score_name: str
     interval: _Interval = Field(ge=1)
     #: Fleet-wide limit of this scorer, e.g. `10/s`, or none.
     rate_limit: str | None = None
-    #: `spec.execution.suspend`, the annotation paused-until, or its cluster or the configuration is gone for a moment.
+    #: True for `spec.execution.suspend`, the annotation paused-until, and a cluster or configuration that is briefly
+    #: gone.
     suspended: bool = False
-    #: Unix seconds until which it is suspended; None without an end.
+    #: Unix seconds at which the suspension ends. None if it does not end by itself.
     suspended_until: PauseEnd | None = None
-    #: False: it cannot run now, regardless of overrides: its scoring API is down or its configuration is unusable.
+    #: False if the scoring API is down or the configuration is unusable, which no override can change.
     runnable: bool = True
 
     @property
@@ -62,31 +62,31 @@ class Entry(BaseModel):
         return keys.pair(self.cluster, self.scorer)
 
     def stopped(self) -> Entry:
-        """The entry of a pair that cannot run now, whatever overrides say; its score expires, its books stay."""
+        """Return the entry as not runnable. The pair keeps its books, and its score expires."""
         return self.model_copy(update={"runnable": False})
 
     @property
     def is_started(self) -> bool:
-        """True if the hub lets it run: overrides apart, ticks are sent."""
+        """True if beat sends ticks unless an override pauses the pair."""
         return self.runnable and not self.suspended
 
     def dump(self) -> str:
-        """The stored text: one per pair, so only deviations from the defaults, which are those of version 1."""
+        """Return the stored text. It omits defaults (those of version 1), because there is one text per pair."""
         return self.model_dump_json(exclude_defaults=True)
 
 
 class ScheduleOverride(BaseModel):
-    """A user's change to one pair, or to a scorer on all clusters. The pair's own wins, field by field."""
+    """A user's change to one pair or to a scorer on all clusters. For each field, the pair's own override wins."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     interval: _Interval | None = Field(default=None, ge=1)
-    #: The pause. None: not set. True: paused until `paused_until`, or until resumed.
+    #: None if the override does not change the pause. True pauses until `paused_until`, or until a resume.
     paused: bool | None = None
     paused_until: PauseEnd | None = None
     note: str = ""
-    #: Its author, if known.
+    #: The author, if known.
     by: str = ""
     at: float = 0.0
 
@@ -101,7 +101,7 @@ class Effective(NamedTuple):
     interval: int
     interval_source: str
     paused: bool
-    #: Unix seconds; None without an end, and for a pair that is not paused.
+    #: Unix seconds. None if the pair is not paused, or paused without an end.
     paused_until: float | None
     paused_source: str
 
@@ -112,10 +112,10 @@ def scorer_target(scorer: str) -> str:
 
 
 def effective(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
-    """Apply overrides (by target) to an entry: the pair's own wins over `*/<scorer>`, which wins over the entry.
+    """Apply overrides (by target) to an entry. The pair's own wins over `*/<scorer>`, which wins over the entry.
 
-    An expired pause has no effect, on each level separately: a pair whose own pause is over is still paused while its
-    scorer is. An override's `paused: false` beats a suspended entry unless that cannot run.
+    Pauses expire on each level separately. A pair whose own pause has expired is still paused while its scorer is. An
+    override with `paused: false` resumes a suspended entry, but not one that is not runnable.
     """
     interval, interval_source = _interval(entry.scorer, entry.cluster, entry.interval, overrides)
     paused, until, paused_source = entry.suspended and not _over(entry.suspended_until, now), None, FROM_ENTRY
@@ -135,23 +135,23 @@ def effective(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: floa
 
 
 class Pauses(NamedTuple):
-    """Manual pauses of a scorer."""
+    """Pauses of a scorer by overrides."""
 
     #: Number of paused clusters.
     clusters: int = 0
     #: The cluster with the newest override, and that override.
     cluster: str = ""
     override: ScheduleOverride | None = None
-    #: Unix seconds at which the first pause ends; None if none ends by itself.
+    #: Unix seconds at which the first pause ends. None if no pause ends by itself.
     ends: float | None = None
 
 
 class Pace(NamedTuple):
-    """Interval of a scorer."""
+    """The intervals of a scorer, and its pauses."""
 
-    #: Seconds; in force without a cluster's own override.
+    #: Seconds, for clusters without their own override.
     interval: int
-    #: Number of clusters with another one.
+    #: Number of clusters with a different interval.
     elsewhere: int
     pauses: Pauses = Pauses()
 
@@ -185,12 +185,12 @@ def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, Schedu
 
 
 def targets_of(scorer: str, cluster: str) -> tuple[str, str]:
-    """The targets of overrides that apply to a pair, the first one before the other."""
+    """Return the targets of overrides that apply to a pair. The first one takes precedence."""
     return keys.pair(cluster, scorer), scorer_target(scorer)
 
 
 def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]) -> int:
-    """The interval of a scorer on a cluster; that of `ALL_CLUSTERS` applies without a cluster's own."""
+    """Return the interval of a scorer on a cluster: its own override, else that of `ALL_CLUSTERS`, else `declared`."""
     return _interval(scorer, cluster, declared, overrides)[0]
 
 
@@ -203,8 +203,10 @@ def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, 
 
 
 def pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
-    """The pause in force, by a person or the DynamicScorer, if its result is `paused`. A pair that cannot run, because
-    its scoring API is down, is not paused by that: beat skips it with that reason."""
+    """Return the effective schedule as if the pair could run, so that `paused` means a pause by a user or the scorer.
+
+    A pair whose scoring API is down is not paused. Beat skips it with that reason.
+    """
     return effective(entry if entry.runnable else entry.model_copy(update={"runnable": True}), overrides, now)
 
 
@@ -212,15 +214,14 @@ def _over(until: float | None, now: float) -> bool:
     return until is not None and until <= now
 
 
-#: Due times are moved by microseconds to mark a change, and clocks are read slightly later; within a millisecond of a
-#: slot counts as on it.
+#: Seconds around a slot that count as the slot, because due times are moved by microseconds to mark a change.
 TOLERANCE = 0.001
-#: Max. clock difference of two hosts in seconds: what is due now must also be due by the other's clock.
+#: Maximum difference in seconds between the clocks of two hosts. A pair that is due must be due by both clocks.
 CLOCK_SKEW = 60.0
 
 
 def _tick_time(pair: str, interval: int, at: float, ahead: int) -> float:
-    # In whole milliseconds, so that a slot is the same float however computed.
+    # Whole milliseconds make a slot the same float in every computation.
     length = interval * 1000
     digest = hashlib.blake2b(pair.encode(), digest_size=8).digest()
     phase = int.from_bytes(digest) % length
@@ -229,33 +230,35 @@ def _tick_time(pair: str, interval: int, at: float, ahead: int) -> float:
 
 
 def current_tick_time(pair: str, interval: int, at: float) -> float:
-    """The newest slot that is not after `at`."""
+    """Return the last slot that is not after `at`."""
     return _tick_time(pair, interval, at, 0)
 
 
 def next_tick_time(pair: str, interval: int, after: float) -> float:
-    """The first slot after `after`; it is at most one interval away."""
+    """Return the first slot after `after`, which is at most one interval later."""
     return _tick_time(pair, interval, after, 1)
 
 
 def is_slot(pair: str, interval: int, at: float) -> bool:
-    """True if `at` is a slot of this pair."""
+    """Return True if `at` is a slot of this pair."""
     return abs(current_tick_time(pair, interval, at) - at) <= TOLERANCE
 
 
 def scheduled_time(pair: str, interval: int, due: float, now: float) -> float:
-    """The scheduled time of a run that was due at `due` and is sent at `now`: a later slot passed meanwhile wins,
-    because missed slots are not caught up."""
+    """Return the scheduled time of a run that was due at `due` and is sent at `now`.
+
+    It is the last slot before `now` if that is later than `due`, because missed slots are not caught up.
+    """
     return max(due, current_tick_time(pair, interval, now))
 
 
 def next_due(pair: str, interval: int, due: float, now: float) -> float:
-    """Next due time of a pair due at `due` that runs at `now`.
+    """Return the next due time of a pair that was due at `due` and runs at `now`.
 
-    After a run on its slot: the first slot after now. After a run at another moment (the first one, after a resume or a
-    shortened interval): the first slot at least half an interval away, to keep runs apart.
+    After a run on a slot it is the next slot. After a run between slots (a first run, a resume, or a shortened
+    interval) it is the first slot at least half an interval later, to keep runs apart.
     """
     if is_slot(pair, interval, due):
         return next_tick_time(pair, interval, max(due, now))
-    # A slot exactly half an interval away counts, hence the step back from "after" to "not before".
+    # The subtracted tolerance includes a slot exactly half an interval later.
     return next_tick_time(pair, interval, max(due, now) + interval / 2 - 2 * TOLERANCE)

@@ -1,7 +1,7 @@
-"""Marks of the stages that work in a loop: each sets its own, which Redis removes if it is not set again.
+"""Heartbeats of the stages that work in a loop, as keys that expire in Redis.
 
-Readers of the fleet's state notice a missing mark, so a stage that stands still need not say so itself. Redis counts
-the time, so no process's clock matters.
+Readers of the fleet's state detect a stage that hangs by its missing key. Redis measures the time, so that the clocks
+of processes do not matter.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import redis
 
 from dsf import keys
 
-#: Stage -> seconds after which its mark is gone.
+#: Stage -> seconds after which its mark expires.
 SECONDS: Final = {keys.RESULTS_STAGE: 15, keys.SWEEP_STAGE: 60}
 
 
 class Mark:
-    """The mark of one stage. For one thread."""
+    """Renews the mark of one stage. Not thread-safe."""
 
     def __init__(self, client: redis.Redis, stage: str) -> None:
         self._redis = client
@@ -27,7 +27,7 @@ class Mark:
         self._next = 0.0
 
     def set(self) -> None:
-        """A turn of the stage has succeeded. Writes seldom. Raises redis.RedisError."""
+        """Renew the mark after a successful turn, at most six times per lifetime. Raises redis.RedisError."""
         if time.monotonic() >= self._next:
             self._redis.set(self._key, "1", ex=self._seconds)
             self._next = time.monotonic() + self._seconds / 6

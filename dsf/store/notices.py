@@ -1,7 +1,7 @@
-"""The hub controller's information on scorers and clusters for display. No program depends on it.
+"""The hub controller's information on scorers and clusters for display.
 
-The registry has the data for programs, and scorers that have run; here is every DynamicScorer that counts, with its
-conditions, and every served cluster with its labels and the scorers excluded there.
+The registry contains the data on which programs depend, for running scorers only. Notices cover every accepted
+DynamicScorer with its conditions, and every served cluster with its labels and excluded scorers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dsf.store.client import at_once, parsed, parsed_all
 
 #: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
-#: Labels of OCM's addons: many, and useless for grouping a fleet.
+#: Prefix of OCM's labels for add-ons, which are many and useless for grouping a fleet.
 _UNUSED_PREFIX: Final = "feature.open-cluster-management.io/"
-#: `problem` of a ConfigRead that has no time for this reason.
+#: `problem` of a ConfigRead of a scorer whose /config is never read.
 NOT_READ: Final = "configSyncMode is None: /config is not read"
 
 
@@ -55,11 +55,11 @@ class ConfigRead(BaseModel):
 
     v: int = keys.SCHEMA_VERSION
     name: str
-    #: Unix seconds of the last valid answer; 0 for none.
+    #: Unix seconds of the last valid response. 0 if there was none.
     at: float = 0.0
-    #: Why the newest check brought no valid answer; empty if it did.
+    #: Why the newest check failed. Empty if it succeeded.
     problem: str = ""
-    #: Id of the newest request by a person (`dsf sync`) that came before this check.
+    #: Id of the newest request by `dsf sync` that this check answers.
     request: str = ""
 
 
@@ -71,14 +71,14 @@ class ClusterNotice(BaseModel):
     v: int = keys.SCHEMA_VERSION
     name: str
     labels: dict[str, str] = {}
-    #: Running scorer -> why it does not run there: masked, not selected, or what is missing.
+    #: Running scorer -> why it does not run on this cluster: masked, not selected, or something is missing.
     absent: dict[str, str] = {}
-    #: Why nothing runs there now, and until when it is kept; empty while it is served.
+    #: Why no scorer runs on this cluster, and until when its data is kept. Empty while it is served.
     problem: str = ""
 
 
 def grouping_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels for grouping a fleet; the ClusterSet's first."""
+    """Return the labels that are useful for grouping a fleet, starting with the ClusterSet's."""
     names = sorted(
         (name for name in labels if not name.startswith(_UNUSED_PREFIX)), key=lambda name: (name != CLUSTER_SET, name)
     )
@@ -86,21 +86,20 @@ def grouping_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def cut(message: str, limit: int = 2000) -> str:
-    """The message with at most `limit` characters."""
+    """Return the message, truncated to `limit` characters."""
     return message if len(message) <= limit else message[: limit - 1] + "…"
 
 
 class Notices:
-    """Methods raise redis.RedisError if Redis is unreachable. Thread-safe.
+    """Reads and writes notices. Skips the write of an unchanged notice until `forget_written`. Thread-safe.
 
-    Writing an unchanged notice again costs nothing, until `forget_written`.
+    Methods raise redis.RedisError if Redis is unreachable.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
-        # Key and name -> last written text. It is recorded before the write, so that two threads do not write the
-        # same notice at once.
+        # (key, name) -> last written text. Recorded before the write, so that two threads do not both write.
         self._last_texts: dict[tuple[str, str], str] = {}
 
     def write_scorer(self, notice: ScorerNotice) -> None:
@@ -112,18 +111,18 @@ class Notices:
         self._write(keys.CLUSTER_NOTICES, notice)
 
     def write_read(self, read: ConfigRead) -> None:
-        """Write a scorer's newest check of /config; one that failed keeps the time of the last good one."""
+        """Write a scorer's newest check of /config. A failed check keeps the time of the last successful one."""
         if read.problem not in ("", NOT_READ) and (before := self.read(read.name)) is not None:
             read = read.model_copy(update={"at": before.at})
         text = read.model_dump_json(exclude_defaults=True)
         at_once(self._redis, ("HSET", keys.CONFIG_READS, read.name, text))
 
     def read(self, name: str) -> ConfigRead | None:
-        """A scorer's newest check of /config."""
+        """Return a scorer's newest check of /config."""
         return parsed(ConfigRead, name, self._redis.hget(keys.CONFIG_READS, name))
 
     def reads(self) -> dict[str, ConfigRead]:
-        """All of them by name."""
+        """Return the newest checks of /config by scorer."""
         return parsed_all(ConfigRead, self._redis.hgetall(keys.CONFIG_READS))
 
     def forget_cluster(self, name: str) -> None:
@@ -132,13 +131,15 @@ class Notices:
         self._redis.hdel(keys.CLUSTER_NOTICES, name)
 
     def forget_written(self) -> None:
-        """Make the next write of each notice unconditional: Redis may have lost it, or have a different one."""
+        """Make the next write of each notice unconditional, because Redis may have lost it."""
         with self._lock:
             self._last_texts.clear()
 
     def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
-        """Forget all scorers but these, and all clusters but these (None: forget none). Returns those of these clusters
-        that have no notice, as Redis may have lost it."""
+        """Remove the notices of all other scorers, and of all other clusters unless `clusters` is None.
+
+        Returns those of `clusters` whose notice Redis has lost.
+        """
         self._keep(keys.SCORER_NOTICES, scorers)
         self._keep(keys.CONFIG_READS, scorers)
         return set() if clusters is None else self._keep(keys.CLUSTER_NOTICES, clusters)

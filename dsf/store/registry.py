@@ -1,7 +1,7 @@
-"""The registry: existing scorers and clusters, for components without access to the hub's objects.
+"""The registry of scorers and clusters, for components without access to the hub's objects.
 
-Written by the hub controller; read by the results worker, the page and the command line. The registry holds no endpoint
-and no secret: an intruder in Redis cannot learn or change where an agent sends its tokens.
+The hub controller writes it. The results worker, the page and the command line read it. It contains no URLs and no
+secrets, so that an intruder in Redis can neither learn nor change where an agent sends its tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dsf.store.client import at_once, parsed, parsed_all
 
 
 class ScorerRecord(ScoreRule):
-    """A scorer's rule for its scores, and data for display."""
+    """A registered scorer: the rule for its scores, and data for display."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,15 +36,15 @@ class ScorerRecord(ScoreRule):
     validity: int = Field(ge=1)
     #: Fleet-wide limit, e.g. `10/s`, or none.
     rate_limit: str | None = None
-    #: Series exposed in the metrics of the fleet; empty: as many as fit.
+    #: Series of the scorer in the fleet's metrics. Empty exposes as many as the limits allow.
     exposition: Literal["", "items", "pair", "none"] = ""
     suspended: bool = False
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
-    #: Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can.
+    #: Why the scorer runs on no cluster, as `<reason>: <sentence>`. Empty if it can run.
     problem: str = ""
     #: The scores that its expression combines.
     inputs: tuple[ScoreInput, ...] = ()
-    #: Bytes in Redis that the scores of all scorers of its namespace may take; 0: any number.
+    #: Maximum bytes in Redis of the scores of its namespace. 0 sets no limit.
     score_room: int = Field(default=0, ge=0)
 
 
@@ -64,17 +64,17 @@ class ClusterRecord(BaseModel):
 
 
 class Registry:
-    """Scorers and clusters in Redis. Methods raise redis.RedisError if Redis is unreachable."""
+    """Reads and writes the records. Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
     def put_scorer(self, record: ScorerRecord) -> bool:
-        """Write a scorer; returns whether it changed."""
+        """Write a scorer. Return True if it changed."""
         return self._put(keys.SCORERS, record)
 
     def remove_scorer(self, name: str) -> bool:
-        """Remove a scorer; returns whether it existed."""
+        """Remove a scorer. Return True if it existed."""
         return bool(self._redis.hdel(keys.SCORERS, name))
 
     def scorer(self, name: str) -> ScorerRecord:
@@ -88,15 +88,15 @@ class Registry:
         return parsed_all(ScorerRecord, self._redis.hgetall(keys.SCORERS))
 
     def put_cluster(self, record: ClusterRecord) -> bool:
-        """Write a cluster; returns whether it changed."""
+        """Write a cluster. Return True if it changed."""
         return self._put(keys.CLUSTERS, record)
 
     def remove_cluster(self, name: str) -> bool:
-        """Remove a cluster; returns whether it existed."""
+        """Remove a cluster. Return True if it existed."""
         return bool(self._redis.hdel(keys.CLUSTERS, name))
 
     def cluster(self, name: str) -> ClusterRecord:
-        """One cluster. Raises UnknownClusterError."""
+        """Return the record of a cluster. Raises UnknownClusterError."""
         if (record := parsed(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))) is not None:
             return record
         raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {_listed(self.clusters())}")

@@ -1,6 +1,6 @@
-"""How runs end: with a result, or lost.
+"""Ends runs in the books, with a result or as lost.
 
-The sender of its tick opens a run. Each method here is one Lua script, so that a crash between two steps, a duplicate
+The sender of the tick opens a run. Each method here runs one Lua script, so that a crash between two steps, a duplicate
 message or a second worker never unbalances the books.
 """
 
@@ -26,10 +26,10 @@ from dsf.store.registry import Registry, ScorerRecord
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
 #: Cycles kept per pair for `dsf history`.
 HISTORY_LENGTH: Final = 50
-# Runs declared lost, or pairs, per script call: it blocks Redis for other clients.
+# Maximum lost runs or pairs per script call, which blocks Redis for other clients.
 _BATCH = 500
-# Results per script call, for the same reason.
-_ENDED_AT_ONCE = 300
+# Maximum results per script call, for the same reason.
+_MAX_RESULTS = 300
 _INGEST_KEYS = (
     keys.OPEN_RUNS,
     keys.LOST_RUNS,
@@ -41,36 +41,36 @@ _INGEST_KEYS = (
     keys.HUB_WAKE,
     keys.SCORE_BYTES,
 )
-#: Outcome of a score that would exceed the bytes of its namespace: nothing is written, and its run stays open.
+#: Outcome of a score that would exceed its namespace's share of bytes. Nothing is written, and the run stays open.
 NO_ROOM: Final = "no_room"
 
 log = dsf.log.get(__name__)
 
 
 class Ending(NamedTuple):
-    """The outcome of one result, ready for the books."""
+    """The book entries of one result."""
 
     cluster: str
     scorer: str
     run: str
-    #: ok, empty, partial, error, skipped or lost. Only a run that is still open can be lost.
+    #: ok, empty, partial, error, skipped or lost. Only an open run can become lost.
     outcome: str
     history: HistoryEntry
-    #: Errors and lost runs only.
+    #: Set for errors and lost runs.
     failure: PairFailure | None = None
-    #: Why its score has no items, or not all; successes only.
+    #: Why a successful cycle has no items, or fewer than results.
     remark: PairFailure | None = None
-    #: Successes only.
+    #: Set for successful cycles.
     score: PairScore | None = None
-    #: Digest of the score to write; equal digests need no write.
+    #: Digest of the score. A score with the digest of the previous one need not be written.
     digest: str = ""
-    #: If set, only a run that the hub is waiting for may end so; others are refused with this reason.
+    #: If set, the script refuses a run that is not open, with this reason.
     refusal: str = ""
-    #: Consecutive failed cycles after which another value is to be written; 0: never.
+    #: Consecutive failed cycles after which whenFailing replaces the score. 0 never replaces it.
     failure_threshold: int = 0
-    #: Whether the score is to be written as an object.
+    #: True if the score is published as an AddOnPlacementScore.
     is_written: bool = True
-    #: The scorer's namespace, and the bytes that its scores may take in Redis; 0: any number.
+    #: The scorer's namespace, and the maximum bytes of its scores in Redis. 0 sets no limit.
     namespace: str = ""
     room: int = 0
     #: Counters of the pair hash (names without spaces) and their increments.
@@ -78,7 +78,7 @@ class Ending(NamedTuple):
 
 
 class Runs:
-    """Ends runs. Methods raise redis.RedisError if Redis is unreachable; they may then be repeated."""
+    """Ends runs. Methods raise redis.RedisError if Redis is unreachable, and may then be repeated."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -86,14 +86,18 @@ class Runs:
         self._forget = client.register_script(lua("forget"))
 
     def end_all(self, endings: Sequence[Ending], *, now: float) -> list[str | redis.ResponseError]:
-        """Close the books of runs, of a pair in their order, and store the state and score of each that is its pair's
-        newest.
+        """End runs in the order of `endings`, and store the state and score of each pair's newest run.
 
-        The call needs one round trip for all pairs, and one more for each further ending of a pair. Returns for each of
-        `endings` its outcome; NO_ROOM if nothing was stored because the scores of its namespace take their bytes;
-        `late` if it had been declared lost (its score counts, the books stay); `replayed` or `stale` if it was refused;
-        `removed` if the pair no longer exists; `ended` for a lost run that is not open any more. An error of Redis for
-        one ending is in its place and does not affect the others; an error for all is raised.
+        The call needs one round trip for all pairs, and one more for each further ending of the same pair. Returns one
+        outcome per ending:
+
+        - its own outcome if it was recorded,
+        - NO_ROOM if nothing was stored because the namespace has used its share of bytes,
+        - `late` if the run had been declared lost (the score counts, the books do not change),
+        - `replayed` or `stale` if it was refused,
+        - `removed` if the pair no longer exists,
+        - `ended` for a lost run that is no longer open,
+        - Redis' error for this ending, which does not affect the others.
         """
         outcomes: dict[int, str | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
@@ -106,7 +110,7 @@ class Runs:
         return [outcomes[number] for number in range(len(endings))]
 
     def refuse(self, rejection_counts: Mapping[str, int]) -> None:
-        """Count results refused before their run was known, by reason."""
+        """Count results by reason that were refused before their run was known."""
         if rejection_counts:
             at_once(
                 self._redis,
@@ -116,17 +120,16 @@ class Runs:
     def sweep(self, *, now: float, lost_after: float) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
 
-        While a result waits in their cluster's mailbox, which could be theirs, only those a minute later than that.
-        Returns the runs as `<pair>/<run id>`, and whether there may be more.
+        A run has another minute while a result waits in its cluster's mailbox, because it may be the result of the run.
+        Returns the lost runs as `<pair>/<run id>`, and True if there may be more.
         """
-        # A lost run is remembered for that long, so that its late result is recognised.
+        # Lost runs are stored for an hour, so that late results are recognised.
         self._redis.zremrangebyscore(keys.LOST_RUNS, "-inf", now - 3600)
         overdue: Any = self._redis.zrangebyscore(
             keys.OPEN_RUNS, "-inf", now - lost_after, start=0, num=_BATCH, withscores=True
         )
         has_mail = self._has_mail({keys.split_pair(member)[0] for member, _ in overdue})
-        # A waiting message may be the missing result; but the wait is bounded, should somebody keep putting things
-        # there.
+        # The extra minute is limited, so that an agent cannot prevent the loss by filling its mailbox.
         overdue_members = [
             member
             for member, deadline in overdue
@@ -135,33 +138,33 @@ class Runs:
         scorers = Registry(self._redis).scorers() if overdue_members else {}
         endings = {member: ending for member in overdue_members if (ending := _lost(member, scorers, now)) is not None}
         answers = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
-        spoilt = [member for member in overdue_members if not isinstance(answers.get(member), str)]
-        if spoilt:
-            # Members that are no run, and those of pairs whose data is spoilt, have no books and must not stop the
-            # others.
-            self._redis.zrem(keys.OPEN_RUNS, *spoilt)
-        # The other runs may have ended meanwhile, and those of removed pairs are just forgotten.
+        damaged = [member for member in overdue_members if not isinstance(answers.get(member), str)]
+        if damaged:
+            # Remove members that are not runs and runs of pairs with damaged data, because they have no books.
+            self._redis.zrem(keys.OPEN_RUNS, *damaged)
+        # Do not report runs that have just ended or whose pair was removed.
         lost = [member for member, answer in answers.items() if not isinstance(answer, str) or answer == "lost"]
         return lost, len(overdue) == _BATCH
 
     def _has_mail(self, clusters: Collection[str]) -> dict[str, bool]:
-        """True if results wait in the mailboxes of these clusters."""
+        """Return for each cluster True if results wait in its mailbox."""
         with self._redis.pipeline(transaction=False) as pipe:
             for cluster in clusters:
                 pipe.exists(*keys.mail_slots(cluster))
             return {cluster: bool(count) for cluster, count in zip(clusters, pipe.execute(), strict=True)}
 
     def leftovers(self) -> set[str]:
-        """Pairs formerly in the schedule that may still have data."""
+        """Return pairs that are no longer in the schedule, but may still have data."""
         scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
         return {str(pair) for pair in self._redis.zrange(keys.CHANGED, 0, -1)} - scheduled
 
     def forget(self, pairs: Iterable[str]) -> list[str]:
-        """Remove state, books and history of these pairs unless they are in the schedule.
+        """Remove state, books and history of pairs that are not in the schedule, and return those that had data.
 
-        Returns those that had data. The hub controller does this on removing a pair, but may die in between.
+        The hub controller calls it when it removes a pair. The sweeper repeats it, because the controller may die
+        first.
         """
-        # Data that ends with a pair.
+        # Hashes with a field per pair.
         by_pair = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
         forgotten: list[str] = []
         for batch in batched(sorted(pairs), _BATCH):
@@ -180,14 +183,14 @@ class Runs:
 
 
 def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Ending | None:
-    """How a run ends of which nothing was heard; None if the member of OPEN_RUNS names no run."""
+    """Return the ending of a run without a result, or None if the member of OPEN_RUNS is not a run."""
     pair, _, run = member.rpartition("/")
     cluster, scorer = keys.split_pair(pair)
     if not (scorer and is_run_id(run)):
         return None
     message = (
-        f"sent to the queue of {cluster} and nothing was heard of it in time; check that the agent of {cluster} runs "
-        f"and reaches Redis, and what its log says of run {run}"
+        f"sent to the queue of {cluster}, but no result arrived in time; check that the agent of {cluster} runs "
+        f"and reaches Redis, and look for run {run} in its log"
     )
     record = scorers.get(scorer)
     return Ending(
@@ -204,8 +207,10 @@ def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Endin
 
 
 def _by_turn(endings: Sequence[Ending]) -> Iterable[list[int]]:
-    """The numbers of the endings for each call of the script: a pair is in a call once, as its state is read before
-    anything is written."""
+    """Return the indexes of the endings for each script call.
+
+    A pair appears at most once per call, because the script reads all states before it writes.
+    """
     turns: list[list[int]] = []
     of_pair: Counter[tuple[str, str]] = Counter()
     for number, ending in enumerate(endings):
@@ -214,12 +219,11 @@ def _by_turn(endings: Sequence[Ending]) -> Iterable[list[int]]:
             turns.append([])
         turns[of_pair[pair]].append(number)
         of_pair[pair] += 1
-    # A script call blocks Redis for other clients.
-    return [part for turn in turns for part in batched(turn, _ENDED_AT_ONCE)]
+    return [part for turn in turns for part in batched(turn, _MAX_RESULTS)]
 
 
 def _document(ending: Ending) -> str:
-    """The JSON object of one result for the script, which describes it."""
+    """Return the JSON object of one ending, as lua/ingest.lua describes it."""
     score, history = ending.score, ending.history
     document: dict[str, object] = {
         "pair": keys.pair(ending.cluster, ending.scorer),
@@ -254,5 +258,5 @@ def _document(ending: Ending) -> str:
     return _json(document)
 
 
-# Made once: `json.dumps` would make one for each result.
+# Created once, because `json.dumps` would create an encoder per result.
 _json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode

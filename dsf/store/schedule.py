@@ -1,8 +1,8 @@
-"""The schedule in Redis: entries by the hub controller, overrides by users, due times.
+"""Stores the schedule in Redis: entries of the hub controller, overrides of users, and due times.
 
-An entry defines how often a pair runs; an override is a user's change and survives rewrites of the entry by the
-controller. Due times are in a sorted set read by beat. Times are unix seconds, intervals seconds. A pair is named by
-its member string `<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
+An entry defines how often a pair runs. An override is a user's change, which survives when the controller rewrites the
+entry. Beat reads the due times from a sorted set. Times are unix seconds, and intervals are seconds. A pair is a string
+`<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from dsf.store.entries import (
 from dsf.store.registry import Registry
 from dsf.store.runs import Runs
 
-#: First runs per second when many entries are created at once; hub and beat use the same.
+#: First runs per second when many entries are created at once. Hub and beat use the same rate.
 SPREAD_RATE: Final = 100.0
-#: How a due time moves; see lua/reschedule.lua.
+#: Ways to move a due time, described in lua/reschedule.lua.
 _How = Literal["early", "now"]
 
 
@@ -45,7 +45,7 @@ class _Move(NamedTuple):
 class ScheduleStore:
     """Reads and writes the schedule. Methods raise redis.RedisError if Redis is unreachable.
 
-    `now` is for tests only; it defaults to the clock.
+    The parameter `now` of its methods is for tests. It defaults to the hub's time.
     """
 
     #: Entries read or written per round trip.
@@ -62,10 +62,10 @@ class ScheduleStore:
     # --- entries -------------------------------------------------------------------------------------------------
 
     def upsert(self, entries: Iterable[Entry], now: float | None = None) -> int:
-        """Write new or changed entries; returns how many. Beat sees them at once. Overrides are kept.
+        """Write new or changed entries, wake beat, and return their number. Overrides remain.
 
-        A new entry is due at once, many are spread. A changed one is due at its next slot or its previous due time,
-        whichever is earlier; one no longer suspended is due at once.
+        A new entry is due at once; many new ones are spread over time. A changed entry is due at its next slot or at
+        its previous due time, whichever is earlier. An entry that is no longer suspended is due at once.
         """
         at = hub_time(self._redis) if now is None else now
         changed = 0
@@ -90,15 +90,16 @@ class ScheduleStore:
         return changed
 
     def remove(self, pairs: Iterable[str]) -> int:
-        """Remove pairs: entry, due time, state, books, history and open runs; returns how many had an entry.
+        """Remove the entry, due time, state, books, history and open runs of pairs.
 
-        Open runs are closed uncounted: their books are gone. Overrides are kept, because pairs also disappear
-        temporarily while a scorer is unhealthy or masked; `forget` removes those of a deleted scorer.
+        Returns the number of removed entries. Open runs are closed without counting them, because their books are gone.
+        Overrides remain, because pairs also disappear temporarily while a scorer is unhealthy or masked. `forget`
+        removes the overrides of a deleted scorer.
         """
         removed_pairs = sorted(set(pairs))
         removed = 0
         for batch in batched(removed_pairs, self._BATCH):
-            # First the schedule: beat and rescore open no more runs after this.
+            # Remove the entries first, so that beat and rescore open no more runs.
             answers = at_once(
                 self._redis,
                 ("HDEL", keys.ENTRIES, *batch),
@@ -111,20 +112,20 @@ class ScheduleStore:
         return removed
 
     def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
-        """The entries of these pairs, in their order; by default all, sorted by pair.
+        """Return the entries of these pairs in their order, or by default all entries sorted by pair.
 
-        Unreadable ones are logged and left out, missing ones left out.
+        Missing entries are skipped. Unreadable ones are logged and skipped.
         """
         if pairs is not None:
             return list(self._read(pairs))
         return list(parsed_all(Entry, dict(sorted(self.stored().items()))).values())
 
     def stored(self) -> dict[str, str]:
-        """All entries by pair as their texts."""
+        """Return the texts of all entries by pair."""
         return self._redis.hgetall(keys.ENTRIES)  # type: ignore[return-value]
 
     def entries_of(self, scorer: str) -> list[Entry]:
-        """The entries of one scorer, sorted by cluster; others are not parsed."""
+        """Return the entries of one scorer, sorted by cluster. Other entries are not parsed."""
         entry_texts = sorted(self.stored().items())
         mine = {pair: text for pair, text in entry_texts if keys.split_pair(pair)[1] == scorer}
         return list(parsed_all(Entry, mine).values())
@@ -135,7 +136,7 @@ class ScheduleStore:
         return parsed(Entry, pair, text)
 
     def due_times(self, pairs: Iterable[str]) -> dict[str, float]:
-        """Next due times of these pairs (unix seconds), without unscheduled ones."""
+        """Return the next due times (unix seconds) of the scheduled ones among these pairs."""
         times: dict[str, float] = {}
         for batch in batched(pairs, self._BATCH):
             due = self._redis.zmscore(keys.DUE, batch)
@@ -145,7 +146,7 @@ class ScheduleStore:
     # --- overrides -----------------------------------------------------------------------------------------------
 
     def overrides(self) -> dict[str, ScheduleOverride]:
-        """All overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are left out, logged."""
+        """Return all overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are logged."""
         return parsed_all(ScheduleOverride, self._redis.hgetall(keys.OVERRIDES))
 
     def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
@@ -168,13 +169,14 @@ class ScheduleStore:
         by: str = "",
         now: float | None = None,
     ) -> ScheduleOverride:
-        """Change the given fields, keep the rest, and move the due times of affected pairs; returns the result.
+        """Change the given fields of an override, move the due times of its pairs, and return the new override.
 
-        `interval` in seconds. `paused=True` pauses until `paused_until` (or without an end), `paused=False` resumes,
-        even if the DynamicScorer itself is suspended. With a new interval the next run is at its next slot or when it
-        was due before, whichever is earlier; a resumed pair runs at once. Raises UnknownScorerError,
-        UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS (`dsf.api.types`) or an end of
-        the pause that is no time; nothing is stored then.
+        `interval` is in seconds. `paused=True` pauses until `paused_until`, or without an end. `paused=False` resumes,
+        even if the DynamicScorer itself is suspended. With a new interval the next run is at the next slot or at the
+        previous due time, whichever is earlier. A resumed pair runs at once.
+
+        Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval outside of 1..MAX_SECONDS
+        (`dsf.api.types`) or an invalid `paused_until`. Nothing is stored then.
         """
         if interval is not None and interval > MAX_SECONDS:
             raise ValueError(f"interval: should be less than or equal to {MAX_SECONDS}, not {interval}")
@@ -186,7 +188,7 @@ class ScheduleStore:
                 interval=old.interval if interval is None else interval,
                 paused=old.paused if paused is None else paused,
                 paused_until=old.paused_until if paused is None else paused_until if paused else None,
-                # The note of the last change, even if it gave none: who and why belong together.
+                # Replace the note even with an empty one, so that it always belongs to the author.
                 note=note,
                 by=by,
                 at=at,
@@ -195,16 +197,16 @@ class ScheduleStore:
         return self._change(target, merged, at) or ScheduleOverride()
 
     def resume(self, target: str, *, note: str = "", by: str = "", now: float | None = None) -> ScheduleOverride:
-        """End the pause of a target; its pairs run at once. Returns the remaining override, possibly empty.
+        """End the pause of a target, so that its pairs run at once. Return the remaining override, which may be empty.
 
-        Only if something else still pauses a pair (a pause of the whole scorer, or `suspend` in the DynamicScorer) the
-        override stays as "not paused": so it does not overrule a later `suspend`. Raises UnknownScorerError and
+        The override becomes `paused: false` only if something else still pauses a pair: a pause of the whole scorer, or
+        `suspend` in the DynamicScorer. Otherwise it would overrule a later `suspend`. Raises UnknownScorerError and
         UnknownClusterError.
         """
         at = hub_time(self._redis) if now is None else now
         self._check(target)
-        # The override that applies to a pair instead: none in place of that of the whole scorer, as a pair's own goes
-        # before it.
+        # Overrides that would apply without this one. For the whole scorer there are none, because the pairs' own
+        # overrides take precedence over it anyway.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
         other_overrides = {} if is_whole else self._others(target)
         still_paused = any(pause(entry, other_overrides, at).paused for entry in self._touched(target))
@@ -218,9 +220,10 @@ class ScheduleStore:
         return self._change(target, resumed, at) or ScheduleOverride()
 
     def reset(self, target: str, now: float | None = None) -> bool:
-        """Remove the override of exactly this target; returns whether there was one. Due times move as in set_override.
+        """Remove the override of exactly this target, and return True if there was one.
 
-        Raises UnknownScorerError and UnknownClusterError for a target that neither exists nor has an override.
+        Due times move as in `set_override`. Raises UnknownScorerError and UnknownClusterError for a target that neither
+        exists nor has an override.
         """
         if self._redis.hget(keys.OVERRIDES, target) is None:
             self._check(target)
@@ -229,13 +232,13 @@ class ScheduleStore:
         return True
 
     def targets(self, scorer: str) -> list[str]:
-        """The targets of all overrides of a scorer, including unreadable ones."""
+        """Return the targets of all overrides of a scorer, including unreadable ones."""
         return [str(name) for name in self._redis.hkeys(keys.OVERRIDES) if keys.split_pair(str(name))[1] == scorer]
 
     def forget(self, scorer: str) -> int:
-        """Remove all overrides of a deleted scorer, so that a new one of that name starts without them.
+        """Remove all overrides of a deleted scorer, so that a new scorer of that name starts without them.
 
-        Returns their number.
+        Returns the number of removed overrides.
         """
         targets = self.targets(scorer)
         return int(self._redis.hdel(keys.OVERRIDES, *targets)) if targets else 0
@@ -257,7 +260,7 @@ class ScheduleStore:
             text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
             new = change(parsed(ScheduleOverride, target, text) or ScheduleOverride())
             override_text = new.model_dump_json() if new else ""
-            # Compare-and-set: concurrent users must not undo each other's change.
+            # Compare and set, so that concurrent users do not undo each other's changes.
             unmet = at_once_if(
                 self._redis,
                 [Condition("=", text or "", ("HGET", keys.OVERRIDES, target))],
@@ -271,7 +274,7 @@ class ScheduleStore:
             if unmet is None:
                 break
         else:
-            raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")
+            raise redis.WatchError(f"too many concurrent changes of the override of {target}; try again")
         other_overrides = self._others(target)
         old = parsed(ScheduleOverride, target, text)
         before = {**other_overrides, target: old} if old else other_overrides
@@ -287,7 +290,7 @@ class ScheduleStore:
         return new
 
     def _others(self, target: str) -> dict[str, ScheduleOverride]:
-        """The overrides that matter to the pairs of a target, without its own."""
+        """Return the other overrides that apply to the pairs of a target."""
         cluster, scorer = keys.split_pair(target)
         overrides = self.overrides() if cluster == ALL_CLUSTERS else self.overrides_of(scorer, [cluster])
         return {name: override for name, override in overrides.items() if name != target}

@@ -1,7 +1,8 @@
-"""Whether a Redis can be this hub's: its version and mode, whose data it has, and what people must change in it.
+"""Checks the Redis server: version, mode, owner, eviction policy and persistence.
 
-The hub controller reads this at its start and then periodically. Problems that stop the hub are SettingsErrors; others
-are sentences by kind in `dsf.keys.HUB_PROBLEMS`, for `dsf status`, the page, the JSON API and an alert.
+The hub controller runs the checks at its start and periodically. Problems that prevent the hub from working raise
+SettingsError. The others are stored as sentences by kind in `dsf.keys.HUB_PROBLEMS`, for `dsf status`, the page, the
+JSON API and an alert.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dsf import keys
 from dsf.errors import SettingsError
 from dsf.store.client import at_once, parsed
 
-#: Scripts with flags, ACL selectors and `SET ... NX GET` came with this version. Valkey has them all.
+#: The first version with script flags, ACL selectors and `SET ... NX GET`. Every Valkey has them.
 NEEDED_VERSION: Final = (7, 0)
-#: Milliseconds after which an installation that no longer renews its ownership has none.
+#: Milliseconds after which the claim of an installation expires unless it is renewed.
 OWNER_LIFE: Final = 120_000
 
 # Kinds of problems.
@@ -30,19 +31,19 @@ PERSISTENCE: Final = "persistence"
 
 
 class Owner(BaseModel):
-    """The installation whose data a database has."""
+    """The installation that uses a database."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     #: Equal in all hub controllers of an installation.
     id: str
-    #: For people, such as `the hub of /srv/manifests on host a`.
+    #: Text for messages, such as `the hub of /srv/manifests on host a`.
     name: str
 
 
 def check_server(info: Mapping[str, Any]) -> None:
-    """Raise SettingsError if this server (its INFO) cannot be used at all."""
+    """Raise SettingsError if the server with this INFO cannot be used."""
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers and numbers < NEEDED_VERSION:
@@ -58,7 +59,7 @@ def check_server(info: Mapping[str, Any]) -> None:
 
 
 def server_problems(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return what people must change in this server (its INFO): a sentence by kind."""
+    """Return the problems of the server with this INFO as sentences by kind."""
     problems = {}
     policy = str(info.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
@@ -72,16 +73,16 @@ def server_problems(info: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unbounded_memory(info: Mapping[str, Any]) -> str:
-    """The sentence if this server (its INFO) has no limit of memory; empty otherwise."""
+    """Return a sentence if the server with this INFO has no memory limit, otherwise an empty string."""
     if int(info.get("maxmemory", 0)):
         return ""
-    return "maxmemory is not set: Redis takes all memory there is; deploy/redis/redis.conf has limits"
+    return "maxmemory is not set: Redis may use all memory of the machine; deploy/redis/redis.conf has limits"
 
 
 def claim(client: redis.Redis, owner: Owner, where: str) -> None:
-    """Make this database, `where` for people, the installation's, or renew that.
+    """Claim a database for an installation, or renew the claim. `where` names the database in messages.
 
-    Raises SettingsError if it is another one's, and redis.RedisError.
+    Raises SettingsError if another installation owns it, and redis.RedisError.
     """
     text = owner.model_dump_json()
     [owner_text] = at_once(client, ("SET", keys.OWNER, text, "NX", "GET", "PX", OWNER_LIFE))
@@ -92,21 +93,21 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> None:
             "scorers and overrides; give this hub a Redis of its own, or stop the other one and wait two minutes"
         )
     if holder is not None:
-        # The command is not SET, which would overwrite another one's claim of this moment.
+        # SET would overwrite a claim that another installation makes at this moment.
         client.pexpire(keys.OWNER, OWNER_LIFE)
     elif owner_text is not None:
         at_once(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
 
 
 def release(client: redis.Redis, owner: Owner) -> None:
-    """Give the database up, if it is the installation's. Raises redis.RedisError."""
+    """Delete the installation's claim on the database, if it has one. Raises redis.RedisError."""
     holder = parsed(Owner, keys.OWNER, client.get(keys.OWNER))
     if holder is not None and holder.id == owner.id:
         client.delete(keys.OWNER)
 
 
 def write_problems(client: redis.Redis, problems: Mapping[str, str]) -> None:
-    """Replace the problems that readers show. Raises redis.RedisError."""
+    """Replace the stored problems. Raises redis.RedisError."""
     solved_kinds = {str(kind) for kind in client.hkeys(keys.HUB_PROBLEMS)} - problems.keys()
     commands: list[tuple[str, ...]] = [("HSET", keys.HUB_PROBLEMS, kind, text) for kind, text in problems.items()]
     if solved_kinds:
@@ -116,5 +117,5 @@ def write_problems(client: redis.Redis, problems: Mapping[str, str]) -> None:
 
 
 def read_problems(client: redis.Redis) -> dict[str, str]:
-    """The problems as the hub controller wrote them, by kind. Raises redis.RedisError."""
+    """Return the problems that the hub controller stored, by kind. Raises redis.RedisError."""
     return {str(kind): str(text) for kind, text in sorted(client.hgetall(keys.HUB_PROBLEMS).items())}

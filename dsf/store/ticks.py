@@ -1,12 +1,11 @@
-"""Ticks: the messages of those that are sent, the reasons why others are not, and whether beat sends any.
+"""Ticks: the messages of sent ones, the reasons for skipped ones, and the check that beat sends any.
 
-The message is what a Celery worker expects on its queue, a call of the task `dsf.cycle` with the arguments (scorer, run
-id, deadline). The message has no `expires` of Celery, which an agent would compare with its own clock: the deadline is
-by the hub's. Beat pushes the message in the script that also opens the run, so it is built here and not by
-`apply_async`.
+The message is a call of the task `dsf.cycle` with the arguments (scorer, run id, deadline), in Celery's format. It does
+not use Celery's `expires`, which an agent would compare with its own clock, because the deadline is by the hub's clock.
+It is built here instead of by `apply_async`, because one script pushes the message and opens the run.
 
-If the newest ticks of a pair were not sent, the hash `dsf.keys.SKIPS` has a text, written by `lua/dispatch.lua` and
-removed when a tick is sent:
+If the newest ticks of a pair were skipped, the hash `dsf.keys.SKIPS` has a text that `lua/dispatch.lua` writes and the
+next sent tick removes:
 
     <consecutive ticks not sent> <unix seconds of the first> <unix seconds of the newest> <reason of the newest>
 """
@@ -29,21 +28,21 @@ from dsf.messages import CYCLE_TASK, new_run_id
 from dsf.process.hubclock import hub_time
 from dsf.store.client import Condition, at_once_if
 
-#: Seconds after `expires` within which a result still counts. A stage that began just before `expires` may take its
-#: timeout (30 s by default); the rest is for retries, a slow connection and ingest.
+#: Seconds after `expires` until the deadline for the result. A stage that began just before `expires` may take its
+#: timeout (30 s by default). The rest is for retries, a slow connection and ingest.
 RUN_SLACK = 60.0
 
 
 def run_deadline(expires_at: float) -> float:
-    """Deadline for the result of a run that expires then (unix seconds)."""
+    """Return the deadline (unix seconds) for the result of a run that expires at `expires_at`."""
     return expires_at + RUN_SLACK
 
 
 def tick_message(cluster: str, scorer: str, run_id: str, expires_at: float) -> str:
-    """The message for LPUSH onto `dsf.keys.spoke_queue(cluster)`: what `apply_async` of the task would push, without
-    what nothing reads. `expires_at` is in unix seconds.
+    """Return the message for LPUSH to `dsf.keys.spoke_queue(cluster)`, as `apply_async` would push it.
 
-    Raises ValueError for an invalid name: data in Redis is not trusted.
+    Fields that nothing reads are omitted. `expires_at` is in unix seconds. Raises ValueError for an invalid name,
+    because data in Redis is not trusted.
     """
     if not (keys.is_name(cluster) and keys.is_name(scorer)):
         raise ValueError(f"not the names of a cluster and a scorer: {cluster!r}, {scorer!r}")
@@ -72,7 +71,7 @@ def tick_message(cluster: str, scorer: str, run_id: str, expires_at: float) -> s
             "delivery_mode": 2,
             "delivery_info": {"exchange": "", "routing_key": keys.spoke_queue(cluster)},
             "priority": 0,
-            # Plain text: the default, base64, only protects bytes that JSON does not have.
+            # Celery's default, base64, would only protect bytes that JSON cannot contain.
             "body_encoding": None,
             "delivery_tag": ident,
         },
@@ -80,7 +79,7 @@ def tick_message(cluster: str, scorer: str, run_id: str, expires_at: float) -> s
     return _json(message)
 
 
-# Made once: `json.dumps` would make one for each tick.
+# Created once, because `json.dumps` would create an encoder per tick.
 _json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -97,7 +96,7 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
     queue = keys.spoke_queue(cluster)
     member = keys.run_member(cluster, scorer, run_id)
     is_scheduled = Condition("=", 1, ("HEXISTS", keys.ENTRIES, keys.pair(cluster, scorer)))
-    # A repetition after a lost connection changes nothing.
+    # A retry after a lost connection has no effect.
     is_new = Condition("=", "", ("ZSCORE", keys.OPEN_RUNS, member))
     has_space = Condition("<", queue_limit, ("LLEN", queue))
     unmet = at_once_if(
@@ -113,69 +112,75 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
         )
     if unmet is has_space:
         raise QueueFullError(
-            f"{queue_limit} messages wait in {queue}: the agent of cluster {cluster!r} takes none; is it running?"
+            f"{queue_limit} messages wait in {queue}: the agent of cluster {cluster!r} consumes none; is it running?"
         )
     return run_id
 
 
-#: Seconds after which a pair that is due and got no tick means that no beat works. Each due pair gets one within
-#: seconds, or a later due time; a standby takes over after 10 s, and a pod restarts in about 30 s.
-LATE: Final = 45.0
+#: Seconds for which a pair may be due without a tick before beat counts as down. A working beat takes seconds, a
+#: standby takes over after 10 s, and a pod restarts in about 30 s.
+MAX_LATENESS: Final = 45.0
 
 
 def ticks_problem(client: redis.Redis, now: float) -> str:
-    """Why no ticks are sent at `now` (unix seconds); empty while they are, or none is due. Raises redis.RedisError."""
+    """Return why beat sends no ticks at `now` (unix seconds). Empty if it works or no pair is due.
+
+    Raises redis.RedisError.
+    """
     oldest: Any = client.zrange(keys.DUE, 0, 0, withscores=True)
     late = now - float(oldest[0][1]) if oldest else -math.inf
-    if late <= LATE:
+    if late <= MAX_LATENESS:
         return ""
     pair = oldest[0][0]
-    return f"no ticks are sent: {pair} has been due for {late:.0f} s; beat does not run, or stands still: see its log"
+    return f"no ticks are sent: {pair} has been due for {late:.0f} s; beat does not run, or hangs: see its log"
 
 
 def writes_problem(client: redis.Redis) -> str:
-    """Why Redis takes no writes; empty while it does. Known long before a tick is late. Raises redis.RedisError."""
+    """Return why Redis rejects writes, or an empty string. Raises redis.RedisError.
+
+    It detects the problem long before a tick is late.
+    """
     try:
-        # A server that takes no writes refuses even this.
+        # A server that rejects writes (MISCONF) rejects PING, too.
         client.ping()
     except redis.ResponseError as error:
-        return f"no ticks are sent: Redis takes no writes ({str(error).rstrip('.')}); check its disk and its log"
+        return f"no ticks are sent: Redis rejects writes ({str(error).rstrip('.')}); check its disk and its log"
     return ""
 
 
-# Why a due tick is not sent.
+# Reasons for which a due tick is skipped.
 QUEUE_FULL: Final = "queue_full"
 RATE_LIMIT: Final = "rate_limit"
 PAUSED: Final = "paused"
 RESULTS_BEHIND: Final = "results_behind"
 INACTIVE: Final = "inactive"
 EXPIRED: Final = "expired"
-#: Reason -> the reason and its remedy as a sentence.
-_WHY: Final = {
-    QUEUE_FULL: "the queue of {cluster} is full: its agent is away or does less than it is sent; check that it runs "
+#: Reason -> sentence with the reason and the remedy.
+_SENTENCES: Final = {
+    QUEUE_FULL: "the queue of {cluster} is full: its agent does not run or is overloaded; check that it runs "
     "and reaches Redis",
-    RATE_LIMIT: "the rate limit of this scorer, {rate}, is for all clusters together and used up by those whose turn "
-    "it is; raise the limit or the interval",
+    RATE_LIMIT: "the rate limit of this scorer, {rate}, applies to all clusters together and is used up by other "
+    "clusters; raise the limit or the interval",
     PAUSED: "it is paused: dsf schedule list says by whom, dsf schedule resume ends it",
-    # A new result would only wait.
-    RESULTS_BEHIND: "results of {cluster} wait in its mailbox and are not taken in; check that the service results "
+    # A new result would only wait in the mailbox.
+    RESULTS_BEHIND: "results of {cluster} wait in its mailbox and are not ingested; check that the service results "
     "runs and keeps up",
-    # Its scoring API fails health checks, or its configuration is unusable.
+    # The scoring API fails health checks, or its configuration is unusable.
     INACTIVE: "it could not run: the conditions of its DynamicScorer, or its cluster's page, say why",
     # The slot passed before its tick could be sent.
-    EXPIRED: "beat or Redis was away when it was due; check the lag of the schedule",
+    EXPIRED: "beat or Redis was down when it was due; check the lag of the schedule",
 }
-REASONS: Final = tuple(_WHY)
+REASONS: Final = tuple(_SENTENCES)
 
 _TEXT: Final = re.compile(r"(\d+) (\d+) (\d+) (.+)")
 
-#: Consecutive skips from which they are reported despite a valid score. Fewer are normal under a rate limit.
+#: Consecutive skips that are reported even if the score is still valid. Fewer are normal with a rate limit.
 SKIPS_THRESHOLD: Final = 3
 
 
 @dataclass(frozen=True)
 class Skips:
-    """The newest ticks of a pair were not sent. `since` and `newest` are unix seconds, `reason` that of the newest."""
+    """Consecutive skipped ticks of a pair. `reason` is that of the newest. `since` and `newest` are unix seconds."""
 
     cluster: str
     reason: str
@@ -185,15 +190,17 @@ class Skips:
 
     @classmethod
     def of(cls, cluster: str, text: str | None) -> Skips | None:
-        """From a pair's text; None if its newest tick was sent, or it never had one."""
+        """Parse a pair's text. Return None if its newest tick was sent, or if it never had one."""
         match = _TEXT.fullmatch(text) if text else None
         if match is None or match[4] not in REASONS:
             return None
         return cls(cluster, match[4], int(match[1]), float(match[2]), float(match[3]))
 
     def why(self, rate_limit: str | None, problem: str = "") -> str:
-        """The reason and remedy as a sentence; `rate_limit` is the scorer's, e.g. `10/s`, `problem` is why it cannot
-        run."""
+        """Return a sentence with the reason and the remedy.
+
+        `rate_limit` is the scorer's, such as `10/s`. `problem` is why the pair cannot run.
+        """
         if self.reason == INACTIVE and problem:
             return problem
-        return _WHY[self.reason].format(cluster=self.cluster, rate=rate_limit or "which was removed since")
+        return _SENTENCES[self.reason].format(cluster=self.cluster, rate=rate_limit or "which was removed since")

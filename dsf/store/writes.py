@@ -1,7 +1,7 @@
-"""Messages between the score writer and the rest of the hub, through Redis.
+"""Data that the score writer exchanges with the rest of the hub through Redis.
 
-Results workers count changes of scores by pair and wake the writer. The writer records its counters, and why scores are
-not written. Its schedule is in its memory: after a change of leader everything is compared.
+Results workers count the changes of each pair's score and wake the writer. The writer records its counters and why
+scores are not written. It keeps its schedule in memory, and compares all scores after a change of leader.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 
 #: Field of `Writes.validity_factor` in the writer's counters.
 VALIDITY_FACTOR = "validity_factor"
-#: Field with the time (unix seconds) at which the writer had completed its newest turn.
+#: Field with the time (unix seconds) at which the writer completed its last turn.
 TURN_AT = "turn_at"
-#: Pairs per round trip where nothing large is read.
-_CHUNK = 1000
-_LONGEST_MESSAGE = 1000
+#: Maximum pairs per round trip.
+_BATCH = 1000
+_MAX_MESSAGE = 1000
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Redis' data of a pair."""
+    """The data of a pair from which the writer decides what to write."""
 
-    #: The scorer's record, None if missing (or removed).
+    #: The scorer's record. None if it is missing or was removed.
     scorer: ScorerRecord | None
     cluster: ClusterRecord | None
     scheduled: bool
     score: str | None
     failing: int
-    #: Items of the score; of one for metrics only, its results.
+    #: Number of items. For a score that goes to metrics only, the number of results.
     items: int
 
     @classmethod
     def of(cls, cluster_name: str, scorer_name: str, *texts: Any) -> Facts:
-        """From Redis' texts: scorer, cluster, entry, row and score."""
+        """Parse the texts of scorer, cluster, entry, row and score."""
         scorer, cluster, entry, row, score = texts
         state = row_fields(keys.pair(cluster_name, scorer_name), row)
         return cls(
@@ -56,25 +56,25 @@ class Facts:
 
 
 class Writes:
-    """Methods raise redis.RedisError if Redis is unreachable."""
+    """Reads and writes the exchanged data. Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._unwritten = client.register_script(lua("unwritten"))
 
     def wait(self, seconds: float) -> None:
-        """Wait until a score changes, at most so many seconds."""
-        # 0 would be forever.
+        """Wait until a score changes, for at most `seconds`."""
+        # A timeout of 0 would wait for ever.
         self._redis.blpop([keys.WRITES_WAKE], timeout=max(seconds, 0.01))
 
     def pop_changes(self) -> dict[tuple[str, str], int]:
-        """Number of changes of each pair's score since the last call; they are forgotten in Redis."""
+        """Return the number of changes of each pair's score since the last call, and reset them."""
         fields, _ = at_once(self._redis, ("HGETALL", keys.WRITES), ("DEL", keys.WRITES))
         counts = dict(zip(fields[::2], fields[1::2], strict=True))
         return {keys.split_pair(pair): whole("changes", pair, count) for pair, count in counts.items()}
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> list[Facts]:
-        """Facts of pairs, in one round trip."""
+        """Read the facts of pairs in one round trip."""
         pair_list = list(pairs)
         if not pair_list:
             return []
@@ -91,40 +91,40 @@ class Writes:
             if isinstance(answer, Exception):
                 raise answer
         for answer in answers[4:]:
-            # An error that passes must not remove a score.
+            # A temporary error must not remove a score.
             if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
                 raise answer
-        # A pair whose data is spoilt has no score, and must not stop the others.
+        # A pair with damaged data has no score, and must not block the others.
         scores = [None if isinstance(answer, Exception) else answer for answer in answers[4:]]
         return [Facts.of(*pair, *texts) for pair, *texts in zip(pair_list, *answers[:4], scores, strict=True)]
 
     def scheduled_pairs(self) -> list[tuple[str, str]]:
-        """(cluster, scorer) of every entry of the schedule."""
+        """Return (cluster, scorer) of every entry in the schedule."""
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.ENTRIES)]
 
     def unwritten_pairs(self) -> list[tuple[str, str]]:
-        """(cluster, scorer) of every pair whose score is recorded as not written."""
+        """Return (cluster, scorer) of every pair whose score is recorded as not written."""
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.UNWRITTEN)]
 
     def record_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
-        """Record why scores are not written, or None where that is over, and notify readers of these pairs."""
-        for batch in batched(causes.items(), _CHUNK):
+        """Record why scores are not written, remove the record for None, and notify readers of these pairs."""
+        for batch in batched(causes.items(), _BATCH):
             arguments: list[str] = []
             for pair, cause in batch:
-                short = cause and cause.model_copy(update={"message": cause.message[:_LONGEST_MESSAGE]})
+                short = cause and cause.model_copy(update={"message": cause.message[:_MAX_MESSAGE]})
                 arguments += [keys.pair(*pair), "" if short is None else short.model_dump_json()]
             self._unwritten(keys=[keys.UNWRITTEN], args=arguments)
 
     def record_turn(self, counts: Mapping[str, int]) -> None:
-        """Add to the writer's counters, and record that it has completed a turn."""
+        """Add to the writer's counters, and record the completed turn."""
         added = [("HINCRBY", keys.WRITE_STATS, name, number) for name, number in counts.items()]
         at_once(self._redis, *added, ("HSET", keys.WRITE_STATS, TURN_AT, f"{hub_time(self._redis):.3f}"))
 
     def validity_factor(self) -> float:
-        """Current extension factor of validities; at least 1."""
+        """Return the factor that extends validities, which is at least 1."""
         text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
         return read_factor(text)
 
     def set_validity_factor(self, factor: float) -> None:
-        """Set `validity_factor` for ingest and readers."""
+        """Store the factor for ingest and readers."""
         at_once(self._redis, ("HSET", keys.WRITE_STATS, VALIDITY_FACTOR, f"{factor:.3f}"))

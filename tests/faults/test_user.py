@@ -12,7 +12,7 @@ import pytest
 
 from dsf import keys
 from dsf.messages import run_time
-from dsf.store.ticks import LATE
+from dsf.store.ticks import MAX_LATENESS
 from tests.faults.fleet import BY_HAND, STALL, Fleet, scores
 from tests.support.child import stopped
 from tests.support.webprocess import WebProcess
@@ -53,7 +53,7 @@ def test_stopped_beat_is_reported_by_page_metrics_and_status(fleet: Fleet, tmp_p
     with WebProcess(url, tmp_path / "web.log", manifests=fleet.manifests) as page:
         with stopped(fleet.processes["beat"]):
             # As if that much time had passed, and some more: the pair is due, and beat does not move its due time.
-            fleet.redis.zadd(keys.DUE, {"c1/sample": time.time() - LATE - 10}, xx=True)
+            fleet.redis.zadd(keys.DUE, {"c1/sample": time.time() - MAX_LATENESS - 10}, xx=True)
             fleet.until(lambda: fleet.page("web", "/readyz").status_code == 503, "the page's readiness")
             assert "no ticks are sent: c1/sample" in fleet.page("web", "/readyz").text
             assert fleet.metric("web", "dynamic_scoring_ticks_stopped") == 1

@@ -67,5 +67,5 @@ def test_exporter_works_while_redis_cannot_save(redis_url: str, tmp_path: Path) 
 def test_status_names_the_cause_and_does_not_blame_beat(dsf: Dsf, redis_url: str) -> None:
     status = dsf("status")
     assert status.exit_code == 1
-    assert "Redis takes no writes (MISCONF" in " ".join(status.stdout.split())
+    assert "Redis rejects writes (MISCONF" in " ".join(status.stdout.split())
     assert "beat" not in status.stdout + status.stderr

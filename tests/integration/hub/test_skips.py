@@ -23,9 +23,7 @@ def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: World) 
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[2].startswith(expected_message))
     status, reason, message = running.condition("cpu-scorer", "Scoring")
     assert (status, reason) == ("False", "TicksSkipped")
-    assert message.endswith(
-        "is full: its agent is away or does less than it is sent; check that it runs and reaches Redis"
-    )
+    assert message.endswith("is full: its agent does not run or is overloaded; check that it runs and reaches Redis")
     running.until(lambda: ("cpu-scorer", "TicksSkipped", "Warning") in running.events())
     # A cluster that scores again is no longer reported; the other one still is.
     running.client.delete(keys.spoke_queue("a"))

@@ -146,7 +146,7 @@ def test_worker_survives_a_redis_outage(settings_factory, folder: Path) -> None:
             wait_for(lambda: bed.state().count("ok") == 1, 30, "the first result")
             push(client, [bed.frame(bed.open()) for _ in range(10)])
             server.kill()
-            wait_for(lambda: "redis fails, will be tried again" in worker.log(), 20, "the worker to notice")
+            wait_for(lambda: "redis fails, will retry" in worker.log(), 20, "the worker to notice")
             (folder / "alive").unlink(missing_ok=True)
             wait_for((folder / "alive").exists, 10, "the liveness file while the worker waits for Redis")
             server.restart()

@@ -12,7 +12,7 @@ from dsf.beat.stats import schedule_families
 from dsf.cli.statusreport import read_report
 from dsf.fleet.queries import FleetQueries
 from dsf.settings import Settings
-from dsf.store.ticks import LATE, ticks_problem
+from dsf.store.ticks import MAX_LATENESS, ticks_problem
 from dsf.web.app import unready
 from tests.support.memorystore import memory_client
 
@@ -21,7 +21,12 @@ NOW = 1_790_000_000.0
 
 @pytest.mark.parametrize(
     ("due", "is_problem"),
-    [({}, False), ({"c1/s": 10.0}, False), ({"c1/s": -LATE}, False), ({"c1/s": -LATE - 1, "c2/s": 5.0}, True)],
+    [
+        ({}, False),
+        ({"c1/s": 10.0}, False),
+        ({"c1/s": -MAX_LATENESS}, False),
+        ({"c1/s": -MAX_LATENESS - 1, "c2/s": 5.0}, True),
+    ],
 )
 def test_overdue_pair_is_reported_as_a_missing_beat(due: dict[str, float], is_problem: bool) -> None:
     client: redis.Redis = memory_client()
@@ -32,7 +37,7 @@ def test_overdue_pair_is_reported_as_a_missing_beat(due: dict[str, float], is_pr
 
 def test_every_view_of_the_fleet_says_it() -> None:
     client = memory_client()
-    client.zadd(keys.DUE, {"c1/s": time.time() - LATE - 1})
+    client.zadd(keys.DUE, {"c1/s": time.time() - MAX_LATENESS - 1})
     [problem] = FleetQueries(client).summary().problems
     assert (problem.stage, problem.message[:23]) == ("ticks", "no ticks are sent: c1/s")
     report = read_report(client, Settings(role="cli"), None)
