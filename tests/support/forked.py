@@ -24,7 +24,10 @@ from tests.support import forkserver
 from tests.support.child import Child
 from tests.support.wait import PATIENCE
 
-_servers: dict[str, _Server] = {}
+#: Variables that a process reads at its start. They belong to the library of tests/faults/movedclock.py.
+_AT_START = ("LD_PRELOAD", "MOVED_CLOCK")
+#: By module, and values of the variables above.
+_servers: dict[tuple[str | None, ...], _Server] = {}
 _lock = threading.Lock()
 
 
@@ -56,10 +59,12 @@ class Forked(Child):
         self.log = log
         log.touch()
         module_and_argument = " ".join([module, *arguments[:1]])
-        self._process = _server(module_and_argument if module_and_argument in forkserver.LOADED else module).start(
+        name = module_and_argument if module_and_argument in forkserver.LOADED else module
+        variables = {**(os.environ if inherit else {}), **(environment or {})}
+        self._process = _server(name, variables).start(
             module=module,
             arguments=[str(argument) for argument in arguments],
-            environment={**(os.environ if inherit else {}), **(environment or {})},
+            environment=variables,
             folder=str(Path.cwd()),
             out=str(log.absolute()),
             err=str((errors or log).absolute()),
@@ -70,17 +75,18 @@ def dsf(
     arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with this environment and no other. Raises TimeoutExpired after `timeout` seconds."""
-    return _ran("dsf.cli", arguments, environment, timeout)
+    return run("dsf.cli", arguments, environment, timeout)
 
 
 def celery(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command of Celery itself on our application, with this environment and no other."""
-    return _ran("celery", ["-A", "dsf.celery", *arguments], environment, 300)
+    return run("celery", ["-A", "dsf.celery", *arguments], environment)
 
 
-def _ran(
-    module: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
+def run(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
+    """Run a module with this environment and no other. Raises TimeoutExpired after `timeout` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = (Path(folder, name) for name in ("out", "err"))
         process = Forked(module, out, environment, arguments=arguments, inherit=False, errors=err)
@@ -120,12 +126,13 @@ class _Process:
 class _Server:
     """A process that has a module loaded; it ends with this one, and what it has forked with it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, variables: Mapping[str, str]) -> None:
         self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, forkserver.MOST_BYTES)
         self._lock = threading.Lock()
         self._codes: dict[int, int] = {}
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
+        environment.update(variables)
         with server_socket:
             # A session of its own: Ctrl-C is for the tests, whose end it notices.
             self._process = subprocess.Popen(
@@ -170,8 +177,10 @@ class _Server:
         self._process.wait(PATIENCE)
 
 
-def _server(name: str) -> _Server:
+def _server(name: str, variables: Mapping[str, str]) -> _Server:
+    at_start = {variable: variables[variable] for variable in _AT_START if variable in variables}
+    key = (name, *map(at_start.get, _AT_START))
     with _lock:
-        if name not in _servers:
-            _servers[name] = _Server(name)
-        return _servers[name]
+        if key not in _servers:
+            _servers[key] = _Server(name, at_start)
+        return _servers[key]

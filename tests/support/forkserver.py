@@ -59,6 +59,19 @@ LOADED: dict[str, tuple[str, ...]] = {
         "pydantic.v1",
         "anyio._core._sockets",
     ),
+    # The imports of tests/integration/hostile/readers.py.
+    "tests.support.hostile": (
+        "dsf.settings",
+        "anyio._backends._asyncio",
+        "starlette.requests",
+        "dsf.backtest.recording",
+        "dsf.http",
+        "dsf.optimizer.mcp",
+        "dsf.otlp.scrape",
+        "dsf.web.forms",
+        "dsf.worker.remotecontrol",
+        "multipart",
+    ),
     "tests.integration.security.identities": (*_AGENT, "azure.identity", "botocore.session", "google.auth"),
 }
 #: A request is one packet; the environment is most of it.

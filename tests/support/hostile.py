@@ -1,19 +1,21 @@
 """Hostile JSON for every reader of foreign bytes, and the memory that a reader takes for it.
 
 `documents` puts values that grow when they are parsed where a reader expects something. `growth` calls a reader with
-each of them in a process of its own under a limit of memory and CPU time, so that a reader that fails kills that one.
+each of them in a separate process under a limit of memory and CPU time, so that a failing reader kills only that one.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Final
+
+from tests.support import forked
 
 #: Seconds of CPU for all documents of one reader.
 _CPU: Final = 100
@@ -24,8 +26,11 @@ _LONGEST_ERROR: Final = 64 * 1024
 _HOLE: Final = b"@HOLE@"
 
 
-def values(size: int) -> dict[str, bytes]:
-    """JSON values of about `size` bytes, by what they are made of. Some are cut: the parser fails at their end."""
+def values(size: int) -> dict[str, Callable[[], bytes]]:
+    """Functions that make JSON values of about `size` bytes, by what the values consist of.
+
+    Some values are cut: the parser fails at their end.
+    """
 
     def list_of(element: bytes) -> bytes:
         return b"[" + b",".join([element] * (size // (len(element) + 1))) + b"]"
@@ -34,40 +39,46 @@ def values(size: int) -> dict[str, bytes]:
         return b"{" + b",".join(b'"k%d":%s' % (number, value) for number in range(size // (9 + len(value)))) + b"}"
 
     return {
-        "empty lists": list_of(b"[]"),
-        "empty objects": list_of(b"{}"),
-        "numbers": list_of(b"1"),
-        "fractions": list_of(b"0.1"),
-        "nulls": list_of(b"null"),
-        "short texts": list_of(b'"a"'),
-        "small objects": list_of(b'{"a":1}'),
-        "almost results": list_of(b"[{},1]"),
-        "pairs": list_of(b'[{"node":"a"},1]'),
-        "objects with a wrong field": list_of(b'{"name":1,"score":"x","metric":[]}'),
-        "keys": keyed(b"1"),
-        "keys of lists": keyed(b"[]"),
-        "one key": b"{" + b",".join([b'"z":1'] * (size // 6)) + b"}",
-        "a key twice behind many": keyed(b"1")[:-1] + b',"z":1,"z":2}',
-        "deep lists": b"[" * (size // 2) + b"]" * (size // 2),
-        "deep objects": b'{"a":' * (size // 6) + b"1" + b"}" * (size // 6),
-        "unclosed lists": b"[" * size,
-        "unclosed objects": b'{"a":' * (size // 5),
-        "cut lists": list_of(b"[]")[:-1],
-        "a number": b"9" * size,
-        "an exponent": b"1e" + b"9" * size,
-        "a text": b'"' + b"x" * size + b'"',
-        "a wide text": b'"' + "\N{GRINNING FACE}".encode() + b"x" * size + b'"',
-        "escapes": b'"' + b"\\u0041" * (size // 6) + b'"',
-        "surrogates": b'"' + b"\\ud800" * (size // 6) + b'"',
-        "commas in a text": b'"' + b"," * size + b'"',
-        "brackets in a text": b'"' + b"[" * size + b'"',
-        "blanks": b" " * size + b"1",
+        "empty lists": lambda: list_of(b"[]"),
+        "empty objects": lambda: list_of(b"{}"),
+        "numbers": lambda: list_of(b"1"),
+        "fractions": lambda: list_of(b"0.1"),
+        "nulls": lambda: list_of(b"null"),
+        "short texts": lambda: list_of(b'"a"'),
+        "small objects": lambda: list_of(b'{"a":1}'),
+        "almost results": lambda: list_of(b"[{},1]"),
+        "pairs": lambda: list_of(b'[{"node":"a"},1]'),
+        "objects with a wrong field": lambda: list_of(b'{"name":1,"score":"x","metric":[]}'),
+        "keys": lambda: keyed(b"1"),
+        "keys of lists": lambda: keyed(b"[]"),
+        "one key": lambda: b"{" + b",".join([b'"z":1'] * (size // 6)) + b"}",
+        "a key twice behind many": lambda: keyed(b"1")[:-1] + b',"z":1,"z":2}',
+        "deep lists": lambda: b"[" * (size // 2) + b"]" * (size // 2),
+        "deep objects": lambda: b'{"a":' * (size // 6) + b"1" + b"}" * (size // 6),
+        "unclosed lists": lambda: b"[" * size,
+        "unclosed objects": lambda: b'{"a":' * (size // 5),
+        "cut lists": lambda: list_of(b"[]")[:-1],
+        "a number": lambda: b"9" * size,
+        "an exponent": lambda: b"1e" + b"9" * size,
+        "a text": lambda: b'"' + b"x" * size + b'"',
+        "a wide text": lambda: b'"' + "\N{GRINNING FACE}".encode() + b"x" * size + b'"',
+        "escapes": lambda: b'"' + b"\\u0041" * (size // 6) + b'"',
+        "surrogates": lambda: b'"' + b"\\ud800" * (size // 6) + b'"',
+        "commas in a text": lambda: b'"' + b"," * size + b'"',
+        "brackets in a text": lambda: b'"' + b"[" * size + b'"',
+        "blanks": lambda: b" " * size + b"1",
     }
 
 
-def documents(template: bytes, size: int) -> Iterator[tuple[str, bytes]]:
-    """The `template` with each of `values` in place of each `@HOLE@`, and each of `values` by itself."""
-    for name, value in values(size).items():
+def documents(template: bytes, size: int, names: Collection[str] = ()) -> Iterator[tuple[str, bytes]]:
+    """The `template` with each of `values` in place of each `@HOLE@`, and each of `values` by itself.
+
+    `names` selects some of the values.
+    """
+    for name, make in values(size).items():
+        if names and name not in names:
+            continue
+        value = make()
         yield f"bare {name}", value
         before, hole, after = template.partition(_HOLE)
         while hole:
@@ -76,18 +87,13 @@ def documents(template: bytes, size: int) -> Iterator[tuple[str, bytes]]:
             before = before + b"null" + head
 
 
-def growth(reader: str, template: str, size: int, room: int = _ROOM) -> dict[str, float]:
+def growth(reader: str, template: str, size: int, names: Collection[str] = ()) -> dict[str, float]:
     """Megabytes by which the process grows at most while `reader` (`module:function`) reads each document.
 
-    The reader gets bytes; what it raises is its answer. Fails if the process dies.
+    The reader gets bytes; an error that it raises is its response. Fails if the process dies.
     """
-    process = subprocess.run(
-        [sys.executable, "-m", __name__, reader, template, str(size), str(room)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = forked.run(__name__, [reader, template, str(size), *names], environment)
     # Readers may log to standard output.
     lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('["')]
     assert process.returncode == 0, f"{reader} died behind {lines[-1:]}: {process.stderr[-2000:]}"
@@ -106,13 +112,13 @@ def _status(field: str) -> float:
     raise AssertionError(f"the system tells no {field}")
 
 
-def _main(reader: str, template: str, size: int, room: int) -> None:
+def _main(reader: str, template: str, size: int, names: Collection[str]) -> None:
     module, _, name = reader.partition(":")
     read: Callable[[bytes], object] = getattr(import_module(module), name)
-    limit = int(_status("VmSize") + room) * 1024 * 1024
+    limit = int(_status("VmSize") + _ROOM) * 1024 * 1024
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU, _CPU))
-    for label, document in documents(template.encode(), size):
+    for label, document in documents(template.encode(), size, names):
         # From here on the peak counts anew.
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         before = _status("VmRSS")
@@ -128,4 +134,4 @@ def _main(reader: str, template: str, size: int, room: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.faults.movedclock import COMPILER, MovedClock
 from tests.integration.exporter.conftest import exporter as exporter  # a fixture
 from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
 from tests.integration.exporter.server import ApiProcess
+from tests.support import forked
 
 WrongDsf = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -41,20 +41,11 @@ def off(request: pytest.FixtureRequest, clock: MovedClock) -> int:
 @pytest.fixture
 def dsf(redis_url: str, clock: MovedClock, tmp_path: Path) -> WrongDsf:
     """Runs a command as a process whose clock is wrong."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    variables |= {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)} | clock.environment
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "dsf.cli", *arguments],
-            env=inherited
-            | {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
-            | clock.environment
-            | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return forked.dsf(arguments, variables | environment, timeout=60)
 
     return run
 
