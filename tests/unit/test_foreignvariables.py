@@ -40,23 +40,20 @@ print(json.dumps([str(app.connection_for_read().as_uri()), str(app.connection_fo
 """
 
 
-@pytest.mark.parametrize(
-    "name", ["CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND"]
-)
-def test_celery_uses_the_redis_of_the_settings(name: str) -> None:
-    read, write, broker, results = json.loads(in_process(CONNECTIONS, **{name: OTHER}))
+def test_celery_uses_the_redis_of_the_settings() -> None:
+    names = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
+    read, write, broker, results = json.loads(in_process(CONNECTIONS, **dict.fromkeys(names, OTHER)))
     assert (read, write, broker, results) == (OURS, OURS, OURS, None)
 
 
-@pytest.mark.parametrize("environment", [{"BROKER_URL": OTHER}, {"CONFIG_MODULE": "no.such"}, {"LOADER": "no.such"}])
-def test_command_of_celery_uses_the_redis_of_the_settings(environment: dict[str, str]) -> None:
+def test_command_of_celery_uses_the_redis_of_the_settings() -> None:
     code = """
 import sys
 from celery.bin.celery import main
 sys.argv = ["celery", "-A", "dsf.celery", "report"]
 sys.exit(main())
 """
-    report = in_process(code, **environment)
+    report = in_process(code, BROKER_URL=OTHER, CONFIG_MODULE="no.such", LOADER="no.such")
     assert OTHER not in report
     assert "6400" in report
 

@@ -16,7 +16,7 @@ _COMMAND = (
     "class View(BaseModel): name: str = 'caf\\u00e9 \\u2192 \\U0001f600'\n"
     "def shout():\n"
     "    for output in (Format.TABLE, Format.JSON, Format.YAML):\n"
-    "        view = View(); emit(view, output, lambda: view.name); print('=====')\n"
+    "        view = View(); emit(view, output, lambda: view.name); print('=====', flush=True)\n"
     "app.command('shout')(shout); run()"
 )
 

@@ -9,21 +9,21 @@ import itertools
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from typer.testing import Result
 
 from dsf.reasons import FailureReason
-from dsf.settings import ENV_PREFIX
+from dsf.settings import ENV_PREFIX, settings
 from dsf.store.pairs import Pairs
 from dsf.text import WITHHELD
 from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet, gives
 from tests.integration.security.traces import contents, files, pages, secrets_in, served
-from tests.support import forked
+from tests.support import commandline, forked
 from tests.support.httpserver import Exchange, answer, at_another_time
 from tests.support.wait import wait_for
 
@@ -63,28 +63,46 @@ def as_operator(fleet: Fleet) -> dict[str, str]:
 _LATE = re.compile(r'\b(overlap|deadline|timeout|expired|no complete answer)\b(?!": (0|false)\b)')
 
 
+def run_as_operator(fleet: Fleet, *arguments: str) -> Result:
+    """Run a command in this process, with the environment of a person at the hub."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(ENV_PREFIX):
+                patch.delenv(name)
+        for name, value in as_operator(fleet).items():
+            patch.setenv(name, value)
+        settings.cache_clear()
+        try:
+            result = commandline.dsf(*arguments)
+        finally:
+            settings.cache_clear()
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
 class WrongAnswerError(Exception):
     """A command found something wrong that time does not mend."""
 
 
-def answered(fleet: Fleet, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
-    """A command, run again until it finds nothing wrong; all of its runs.
+def answered(fleet: Fleet, *arguments: str) -> list[str]:
+    """Run a command until it finds nothing wrong; returns the outputs of all runs.
 
     A run may coincide with a scheduled cycle, or hit a deadline: neither matters here. Raises WrongAnswerError when it
     finds anything else.
     """
-    processes: list[subprocess.CompletedProcess[str]] = []
+    outputs: list[str] = []
 
     def is_well() -> bool:
-        processes.append(forked.dsf(arguments, as_operator(fleet)))
-        output = processes[-1].stdout + processes[-1].stderr
-        if processes[-1].returncode != 0 and not _LATE.search(output):
-            raise WrongAnswerError(f"{arguments} ended with {processes[-1].returncode}: {output}")
-        assert processes[-1].returncode == 0, output
+        result = run_as_operator(fleet, *arguments)
+        outputs.append(result.stdout + result.stderr)
+        if result.exit_code != 0 and not _LATE.search(outputs[-1]):
+            raise WrongAnswerError(f"{arguments} ended with {result.exit_code}: {outputs[-1]}")
+        assert result.exit_code == 0, outputs[-1]
         return True
 
     wait_for(is_well, 20, f"{arguments} to find nothing wrong")
-    return processes
+    return outputs
 
 
 def echo(exchange: Exchange) -> None:
@@ -134,18 +152,20 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
 def test_commands_show_no_secret(fleet: Fleet) -> None:
     for arguments in COMMANDS:
         for form in ("table", "json"):
-            processes = answered(fleet, *arguments, "-o", form)
-            assert [secrets_in(process.stdout + process.stderr, CANARIES) for process in processes] == [[]] * len(
-                processes
-            ), arguments
+            outputs = answered(fleet, *arguments, "-o", form)
+            assert [secrets_in(output, CANARIES) for output in outputs] == [[]] * len(outputs), arguments
+    # One in a process, as people run it.
+    process = forked.dsf(("explain", SCORER, "--cluster", "c1"), as_operator(fleet))
+    assert secrets_in(process.stdout + process.stderr, CANARIES) == []
+    assert process.stdout
 
 
 def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
     text_by_surface: dict[str, str] = {}
     for arguments in (("status",), ("history", SCORER, "--cluster", "c1"), ("explain", SCORER, "--cluster", "c1")):
         for form in ("table", "json"):
-            process = forked.dsf((*arguments, "-o", form), as_operator(echoing))
-            text_by_surface[f"dsf {' '.join(arguments)} -o {form}"] = process.stdout + process.stderr
+            result = run_as_operator(echoing, *arguments, "-o", form)
+            text_by_surface[f"dsf {' '.join(arguments)} -o {form}"] = result.stdout + result.stderr
     text_by_surface |= dict(contents(echoing)) | dict(files(echoing)) | dict(served(echoing))
     assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, CANARIES)] == []
     # The history shows the refusal of the token, or that the message is withheld.
@@ -159,7 +179,7 @@ def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
         file = echoing.out / "dynamicscorers" / f"{SCORER}.yaml"
         echoing.until(lambda: skewed in file.read_text(), "the status to tell of the clock")
         status = ("status", "-o", "json")
-        echoing.until(lambda: skewed in forked.dsf(status, as_operator(echoing)).stdout, "dsf status to tell of it")
+        echoing.until(lambda: skewed in run_as_operator(echoing, *status).stdout, "dsf status to tell of it")
 
 
 def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
@@ -201,8 +221,8 @@ def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
                 return errors() >= before + 3 and len(repeated) >= expected_repeats
 
             fleet.until(has_failed, f"failed cycles by {response_kind}", 30)
-            process = forked.dsf(("explain", OTHER, "--cluster", "c1", "-o", "json"), as_operator(fleet))
-            text_by_surface[f"dsf explain by {response_kind}"] = process.stdout + process.stderr
+            result = run_as_operator(fleet, "explain", OTHER, "--cluster", "c1", "-o", "json")
+            text_by_surface[f"dsf explain by {response_kind}"] = result.stdout + result.stderr
             assert (len(repeated) > repeated_before) == (invalid_response is in_turn)
         text_by_surface |= dict(contents(fleet)) | dict(files(fleet)) | dict(pages(fleet))
     finally:
@@ -214,21 +234,24 @@ def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "settings"),
+    ("command", "settings"),
     [
-        (("status",), {"redis_url": "redis://someone:{canary}@127.0.0.1:1/0"}),
-        (("status",), {"redis_url": "redis://someone:{canary}@[half/0"}),
-        (("status",), {"redis_url": "{canary}"}),
-        (("status",), {"redis_url": "sentinel://someone:{canary}@127.0.0.1:1/0"}),
-        (("hub", "--target", "beat"), {"redis_url": "nothing://someone:{canary}@127.0.0.1:1/0"}),
-        (("hub", "--target", "results"), {"signing_secret": "{canary}", "backend": "dir", "manifests": "/tmp"}),
-        (("hub", "--target", "results"), {"signing_secret_file": "{file}", "backend": "dir", "manifests": "/tmp"}),
-        (("agent", "--cluster", "c1"), {"role": "agent", "signing_key_file": "{file}", "agent_config": "{file}"}),
-        (("hub",), {"role": "hub", "redis_password_file": "{file}", "health_interval": "{canary}-is-no-number"}),
+        (("dsf.cli", "status"), {"redis_url": "redis://someone:{canary}@127.0.0.1:1/0"}),
+        (("dsf.cli", "status"), {"redis_url": "redis://someone:{canary}@[half/0"}),
+        (("dsf.cli", "status"), {"redis_url": "{canary}"}),
+        (("dsf.cli", "status"), {"redis_url": "sentinel://someone:{canary}@127.0.0.1:1/0"}),
+        (("dsf.hub",), {"target": "beat", "redis_url": "nothing://someone:{canary}@127.0.0.1:1/0"}),
+        (("dsf.hub",), {"target": "results", "signing_secret": "{canary}", "backend": "dir", "manifests": "/tmp"}),
+        (("dsf.hub",), {"target": "results", "signing_secret_file": "{file}", "backend": "dir", "manifests": "/tmp"}),
+        (("dsf.agent",), {"role": "agent", "cluster": "c1", "signing_key_file": "{file}", "agent_config": "{file}"}),
+        (
+            ("dsf.cli", "hub"),
+            {"role": "hub", "redis_password_file": "{file}", "health_interval": "{canary}-is-no-number"},
+        ),
     ],
 )
 def test_settings_errors_do_not_contain_the_secret(
-    tmp_path: Path, arguments: tuple[str, ...], settings: dict[str, str]
+    tmp_path: Path, command: tuple[str, ...], settings: dict[str, str]
 ) -> None:
     canary = "canary-5e11ed0e"
     file = tmp_path / "secret"
@@ -239,7 +262,7 @@ def test_settings_errors_do_not_contain_the_secret(
     setting_variables = {
         ENV_PREFIX + name.upper(): str(value) for name, value in {"log_level": "DEBUG", **settings_under_test}.items()
     }
-    process = forked.dsf(arguments, variables | setting_variables)
+    process = forked.run(command[0], command[1:], variables | setting_variables)
     assert process.returncode != 0
     assert process.stderr.strip() or process.stdout.strip()
     assert canary not in process.stdout + process.stderr, process.stderr

@@ -68,3 +68,10 @@ def test_files_of_the_api_server_follow_each_other() -> None:
     for name in sorted(asking + other_files):
         queue[name] = {}
     assert [queue.popitem(last=False)[0] for _ in range(5)] == [*other_files[:2], *asking, other_files[2]]
+
+
+def test_folders_of_one_process_come_first() -> None:
+    queue = Spread()
+    for name in ("tests/integration/store/test_ticks.py", "tests/unit/test_log.py", "deploy/tests/unit/"):
+        queue[name] = {}
+    assert queue.popitem(last=False)[0] == "deploy/tests/unit/"
