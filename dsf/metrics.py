@@ -148,6 +148,41 @@ SCORER_HEALTHY = Metric(
     "dynamic_scoring_scorer_healthy", "gauge", "1 while the scoring API passes its health check.", ("scorer",)
 )
 UP = Metric("dynamic_scoring_up", "gauge", "1 while the hub can read Redis.")
+REDIS_MEMORY = Metric("dynamic_scoring_redis_memory_bytes", "gauge", "Memory that Redis uses.")
+REDIS_MEMORY_LIMIT = Metric(
+    "dynamic_scoring_redis_memory_limit_bytes",
+    "gauge",
+    "`maxmemory` of Redis, above which agents may not write; 0: none.",
+)
+REDIS_CLIENTS = Metric("dynamic_scoring_redis_clients", "gauge", "Connections to Redis.")
+REDIS_CLIENT_LIMIT = Metric(
+    "dynamic_scoring_redis_client_limit", "gauge", "`maxclients` of Redis, above which connections are refused."
+)
+REDIS_REJECTED_CONNECTIONS = Metric(
+    "dynamic_scoring_redis_rejected_connections", "counter", "Connections that Redis refused because of `maxclients`."
+)
+REDIS_EVICTED_KEYS = Metric(
+    "dynamic_scoring_redis_evicted_keys", "counter", "Keys that Redis removed for lack of memory."
+)
+REDIS_FILES_WRITTEN = Metric(
+    "dynamic_scoring_redis_files_written",
+    "gauge",
+    "1 while Redis can write its files (aof: its log, rdb: its snapshot), 0 after an error.",
+    ("file",),
+)
+REDIS_REPLICAS = Metric("dynamic_scoring_redis_replicas", "gauge", "Replicas that are connected to Redis.")
+REDIS_SLOW_COMMANDS = Metric(
+    "dynamic_scoring_redis_slow_commands",
+    "gauge",
+    "Commands in the slow log of Redis, which keeps the newest 128 by default.",
+)
+REDIS_STARTED = Metric("dynamic_scoring_redis_start_timestamp_seconds", "gauge", "Unix time at which Redis started.")
+CERTIFICATE_END = Metric(
+    "dynamic_scoring_certificate_end_timestamp_seconds",
+    "gauge",
+    "Unix time at which a certificate in use ends: the one that Redis serves, its CA, or the hub's own.",
+    ("certificate",),
+)
 CONFIG_VALID = Metric(
     "dynamic_scoring_config_valid",
     "gauge",

@@ -17,6 +17,7 @@ from dsf.beat.stats import schedule_families
 from dsf.fleet.path import STAGES
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.families import Labels, PairFamilies, filled
+from dsf.fleetmetrics.server import ServerFamilies
 from dsf.process import hubclock
 from dsf.reasons import RejectionReason
 from dsf.store.client import number, read_factor
@@ -57,6 +58,7 @@ class FleetCollector(Collector):
         self._model = model or FleetQueries(client, clock)
         self._budget = SeriesBudget(limit)
         self._shard = shard
+        self._server = ServerFamilies(client)
 
     def collect(self) -> Iterable[Metric]:
         """Read everything before yielding, so that a scrape is complete or absent."""
@@ -81,6 +83,7 @@ class FleetCollector(Collector):
                 metrics.SCORER_HEALTHY.gauge(), {(name,): scorers[name].health == "Active" for name in sorted(scorers)}
             ),
             *model_families(self._model),
+            *self._server.collect(),
         ]
 
     def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:

@@ -399,6 +399,8 @@ _WEB: Final = [
     *_OVERRIDE,
     *RECORD,
     *SEND_NOW,
+    # Metrics of Redis itself.
+    *_commands("info slowlog|len"),
     selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
 

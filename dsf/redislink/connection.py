@@ -218,13 +218,18 @@ class SocketConnection(ReadableErrors, _Socket):  # type: ignore[misc]
 class TlsConnection(ReadableErrors, _Tls):  # type: ignore[misc]
     """Connection with TLS that verifies the server's certificate against one CA and the host name."""
 
+    #: The server's certificate in DER, after a connect.
+    peer_certificate = b""
+
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
         # redis-py would trust the system's CAs besides `ca_certs`, so that any public CA could impersonate the hub. It
         # does not accept an SSLContext (https://github.com/redis/redis-py/issues/3599).
         context = _make_context(self.ca_certs, self.certfile, self.keyfile)
         # Raises if the server has reset the connection, in which case wrap_socket() would leak the socket.
         sock.getpeername()
-        return context.wrap_socket(sock, server_hostname=self.host)
+        wrapped_socket = context.wrap_socket(sock, server_hostname=self.host)
+        self.peer_certificate = wrapped_socket.getpeercert(binary_form=True) or b""
+        return wrapped_socket
 
 
 def _make_context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:

@@ -37,6 +37,11 @@ ALERTS = {
     "DynamicScoringHubAway",
     "DynamicScoringHubWithoutRedis",
     "DynamicScoringSeriesLeftOut",
+    "DynamicScoringRedisMemory",
+    "DynamicScoringRedisConnections",
+    "DynamicScoringRedisEvicts",
+    "DynamicScoringRedisReplicaLost",
+    "DynamicScoringCertificateEnds",
 }
 
 
@@ -128,6 +133,7 @@ def test_dashboard_shows_the_fleet() -> None:
     kinds = {panel["title"]: panel["type"] for panel in _panels()}
     assert kinds["Scores by cluster and scorer"] == "heatmap"
     assert {"Age of the last success", "Failures by reason", "Schedule lag", "Queue lengths"} <= set(kinds)
+    assert {"Memory of Redis", "Connections to Redis", "Days until certificates end"} <= set(kinds)
     assert len({panel["id"] for panel in _panels()}) == len(_panels())
     for panel in _panels():
         place = panel["gridPos"]
@@ -431,6 +437,46 @@ def test_alerts_fire_at_the_expected_times(tmp_path: Path) -> None:
     _check_alerts(series, cases, tmp_path)
 
 
+def test_alerts_of_redis_fire_at_the_expected_times(tmp_path: Path) -> None:
+    """Redis fills at minute 20, refuses connections at 40, evicts at 60, and loses a replica at 80."""
+    day = 86400
+    series = [
+        ("dynamic_scoring_redis_memory_bytes", "50x20 90x10 50x120"),
+        ("dynamic_scoring_redis_memory_limit_bytes", "100x120"),
+        ("dynamic_scoring_redis_clients", "10x30 90x4 10x120"),
+        ("dynamic_scoring_redis_client_limit", "100x120"),
+        ("dynamic_scoring_redis_rejected_connections_total", "0x40 1x120"),
+        ("dynamic_scoring_redis_evicted_keys_total", "0x60 1x120"),
+        ("dynamic_scoring_redis_replicas", "1x80 0x120"),
+        ('dynamic_scoring_certificate_end_timestamp_seconds{certificate="redis"}', f"{14 * day + 3000}x120"),
+        ('dynamic_scoring_certificate_end_timestamp_seconds{certificate="redis-ca"}', f"{30 * day}x120"),
+        # The leader loses Redis: the alert is there within two minutes.
+        ('dynamic_scoring_hub_leading{pod="hub-1"}', "1x120"),
+        ('dynamic_scoring_hub_redis_up{pod="hub-1"}', "1x89 0x5 1x120"),
+    ]
+    firing = {
+        19: {},
+        27: {"DynamicScoringRedisMemory": {""}},
+        32: {"DynamicScoringRedisConnections": {""}},
+        36: {},
+        42: {"DynamicScoringRedisConnections": {""}},
+        62: {"DynamicScoringRedisEvicts": {""}, "DynamicScoringCertificateEnds": {"redis"}},
+        87: {"DynamicScoringRedisReplicaLost": {""}, "DynamicScoringCertificateEnds": {"redis"}},
+        91: {"DynamicScoringHubWithoutRedis": {"hub-1"}},
+    }
+    names = sorted(name for name in ALERTS if re.search("Redis(?!$)|Certificate", name) and "Hub" not in name)
+    cases = [
+        {
+            "eval_time": f"{minute}m",
+            "alertname": name,
+            "exp_alerts": [_expected(name, who) for who in sorted(alerts.get(name, set()))],
+        }
+        for minute, alerts in firing.items()
+        for name in (names if minute != 91 else alerts)
+    ]
+    _check_alerts(series, cases, tmp_path)
+
+
 def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Path) -> None:
     """Cluster c1 runs every 4 hours and takes 10 minutes; c2, every 2 hours, succeeded only once."""
     slow, dead = 'ds_cluster="c1",ds_score_name="s"', 'ds_cluster="c2",ds_score_name="s"'
@@ -490,5 +536,6 @@ def _expected(name: str, who: str) -> dict[str, Any]:
         "DynamicScoringMessagesDropped": {"reason": who},
         "DynamicScoringHubWithoutRedis": {"pod": who},
         "DynamicScoringHubProblem": {"kind": who},
+        "DynamicScoringCertificateEnds": {"certificate": who},
     }.get(name, {})
     return {"exp_labels": {**rule["labels"], **label}, "exp_annotations": {}}
