@@ -52,6 +52,9 @@ DEFAULT_FORMAT: Final = "${scoreName}"
 PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
 
 _PLACEHOLDER = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
+#: Maximum characters of all item names that are rendered for one set of results, those of duplicates included. A format
+#: may repeat a label of megabytes thousands of times.
+MAX_RENDERED: Final = 32 * MAX_OBJECT_BYTES
 
 Item = tuple[str, int]
 
@@ -108,14 +111,19 @@ def build_items(
     accepted = 0
     duplicate = ""
     named_results: set[int] = set()
+    room = _NameRoom()
     for one_format in (fmt, *further_formats):
         dimension = DimensionFormat(one_format, cluster, score_name)
         score_by_name: dict[str, float] = {}
         for number, (labels, score) in enumerate(finite):
+            room.reserve(dimension.length(labels))
             if name := dimension.render(labels):
                 accepted += 1
                 named_results.add(number)
-                duplicate = duplicate or (name if name in score_by_name else "")
+                if name in score_by_name:
+                    duplicate = duplicate or name
+                elif name not in latest:
+                    room.keep(len(name))
                 score_by_name[name] = score
         for name, score in score_by_name.items():
             latest.setdefault(name, score)
@@ -142,10 +150,18 @@ class DimensionFormat:
     """
 
     def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
-        self._format = fmt or DEFAULT_FORMAT
-        self._known = {"cluster": cluster, "scoreName": score_name}
-        has_labels = not self._known.keys() >= set(_PLACEHOLDER.findall(self._format))
-        bare = self._expand({}) if has_labels else ""
+        # Literal texts alternate with names of placeholders.
+        parts = _PLACEHOLDER.split(fmt or DEFAULT_FORMAT)
+        known_values = {"cluster": cluster, "scoreName": score_name}
+        placeholders = parts[1::2]
+        self._parts = [
+            (known_values.get(part, part), part if index % 2 and part not in known_values else "")
+            for index, part in enumerate(parts)
+        ]
+        #: Number of occurrences of each label, and characters of the other parts.
+        self._labels = Counter(name for name in placeholders if name not in known_values)
+        self._characters = sum(len(text) for text, label in self._parts if not label)
+        bare = self._expand({}) if self._labels else ""
         #: The name of a result without labels, if the name has neither letters nor digits.
         self._separators = "" if any(map(str.isalnum, bare)) else bare
 
@@ -154,9 +170,45 @@ class DimensionFormat:
         name = self._expand(labels)
         return "" if name == self._separators else name
 
+    def length(self, labels: Mapping[str, str]) -> int:
+        """Return the number of characters of the name before it is rendered."""
+        return self._characters + sum(count * len(labels.get(label, "")) for label, count in self._labels.items())
+
     def _expand(self, labels: Mapping[str, str]) -> str:
-        values = {**labels, **self._known}
-        return _PLACEHOLDER.sub(lambda match: values.get(match[1], ""), self._format)
+        return "".join([labels.get(label, "") if label else text for text, label in self._parts])
+
+
+class _NameRoom:
+    """Counts the characters of names, so that names that cannot fit into one object are not rendered.
+
+    Each character takes at least two bytes of the object.
+    """
+
+    def __init__(self) -> None:
+        self._rendered = 0
+        self._kept = 0
+
+    def reserve(self, characters: int) -> None:
+        """Raise ScoreObjectTooLargeError if a name of so many characters may not be rendered."""
+        self._rendered += characters
+        if 2 * characters > MAX_OBJECT_BYTES or self._rendered > MAX_RENDERED:
+            what = f"a score item has a name of {characters} characters"
+            if 2 * characters <= MAX_OBJECT_BYTES:
+                what = f"all score items together have names of more than {MAX_RENDERED} characters"
+            raise _too_large(what)
+
+    def keep(self, characters: int) -> None:
+        """Raise ScoreObjectTooLargeError if the names, with a new one of so many characters, are too long together."""
+        self._kept += characters
+        if 2 * self._kept > MAX_OBJECT_BYTES:
+            raise _too_large(f"score items have names of more than {MAX_OBJECT_BYTES // 2} characters")
+
+
+def _too_large(what: str) -> ScoreObjectTooLargeError:
+    return ScoreObjectTooLargeError(
+        f"{what}, more than the {MAX_OBJECT_BYTES} bytes that one AddOnPlacementScore may have; use a "
+        "scoreDimensionFormat with fewer or shorter names"
+    )
 
 
 def object_bytes(names: Collection[str]) -> int:

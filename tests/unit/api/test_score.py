@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from dsf.api.score import (
     MAX_OBJECT_BYTES,
+    MAX_RENDERED,
+    DimensionFormat,
     build_items,
     make_score_body,
     make_score_status,
@@ -87,6 +90,35 @@ def test_too_many_items_for_one_object() -> None:
         f"1200 score items make an AddOnPlacementScore of {size} bytes, more than the {MAX_OBJECT_BYTES} that "
         "one object may have; use a scoreDimensionFormat with fewer or shorter names"
     )
+
+
+@pytest.mark.parametrize(
+    ("results", "fmt", "problem"),
+    [
+        pytest.param([{"node": "x" * 1_900_000}], "${node}" * 2000, "a name of 3800000000 characters", id="one-name"),
+        pytest.param([{"node": f"{n:0900}"} for n in range(2000)], "${node}" * 140, "500000 characters", id="names"),
+        pytest.param([{"node": "x" * 900}] * 10_000, "${node}" * 140, "32000000 characters", id="duplicates"),
+    ],
+)
+def test_item_names_are_not_rendered_beyond_one_object(
+    results: list[dict[str, str]], fmt: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = 0
+    render = DimensionFormat.render
+
+    def count(self: DimensionFormat, labels: Mapping[str, str]) -> str:
+        nonlocal rendered
+        assert self.length(labels) <= MAX_OBJECT_BYTES
+        name = render(self, labels)
+        rendered += len(name)
+        return name
+
+    monkeypatch.setattr(DimensionFormat, "render", count)
+    with pytest.raises(ScoreObjectTooLargeError, match=problem):
+        build_items(
+            [(labels, 1.0) for labels in results], fmt, "c", "s", further_formats=[f"{fmt}{n}" for n in range(8)]
+        )
+    assert rendered <= MAX_RENDERED
 
 
 def test_object_size_counts_bytes_escapes_and_managed_fields() -> None:
