@@ -52,8 +52,8 @@ DEFAULT_FORMAT: Final = "${scoreName}"
 PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
 
 _PLACEHOLDER = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
-#: Maximum characters of all item names that are rendered for one set of results, those of duplicates included. A format
-#: may repeat a label of megabytes thousands of times.
+#: Maximum characters and parts of all item names that are rendered for one set of results, with those of duplicates.
+#: A format may repeat a label of megabytes thousands of times.
 MAX_RENDERED: Final = 32 * MAX_OBJECT_BYTES
 
 Item = tuple[str, int]
@@ -116,7 +116,7 @@ def build_items(
         dimension = DimensionFormat(one_format, cluster, score_name)
         score_by_name: dict[str, float] = {}
         for number, (labels, score) in enumerate(finite):
-            room.reserve(dimension.length(labels))
+            room.reserve(dimension.length(labels), dimension.parts)
             if name := dimension.render(labels):
                 accepted += 1
                 named_results.add(number)
@@ -158,6 +158,8 @@ class DimensionFormat:
             (known_values.get(part, part), part if index % 2 and part not in known_values else "")
             for index, part in enumerate(parts)
         ]
+        #: Number of literal texts and placeholders, which the time of rendering depends on.
+        self.parts: Final = len(self._parts)
         #: Number of occurrences of each label, and characters of the other parts.
         self._labels = Counter(name for name in placeholders if name not in known_values)
         self._characters = sum(len(text) for text, label in self._parts if not label)
@@ -188,13 +190,13 @@ class _NameRoom:
         self._rendered = 0
         self._kept = 0
 
-    def reserve(self, characters: int) -> None:
-        """Raise ScoreObjectTooLargeError if a name of so many characters may not be rendered."""
-        self._rendered += characters
+    def reserve(self, characters: int, parts: int) -> None:
+        """Raise ScoreObjectTooLargeError if a name of so many characters and parts may not be rendered."""
+        self._rendered += characters + parts
         if 2 * characters > MAX_OBJECT_BYTES or self._rendered > MAX_RENDERED:
             what = f"a score item has a name of {characters} characters"
             if 2 * characters <= MAX_OBJECT_BYTES:
-                what = f"all score items together have names of more than {MAX_RENDERED} characters"
+                what = f"all score items together have names of more than {MAX_RENDERED} characters and placeholders"
             raise _too_large(what)
 
     def keep(self, characters: int) -> None:

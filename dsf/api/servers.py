@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
@@ -15,6 +15,10 @@ from dsf.api.templates import Renderer
 from dsf.api.types import CREDENTIALS_NAME, ConfigSyncMode, ResolveReason
 from dsf.api.urls import TokenHosts, base_url, join_url, parse_origin
 from dsf.errors import ResolutionError
+
+#: Maximum characters of a query, host or path before its templates are filled in. Longer texts would not fit into what
+#: agents are told of a scorer, and the hub reads them for each cluster.
+MAX_TEXT: Final = 64 * 1024
 
 
 class ResolutionInput(NamedTuple):
@@ -104,8 +108,16 @@ def _resolve_endpoint(context: ResolutionInput, stage: ServerDeclaration, other:
 
 
 def choose_text(stage: str, field: str, synced: str, spec: str) -> tuple[str, str]:
-    """Return the text of a field in `/config`, or else in the spec, and the name of the field for messages."""
-    return (synced, f"{stage}.{field} in /config") if synced else (spec, f"spec.{stage}.{field}")
+    """Return the text of a field in `/config`, or else in the spec, and the name of the field for messages.
+
+    Raises ResolutionError for a text that is too long.
+    """
+    text, name = (synced, f"{stage}.{field} in /config") if synced else (spec, f"spec.{stage}.{field}")
+    if len(text) > MAX_TEXT:
+        raise ResolutionError(
+            ResolveReason.TooLarge, f"{name} has {len(text)} characters, more than {MAX_TEXT}: make it shorter"
+        )
+    return text, name
 
 
 def _find_authentication(context: ResolutionInput, stage: ServerDeclaration) -> ScoringAuthentication | None:

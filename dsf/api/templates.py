@@ -59,26 +59,30 @@ class Renderer:
         """Expand templates in PromQL, or in another text with the same string syntax."""
         if "${" not in text:
             return text
-        filled = code = ""
+        filled: list[str] = []
+        # The end of the code so far. All of the code would make the time quadratic.
+        code_end = ""
         for token in TOKEN.finditer(text):
             piece = token[0]
             if token["string"]:
-                is_regex = re.search(r"[=!]~\s*$", code) is not None
+                is_regex = code_end in ("=~", "!~")
                 _check_backslashes(piece, field, is_regex=is_regex)
-                filled += self._expand(piece, field, _make_string_escape(piece[0], is_regex=is_regex), _IN_QUERY)
+                filled.append(self._expand(piece, field, _make_string_escape(piece[0], is_regex=is_regex), _IN_QUERY))
             else:
-                filled += self._expand(piece, field, _check_word, _IN_QUERY)
+                filled.append(self._expand(piece, field, _check_word, _IN_QUERY))
             if not token["comment"]:
-                code += piece
-        return filled
+                code_end = (code_end + piece.rstrip())[-2:]
+        return "".join(filled)
 
     def host(self, text: str, field: str) -> str:
         """Expand templates in a URL without a query."""
-        start = text.find("://") + 3
+        # Templates before the path become blanks, as their keys may have slashes.
+        blanked = _TEMPLATE.sub(lambda match: " " * len(match[0]), text)
+        path_start = blanked.find("/", text.find("://") + 3)
 
         def fill(match: re.Match[str]) -> str:
-            before = _TEMPLATE.sub("", text[start : match.start()])
-            return self._expand_match(match, field, _quote_path if "/" in before else _check_host_part)
+            is_path = 0 <= path_start < match.start()
+            return self._expand_match(match, field, _quote_path if is_path else _check_host_part)
 
         return _TEMPLATE.sub(fill, text)
 
@@ -123,12 +127,19 @@ def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
     # In quotes and in regular expressions, the renderer inserts backslashes before the characters of a value.
     even = 2 ** ((piece[0] != "`") + is_regex)
     for match in _IN_QUERY.finditer(piece):
-        before = piece[: match.start()]
-        if not match["literal"] and (len(before) - len(before.rstrip("\\"))) % even:
+        if not match["literal"] and _count_backslashes(piece, match.start()) % even:
             raise ResolutionError(
                 ResolveReason.UnknownTemplate,
                 f"{field}: {match[0]} stands behind a backslash, which would change the value",
             )
+
+
+def _count_backslashes(text: str, end: int) -> int:
+    """Return the number of backslashes immediately before the position `end`."""
+    start = end
+    while start and text[start - 1] == "\\":
+        start -= 1
+    return end - start
 
 
 def _check_word(value: str) -> str:

@@ -130,7 +130,7 @@ def test_resolved_scorer_is_hashable_and_immutable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "name"), [("source.params.query", "sourceQuery"), ("scoring.params.name", "scoreName")]
+    ("field", "name"), [("source.params.query", "source.params.query in /config"), ("scoring.params.name", "scoreName")]
 )
 def test_oversized_scorer_is_refused(field: str, name: str) -> None:
     resolve(changed({}, {field: "q" * 12_000}))

@@ -98,6 +98,7 @@ def test_too_many_items_for_one_object() -> None:
         pytest.param([{"node": "x" * 1_900_000}], "${node}" * 2000, "a name of 3800000000 characters", id="one-name"),
         pytest.param([{"node": f"{n:0900}"} for n in range(2000)], "${node}" * 140, "500000 characters", id="names"),
         pytest.param([{"node": "x" * 900}] * 10_000, "${node}" * 140, "32000000 characters", id="duplicates"),
+        pytest.param([{"pod": "x"}] * 10_000, "${node}" * 2000, "32000000 characters", id="placeholders"),
     ],
 )
 def test_item_names_are_not_rendered_beyond_one_object(

@@ -155,6 +155,15 @@ def test_too_large_summary_is_refused() -> None:
         resolve(dynamic_scorer)
 
 
+def test_too_long_query_is_refused_before_it_is_read() -> None:
+    dynamic_scorer = scorer_with_sources(
+        [prometheus_source("a"), prometheus_source("b", '("${cluster}")' * 5000)], None
+    )
+    with pytest.raises(ResolutionError, match="has 70000 characters, more than 65536: make it shorter") as raised:
+        resolve(dynamic_scorer)
+    assert raised.value.reason == ResolveReason.TooLarge
+
+
 BAD: list[tuple[Any, str]] = [
     ([], "must not be empty"),
     (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,22 @@ FILL = Renderer(ClusterFacts("c1", LABELS, {"id.k8s.io": "0f-1", "dots": "..", "
 )
 def test_queries(query: str, expected: str) -> None:
     assert FILL.query(query, "q") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('("${cluster}")' * 40_000, id="strings"),
+        pytest.param('"' + "${cluster}" * 100_000 + '"', id="one-string"),
+        pytest.param("http://" + "${cluster}" * 20_000, id="host"),
+    ],
+)
+def test_time_of_expansion_grows_with_the_length_of_the_text(text: str) -> None:
+    began = time.thread_time()
+    expanded = FILL.host(text, "h") if text.startswith("http") else FILL.query(text, "q")
+    # A second or less. Quadratic, it was a minute.
+    assert time.thread_time() - began < 10
+    assert expanded == text.replace("${cluster}", "c1")
 
 
 @pytest.mark.parametrize(
