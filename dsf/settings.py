@@ -357,8 +357,9 @@ class Settings(BaseSettings):
     exporter_series_limit: int = Field(
         default=30_000,
         ge=0,
-        description="Series per scrape of scorers without their own exposition. Above it the series of items are "
-        "dropped first, then those of pairs; sums stay. 30,000 are about 4 MB and less than a second of CPU.",
+        description="Series per scrape, without those that `spec.exposition` selects in the hub's own namespace. Each "
+        "namespace has a share. Above it the series of items are dropped first, then those of pairs; sums stay. 30,000 "
+        "are about 4 MB and less than a second of CPU.",
     )
 
     # --- page --------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 import redis
 from prometheus_client.core import Metric
@@ -49,14 +49,17 @@ class FleetCollector(Collector):
         limit: int = sys.maxsize,
         shard: tuple[int, int] = (0, 1),
         model: FleetQueries | None = None,
+        home: str = "",
     ) -> None:
-        """`model` has the rows in memory, a new one by default; `limit` is the number of series for scorers without an
-        exposure setting; `shard` (i, n): only clusters whose hash is i of n. Metrics without a cluster are in shard 0.
+        """`model` has the rows in memory, a new one by default; `limit` is the number of series (`SeriesBudget`);
+        `shard` (i, n): only clusters whose hash is i of n. Metrics without a cluster are in shard 0. `home` is the
+        hub's own namespace.
         """
         self._redis = client
         self._clock = clock
         self._model = model or FleetQueries(client, clock)
-        self._budget = SeriesBudget(limit)
+        self._budget = SeriesBudget(limit, home)
+        self._home = home
         self._shard = shard
         self._server = ServerFamilies(client)
 
@@ -90,10 +93,17 @@ class FleetCollector(Collector):
         """The exposed families per scorer and cluster."""
         rows = self._model.rows()
         mine = {name: [row for row in rows.get(name, {}).values() if self._is_mine(row.cluster)] for name in scorers}
-        undeclared = [row for name, record in scorers.items() if not record.exposition for row in mine[name]]
-        pairs, items = len(undeclared), sum(row.items or 0 for row in undeclared)
-        level = self._budget.level(pairs, items)
-        levels: dict[str, Level] = {name: record.exposition or level for name, record in scorers.items()}
+        wishes = [
+            Wish(
+                scorer=name,
+                namespace=record.namespace or self._home,
+                exposition=record.exposition,
+                pairs=len(mine[name]),
+                items=sum(row.items or 0 for row in mine[name]),
+            )
+            for name, record in scorers.items()
+        ]
+        levels = self._budget.levels(wishes)
         exported_pairs = sorted((row.cluster, name) for name in scorers if levels[name] != "none" for row in mine[name])
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
         intervals = self._intervals(exported_pairs)
@@ -103,7 +113,7 @@ class FleetCollector(Collector):
             *families.collect(),
             filled(metrics.EXPOSED.gauge(), dict.fromkeys(sorted(levels.items()), 1)),
             filled(metrics.SERIES_LIMIT.gauge(), {(): self._budget.limit}),
-            filled(metrics.SERIES_WANTED.gauge(), {(): PER_PAIR * pairs + items}),
+            filled(metrics.SERIES_WANTED.gauge(), {(): self._budget.wanted(wishes)}),
         ]
 
     def _intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
@@ -167,20 +177,96 @@ def model_families(model: FleetQueries) -> Iterable[Metric]:
     return [path, states, reasons, ages]
 
 
-class SeriesBudget:
-    """Decides which series of scorers without a setting fit into the limit. It remembers what the last scrape left
-    out."""
+class Wish(NamedTuple):
+    """The series that a scorer may have: those of its pairs, and those of their items."""
 
-    def __init__(self, limit: int) -> None:
+    scorer: str
+    namespace: str
+    #: The author's choice; empty without one.
+    exposition: Level | Literal[""]
+    pairs: int
+    items: int
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """Pairs and items with series, as far as the author does not renounce them."""
+        return (
+            self.pairs if self.exposition != "none" else 0,
+            self.items if self.exposition in ("", "items") else 0,
+        )
+
+
+class SeriesBudget:
+    """Decides which series fit into the limit: first those of the hub's own namespace, then each other namespace has
+    an equal share of the rest. It remembers what the last scrape left out.
+
+    In the hub's own namespace, the limit is for scorers without an exposition, and the operator's choice counts for
+    others. The authors of other namespaces choose among what fits into their share.
+    """
+
+    def __init__(self, limit: int, home: str = "") -> None:
         self.limit = limit
+        self._home = home
+        self._shares: dict[str, _Share] = {}
+
+    def levels(self, wishes: Iterable[Wish]) -> dict[str, Level]:
+        """Return the level of each scorer."""
+        wishes = list(wishes)
+        needs = self._needs(wishes)
+        self._shares = {namespace: self._shares.get(namespace, _Share()) for namespace in needs}
+        room, level_by_namespace = self.limit, {}
+        # A namespace that needs less than its equal share leaves the rest to the other namespaces.
+        order = sorted(needs, key=lambda namespace: (namespace != self._home, _count(*needs[namespace]), namespace))
+        for position, namespace in enumerate(order):
+            share = room if namespace == self._home else room // (len(order) - position)
+            level = level_by_namespace[namespace] = self._shares[namespace].level(*needs[namespace], share)
+            pairs, items = needs[namespace]
+            room -= _count(pairs if level != "none" else 0, items if level == "items" else 0)
+        return {wish.scorer: self._level(wish, level_by_namespace) for wish in wishes}
+
+    def wanted(self, wishes: Iterable[Wish]) -> int:
+        """Return the number of series without a limit, of the scorers that the limit is for."""
+        return sum(_count(*need) for need in self._needs(wishes).values())
+
+    def _needs(self, wishes: Iterable[Wish]) -> dict[str, tuple[int, int]]:
+        """Return pairs and items of each namespace, of the scorers that the limit is for."""
+        needs: dict[str, tuple[int, int]] = {}
+        for wish in wishes:
+            pairs, items = needs.get(wish.namespace, (0, 0))
+            if not (wish.exposition and wish.namespace == self._home):
+                pairs, items = pairs + wish.needs[0], items + wish.needs[1]
+            needs[wish.namespace] = pairs, items
+        return needs
+
+    def _level(self, wish: Wish, level_by_namespace: Mapping[str, Level]) -> Level:
+        level = level_by_namespace[wish.namespace]
+        if not wish.exposition:
+            return level
+        if wish.namespace == self._home:
+            return wish.exposition
+        return max(level, wish.exposition, key=_LEVELS.index)
+
+
+#: From most to fewest series.
+_LEVELS: Final[tuple[Level, ...]] = ("items", "pair", "none")
+
+
+def _count(pairs: int, items: int) -> int:
+    return PER_PAIR * pairs + items
+
+
+class _Share:
+    """What the last scrape had of a namespace."""
+
+    def __init__(self) -> None:
         self._has_pairs = True
         self._has_items = True
 
-    def level(self, pairs: int, items: int) -> Level:
+    def level(self, pairs: int, items: int, room: int) -> Level:
         """Return the level that there is room for: the series of this many pairs with these items, of pairs alone, or
         none."""
-        self._has_pairs = _fits(PER_PAIR * pairs, self.limit, self._has_pairs)
-        self._has_items = self._has_pairs and _fits(PER_PAIR * pairs + items, self.limit, self._has_items)
+        self._has_pairs = _fits(_count(pairs, 0), room, self._has_pairs)
+        self._has_items = self._has_pairs and _fits(_count(pairs, items), room, self._has_items)
         return "items" if self._has_items else "pair" if self._has_pairs else "none"
 
 

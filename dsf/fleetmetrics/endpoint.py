@@ -22,13 +22,13 @@ from dsf.process.valuecache import ValueCache
 MAX_SHARDS: Final = 64
 
 
-def add_metrics(app: FastAPI, client: redis.Redis, model: FleetQueries, limit: int) -> None:
-    """Add the route. `limit` is the number of series for scorers without an exposure setting."""
+def add_metrics(app: FastAPI, client: redis.Redis, model: FleetQueries, *, limit: int, home: str) -> None:
+    """Add the route. `limit` is the number of series, `home` the hub's own namespace (`SeriesBudget`)."""
 
     @functools.cache
     def scraper_of(shard: tuple[int, int]) -> Scraper:
         # Each has the state of its limit; a few at most.
-        return Scraper(FleetCollector(client, limit=limit, shard=shard, model=model))
+        return Scraper(FleetCollector(client, limit=limit, shard=shard, model=model, home=home))
 
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse, responses={400: ERRORS[400]})
     def metrics(

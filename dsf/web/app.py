@@ -70,7 +70,8 @@ def make_app(sources: Sources, access: UserAccess, acting: ActionRunner) -> Fast
     add_login(app, site)
     add_acts(app, site, acting)
     add_api(app, site)
-    add_metrics(app, sources.reading.redis, sources.reading.model, settings.exporter_series_limit)
+    reading = sources.reading
+    add_metrics(app, reading.redis, reading.model, limit=settings.exporter_series_limit, home=settings.namespace)
     _add_errors(app, site)
     app.add_middleware(
         Guard,

@@ -27,7 +27,7 @@ EVERYTHING = 2 * PER_PAIR + 4
 
 def make_app(client: redis.Redis, series_limit: int = sys.maxsize) -> FastAPI:
     app = FastAPI()
-    add_metrics(app, client, FleetQueries(client), series_limit)
+    add_metrics(app, client, FleetQueries(client), limit=series_limit, home="")
     add_problems(app)
     return app
 
