@@ -44,6 +44,8 @@ from dsf.api.urls import url_problem
 from dsf.errors import ExpressionError
 from dsf.expression import MAX_LENGTH
 
+#: Maximum characters of a description that is stored or shown beside the DynamicScorer.
+MAX_DESCRIPTION: Final = 1024
 #: Maximum number of failures in a status, newest first.
 MAX_FAILURES: Final = 10
 
@@ -344,6 +346,12 @@ class DynamicScorerSpec(SpecModel):
         except ExpressionError as error:
             return f"spec.scoring.expression: {error}"
         return ""
+
+    @property
+    def short_description(self) -> str:
+        """The start of the description. The whole one may have a megabyte, and there is a copy for each score."""
+        text = self.description
+        return text if len(text) <= MAX_DESCRIPTION else f"{text[: MAX_DESCRIPTION - 3]}..."
 
     @property
     def dimension_formats(self) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ class ScorerPlan:
             name=self.name,
             namespace=self.namespace,
             score_name=resolved.score_name,
-            description=spec.description,
+            description=spec.short_description,
             dimension_formats=spec.dimension_formats,
             aggregate=spec.aggregate,
             destination=spec.score_destination,

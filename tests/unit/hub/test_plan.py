@@ -85,6 +85,11 @@ def test_execution_is_in_the_record_and_the_entry() -> None:
     assert plan.entries("c", {})["s"].rate_limit == "30/m"
 
 
+def test_record_has_the_start_of_a_long_description() -> None:
+    plan = make_plan([scorer(description="x" * 1_000_000)], config(), [cluster("c")], NOW)
+    assert plan.records({})["s"].description == "x" * 1021 + "..."
+
+
 def test_pauses() -> None:
     annotation = "dynamic-scoring.open-cluster-management.io/paused-until"
     later, earlier = NOW + timedelta(hours=1), NOW - timedelta(hours=1)

@@ -114,7 +114,7 @@ def _score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> S
     metadata = manifest["metadata"]
     annotations = dict(metadata.get("annotations") or {})
     if scorer is not None:
-        annotations[DESCRIPTION] = scorer.spec.description
+        annotations[DESCRIPTION] = scorer.spec.short_description
         annotations[DIMENSION_FORMAT] = scorer.spec.dimension_formats[0]
     return ScoreObject(
         apiVersion=manifest["apiVersion"],
@@ -135,7 +135,7 @@ def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: 
     return ScorerView(
         name=scorer.metadata.name,
         namespace=scorer.metadata.namespace,
-        description=scorer.spec.description,
+        description=scorer.spec.short_description,
         config_url=scorer.spec.config_url,
         score_name=status.score_name,
         score_object=target,

@@ -30,3 +30,8 @@ def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
     broken = scorer("n", "t", description=1)
     scores = Scores(cast("ManifestClient", _Objects(scorer("n", "s", later=True), broken)))
     assert scores.explain("s", datetime.now(UTC)).name == "s"
+
+
+def test_long_description_is_cut() -> None:
+    scores = Scores(cast("ManifestClient", _Objects(scorer("n", "s", description="x" * 1_000_000))))
+    assert len(scores.explain("s", datetime.now(UTC)).description) == 1024
