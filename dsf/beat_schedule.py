@@ -131,7 +131,9 @@ class BeatScheduler(Scheduler):
         self._clock_reports = ClockReports(self._redis, config)
         self._clock = HubClock(self._redis, on_measured=self._check_clock)
         hubclock.use(self._clock)
-        self._dispatcher = Dispatcher(self._redis, queue_limit=config.queue_limit, clock=self._clock.now)
+        self._dispatcher = Dispatcher(
+            self._redis, queue_limit=config.queue_limit, clock=self._clock.now, home=config.namespace
+        )
         # The pop must end before the socket's timeout.
         self._longest_wait = min(LONGEST_WAIT, config.redis_socket_timeout / 2)
 

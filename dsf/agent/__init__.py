@@ -4,7 +4,6 @@ main          makes the objects below and starts the worker with its boot steps
 config        watches the delivered summaries of scorers
 ticks         checks the messages of the cluster's queue
 turns         shares the threads among namespaces
-shares        says how much of threads and mailbox a namespace may use
 cycles        runs cycles: the stages, each a task, and the rules which cycle runs
 secrets       reads tokens and the signing key, at each use
 kube          reads ConfigMap and Secrets from the cluster's API server, and requests tokens

@@ -4,8 +4,8 @@ The mailbox has a few slots of one result each, emptied by the hub. An agent may
 its share of the slots, or that finds all slots taken, replaces its waiting result by the newer one: each scorer has its
 turn. The replacement happens at the scorer's second try (or its last), because a healthy hub empties a slot within that
 time: an agent that stood still has several results of a scorer at once. Without a result to replace the agent keeps the
-new one. The scorers of one namespace never fill all slots (`dsf.agent.shares`): those of the others reach a hub that is
-behind, too.
+new one. The scorers of one namespace never fill all slots (`dsf.process.shares`): those of the others reach a hub that
+is behind, too.
 
 The signing key is a file that is read at each use, so that rotation needs no restart.
 """
@@ -22,9 +22,9 @@ import redis
 
 from dsf import keys
 from dsf.agent.config import read_limited
-from dsf.agent.shares import has_share
 from dsf.errors import CycleError, SettingsError
 from dsf.messages import Result, SigningKey, sign
+from dsf.process.shares import has_share
 from dsf.settings import Settings
 from dsf.store.pairs import SUCCESSES
 

@@ -1,8 +1,8 @@
 """Shares of the agent's threads by namespace, which decide the tick that gets a thread next.
 
 All scorers of a cluster share the agent's threads, and a cycle holds its thread while a server does not answer.
-Therefore the scorers of one namespace never get all threads (`dsf.agent.shares`). Ticks beyond the share wait for their
-turn until they expire.
+Therefore the scorers of one namespace never get all threads (`dsf.process.shares`). Ticks beyond the share wait for
+their turn until they expire.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Final
 from celery.concurrency import thread
 from celery.concurrency.base import apply_target
 
-from dsf.agent.shares import has_share
 from dsf.agent.ticks import REFUSAL, TICK_HEADER
 from dsf.errors import CycleError
 from dsf.messages import CYCLE_TASK
+from dsf.process.shares import has_share
 from dsf.reasons import SkipReason
 
 #: Most waiting ticks for each thread, of all namespaces together.

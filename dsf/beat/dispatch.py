@@ -17,10 +17,11 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.beat.limiter import RateLimiter
+from dsf.beat.queueshares import QueueShares
 from dsf.messages import new_run_id
 from dsf.process import hubclock, tracing
 from dsf.store import ticks
-from dsf.store.client import at_once, lua, parsed, parsed_all
+from dsf.store.client import at_once, lua, parsed_all
 from dsf.store.entries import (
     CLOCK_SKEW,
     Effective,
@@ -56,14 +57,14 @@ class _TickArguments(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """Data of one batch. `waiting` has the length of each queue, including the ticks of this batch; `full` are the
-    clusters with a result in every slot of their mailbox."""
+    """Data of one batch. `entries` are the valid ones, `dropped` the pairs without any; `full` are the clusters with a
+    result in every slot of their mailbox."""
 
     now: float
     due: Sequence[tuple[str, float]]
-    entries: Mapping[str, str | None]
+    entries: Mapping[str, Entry]
+    dropped: Set[str]
     overrides: Mapping[str, ScheduleOverride]
-    waiting: dict[str, int]
     full: Set[str]
 
 
@@ -78,8 +79,10 @@ class Dispatcher:
         batch: int = 500,
         spread_rate: float = SPREAD_RATE,
         clock: Callable[[], float] = hubclock.now,
+        home: str = "",
     ) -> None:
-        """`queue_limit` messages per queue, `batch` pairs per round trip, `spread_rate` late pairs per second."""
+        """`queue_limit` messages per queue, `batch` pairs per round trip, `spread_rate` late pairs per second; `home`
+        is the hub's own namespace."""
         self._redis = client
         self._batch = batch
         self._queue_limit = queue_limit
@@ -87,6 +90,7 @@ class Dispatcher:
         self._clock = clock
         self._commit = client.register_script(lua("dispatch"))
         self._limiter = RateLimiter()
+        self._shares = QueueShares(queue_limit, home)
         self._prune_at = 0.0
         self._next_error_log_at = 0.0
         self._last_run_at = 0.0
@@ -137,16 +141,24 @@ class Dispatcher:
         for answer in (texts, override_texts, used_last_slots):
             if isinstance(answer, redis.RedisError):
                 raise answer
+        entries = parsed_all(Entry, dict(zip(pairs, texts, strict=True)))
+        # A key that is not a list counts as a full queue, so that its error does not stop other pairs.
+        waiting = {
+            queue: length if isinstance(length, int) else self._queue_limit
+            for queue, length in zip(queues, lengths, strict=True)
+        }
+        owners = [
+            (keys.spoke_queue(cluster), entries[pair].namespace)
+            for pair, (cluster, _) in zip(pairs, names, strict=True)
+            if pair in entries
+        ]
+        self._shares.begin(waiting, owners, now)
         return _Batch(
             now=now,
             due=due,
-            entries=dict(zip(pairs, texts, strict=True)),
+            entries=entries,
+            dropped={pair for pair, text in zip(pairs, texts, strict=True) if text is None},
             overrides=parsed_all(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
-            # A key that is not a list counts as a full queue, so that its error does not stop other pairs.
-            waiting={
-                queue: length if isinstance(length, int) else self._queue_limit
-                for queue, length in zip(queues, lengths, strict=True)
-            },
             full=self._find_full_mailboxes(clusters if used_last_slots else ()),
         )
 
@@ -171,11 +183,10 @@ class Dispatcher:
             return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
 
     def _decide(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
-        text = batch.entries[pair]
-        if text is None:
+        if pair in batch.dropped:
             return _TickArguments(pair, due, 0.0, _DROP)
         cluster, scorer = keys.split_pair(pair)
-        entry = parsed(Entry, pair, text)
+        entry = batch.entries.get(pair)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
             return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
         runs = effective(entry, batch.overrides, batch.now)
@@ -187,7 +198,7 @@ class Dispatcher:
             return _TickArguments(pair, due, next_slot, ticks.PAUSED)
         if batch.now - due > runs.interval:
             return _TickArguments(pair, due, self._next_late_time(batch.now, next_slot), ticks.EXPIRED)
-        if batch.waiting[queue] >= self._queue_limit:
+        if not self._shares.has_room(queue, entry.namespace):
             return _TickArguments(pair, due, next_slot, ticks.QUEUE_FULL)
         if cluster in batch.full:
             return _TickArguments(pair, due, next_slot, ticks.RESULTS_BEHIND)
@@ -204,9 +215,9 @@ class Dispatcher:
             self._limiter.use(scorer, pair, next_slot)
             if waited:
                 # The tick was postponed within its slot, so the pair keeps its next slot, however near.
-                batch.waiting[queue] += 1
+                self._shares.add(queue, entry.namespace)
                 return self._send(batch.now, pair, due, next_slot, runs)
-        batch.waiting[queue] += 1
+        self._shares.add(queue, entry.namespace)
         return self._send(batch.now, pair, due, next_due(pair, runs.interval, due, batch.now), runs)
 
     def _send(self, now: float, pair: str, due: float, next_due: float, runs: Effective) -> _TickArguments:

@@ -80,3 +80,40 @@ def test_pause_ends_by_resume_or_at_its_time(bench: Bench) -> None:
     bench.run(12)
     assert len(pushed(bench.client, "c1")) >= ran + 2
     assert run_times(bench, "c1")[ran + 1] >= until
+
+
+def test_namespace_with_many_due_ticks_leaves_the_queue_to_others(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client, queue_limit=16)
+    greedy = [entry("c", f"a{n:02}", namespace="team-a") for n in range(40)]
+    # Due after the greedy ones in each round.
+    others = [entry("c", "own"), entry("c", "tenant", namespace="team-b")]
+    bench.store.upsert([*greedy, *others], START)
+    due_times = {keys.pair("c", f"a{n:02}"): START for n in range(40)}
+    due_times |= {keys.pair("c", name): START + 0.5 for name in ("own", "tenant")}
+    redis_client.zadd(keys.DUE, due_times)
+    bench.now += 1
+    bench.dispatcher.run()
+    first = [scorer for scorer, _ in pushed(redis_client, "c")]
+    assert first[-2:] == ["own", "tenant"]
+    assert len(first) < 16
+    # Its ticks still wait in the queue: it gets no more, also without others that are due.
+    redis_client.zadd(keys.DUE, {keys.pair("c", f"a{n:02}"): bench.now for n in range(40)})
+    bench.now += 0.5
+    bench.dispatcher.run()
+    assert len(pushed(redis_client, "c")) < 16
+    # The agent takes the oldest ones first.
+    for _ in range(len(first) - 1):
+        redis_client.rpop(keys.spoke_queue("c"))
+    redis_client.zadd(keys.DUE, {keys.pair("c", f"a{n:02}"): bench.now for n in range(40)})
+    bench.now += 0.5
+    bench.dispatcher.run()
+    assert len(pushed(redis_client, "c")) > 3
+
+
+def test_namespace_alone_on_a_cluster_has_the_whole_queue(redis_client: redis.Redis) -> None:
+    bench = Bench(redis_client, queue_limit=10)
+    bench.store.upsert([entry("c", f"a{n:02}", namespace="team-a") for n in range(20)], START)
+    redis_client.zadd(keys.DUE, {keys.pair("c", f"a{n:02}"): START for n in range(20)})
+    bench.now += 1
+    bench.dispatcher.run()
+    assert len(pushed(redis_client, "c")) == 10

@@ -1,4 +1,4 @@
-"""The share that a namespace has of what all scorers of a cluster use: threads, slots of the mailbox.
+"""The share that a namespace has of what all scorers of a cluster use: threads, slots of the mailbox, its queue.
 
 Some of it is reserved for the hub's own namespace, and each other one has at most as much as it leaves free. Two greedy
 namespaces thus leave some for a third one. A namespace alone on its cluster has all.
