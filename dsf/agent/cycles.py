@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,9 +25,11 @@ import dsf.log
 from dsf.agent.config import AgentConfig
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
+from dsf.agent.resultroom import ResultRoom
 from dsf.agent.ticks import REFUSAL
 from dsf.agent.turns import Turns
 from dsf.api.score import validity_at
+from dsf.api.scoringresponse import ScoringResult
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.composite import LastResults
 from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
@@ -180,6 +182,9 @@ class CycleRunner:
         self._outbox = outbox
         self._metrics = metrics
         self._results = results or LastResults()
+        self._result_room = ResultRoom(config.namespaces)
+        # Seconds between two log lines about the results of a scorer.
+        self._throttle = dsf.log.Throttle(600.0)
         self._on_success = on_success
         #: Unix seconds by the hub's clock.
         self.hub_time = hub_time
@@ -285,8 +290,7 @@ class CycleRunner:
                 raise RuntimeError("the cycle was not scored")
             interval, declared = round(cycle.interval), cycle.summary.scoring_interval
             validity = validity_at(interval or declared, cycle.summary.validity_seconds, declared)
-            self._results.put(cycle.summary, response.results, validity)
-            self._metrics.publish(cycle.summary, response.results, interval)
+            self._keep_results(cycle, response.results, validity, interval)
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
             # As far as known before sending.
             cycle.timings["publish"] = time.monotonic() - began
@@ -301,6 +305,26 @@ class CycleRunner:
             return outcome
 
         return self._try(task, "publish", cycle, work)
+
+    def _keep_results(
+        self, cycle: AgentCycle, results: Sequence[ScoringResult], validity: float, interval: int
+    ) -> None:
+        """Keep the results for the agent's /metrics and for composites, if there is room; the hub gets them anyway."""
+        if self._result_room.take(cycle.scorer, results):
+            self._results.put(cycle.summary, results, validity)
+            self._metrics.publish(cycle.summary, results, interval)
+            return
+        self._results.put(cycle.summary, (), 0.0)
+        self._metrics.publish(cycle.summary, (), interval)
+        not_logged = self._throttle.take(cycle.scorer)
+        if not_logged is not None:
+            log.warning(
+                "results are not kept for /metrics and composites, as its namespace has used its share of the memory; "
+                "return fewer results",
+                scorer=cycle.scorer,
+                results=len(results),
+                not_logged=not_logged,
+            )
 
     def end_others(self, scorers: Container[str]) -> None:
         """End the cycles of all other scorers, and forget their expired results."""
