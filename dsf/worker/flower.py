@@ -161,8 +161,7 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
     fields |= {name: event[name] for name in ("terminated", "expired", "requeue") if isinstance(event.get(name), bool)}
     for name in _TEXTS:
         if isinstance(text := event.get(name), str):
-            # Flower keeps 10,000 tasks.
-            fields[name] = text[: 4096 if name == "traceback" else 1024]
+            fields[name] = _shortened(text, 4096 if name == "traceback" else 1024)
     if "timestamp" not in fields or event.get("name", fields.get("name")) != fields.get("name"):
         return None
     if kind.startswith("worker-"):
@@ -173,6 +172,12 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
     if not (isinstance(uuid, str) and _UUID.fullmatch(uuid)) or ("name" in fields and fields["name"] not in _TASKS):
         return None
     return fields | {"uuid": uuid}
+
+
+def _shortened(text: str, limit: int) -> str:
+    """The beginning of a text, with at most `limit` bytes in memory: Flower keeps 10,000 tasks."""
+    # A single emoji makes each character of a text take four bytes.
+    return text[:limit] if text.isascii() else text[: limit // 4]
 
 
 def _is_number(value: object) -> bool:

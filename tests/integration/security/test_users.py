@@ -47,6 +47,19 @@ def test_sync_creates_missing_users_and_removes_obsolete_ones(secure_redis: Secu
     assert hub_user("beat") in secure_redis.client().acl_users()
 
 
+def test_cluster_may_write_exactly_its_own_slots(secure_redis: SecureRedis) -> None:
+    users_of(secure_redis).sync({"c1": [1], "c1.1": [1], "c10": [1]})
+    admin = secure_redis.client()
+
+    def is_allowed(key: str) -> bool:
+        return str(admin.execute_command("ACL DRYRUN", cluster_user("c1"), "SET", key, "x")) == "OK"
+
+    own = {*keys.mail_slots("c1"), keys.mail_flag("c1")}
+    foreign = {*keys.mail_slots("c1.1"), *keys.mail_slots("c10"), keys.mail_flag("c1.1"), keys.mail_flag("c10")}
+    invalid = {f"hub.mail.c1.{slot}" for slot in (16, 17, 19, 20, 100, "00", "-1", "", "1a", "[0-9]")}
+    assert {key for key in own | foreign | invalid if is_allowed(key)} == own
+
+
 def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRedis) -> None:
     """Fresh, used, rotated, settled, revoked, rotated after that: none may fill a list or anybody else's mailbox."""
     admin, users = secure_redis.client(), users_of(secure_redis)

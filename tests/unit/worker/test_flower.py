@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sys
 import time
 from typing import Any
 from unittest import mock
@@ -99,6 +100,14 @@ def test_long_texts_are_cut(workers: Workers) -> None:
     assert accepted_event is not None
     assert (len(accepted_event["result"]), len(accepted_event["traceback"])) == (1024, 4096)
     assert "made_up" not in accepted_event
+
+
+def test_wide_text_takes_no_more_memory_than_a_plain_one(workers: Workers) -> None:
+    plain = taken(_event(result="x" * 5000), workers)
+    wide = taken(_event(result="\N{GRINNING FACE}" + "x" * 5000), workers)
+    assert plain is not None
+    assert wide is not None
+    assert sys.getsizeof(wide["result"]) < sys.getsizeof(plain["result"]) + 100
 
 
 def test_made_up_results_workers_make_room_when_they_are_silent(
