@@ -72,8 +72,9 @@ HUB_FORBIDDEN: dict[str, str] = {
     # The hub is an admin of Redis: its rules only prevent mistaken use of commands that no service needs.
     "hub": """FLUSHALL|CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN|SET anything x|LPUSH hub.queue x
         SELECT 1""",
-    "controller": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE hub.results 0 -1|HSET dsf:pair:c1/s score x|FLUSHALL
-        CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN|XADD dsf:changes * a b|DEL dsf:changes""",
+    # The controller executes acts of annotations: it sends ticks and records changes.
+    "controller": """LRANGE spoke.c1 0 -1|LPUSH hub.results x|LRANGE hub.results 0 -1|HSET dsf:pair:c1/s score x
+        FLUSHALL|CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN|SLOWLOG GET|DEL dsf:changes""",
     # The page acts for users: overrides, runs, its own sessions.
     "web": """LRANGE hub.results 0 -1|LPUSH hub.results x|BRPOP spoke.c1 1|LRANGE spoke.c1 0 -1|RPUSH spoke.c1 x
         HSET dsf:schedule:entries x y|HDEL dsf:schedule:entries x|DEL dsf:schedule:overrides|HSET dsf:pair:c1/s score x
