@@ -36,7 +36,7 @@ class ManagedCluster:
         self.metrics_port = free_port()
         self._folder = folder
         self._ready = folder / "ready"
-        self._prometheus_port = free_port()
+        self.prometheus_port = free_port()
         self._exporter = ScriptedServer(answer(""))
         self._hub = hub
         self._redis_url = redis_url
@@ -53,7 +53,7 @@ class ManagedCluster:
             # The agent's rights: its ConfigMap and its key, by name, and nothing else.
             self.spoke = Spoke(self.plane, namespace=NAMESPACE)
             self.work_agent = stack.enter_context(work_agent(self.name, self._hub, self.plane))
-            wait_for(http_ready(f"http://127.0.0.1:{self._prometheus_port}/-/ready"), 30, prometheus.tail())
+            wait_for(http_ready(f"http://127.0.0.1:{self.prometheus_port}/-/ready"), 30, prometheus.tail())
             self._stack = stack.pop_all()
         return self
 
@@ -77,7 +77,7 @@ class ManagedCluster:
             "DSF_KUBECONFIG": str(self.spoke.kubeconfig),
             "DSF_AGENT_NAMESPACE": NAMESPACE,
             "DSF_SIGNING_KEY_FILE": str(key),
-            "DSF_AGENT_HOST_ALIASES": f'{{"{PROMETHEUS}": "127.0.0.1:{self._prometheus_port}"}}',
+            "DSF_AGENT_HOST_ALIASES": f'{{"{PROMETHEUS}": "127.0.0.1:{self.prometheus_port}"}}',
             "DSF_AGENT_SPOOL_DIR": str(self._folder / "spool"),
             "DSF_LISTEN_HOST": "127.0.0.1",
             "DSF_LISTEN_PORT": str(self.metrics_port),
@@ -110,7 +110,7 @@ class ManagedCluster:
     @property
     def has_data(self) -> bool:
         """Whether Prometheus has the metric, which comes with its first scrape."""
-        url = f"http://127.0.0.1:{self._prometheus_port}/api/v1/query?query={METRIC}"
+        url = f"http://127.0.0.1:{self.prometheus_port}/api/v1/query?query={METRIC}"
         return b'"value"' in (http_answer(url) or b"")
 
     def tail(self) -> str:
@@ -129,7 +129,7 @@ class ManagedCluster:
             str(find("prometheus")),
             f"--config.file={config}",
             f"--storage.tsdb.path={self._folder / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{self._prometheus_port}",
+            f"--web.listen-address=127.0.0.1:{self.prometheus_port}",
             "--log.level=warn",
         ]
         return Child(command, self._folder / "prometheus.log")

@@ -13,12 +13,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import yaml
+
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS
+from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, PLACEMENTS
 from dsf.up.stack import http_answer, http_ready
 from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
-from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World, chosen
+from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World, chosen
+from tests.support.child import ran
 from tests.support.clusterobjects import RULES, add_node, add_pod, end_pod
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -182,6 +185,21 @@ def test_placement_moves_to_the_better_cluster(world: World) -> None:
     eventually(world, lambda: world.decision() == ["cluster2"], "the move to cluster2")
     world.measure(cluster1=80, cluster2=20)
     eventually(world, lambda: world.decision() == ["cluster1"], "the move back")
+
+
+def test_documented_predicate_on_a_score_follows_the_score(world: World) -> None:
+    page = (ROOT / "docs" / "placement.md").read_text().partition("## CEL predicates on scores")[2]
+    spec = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["spec"]
+    metadata = {"name": "demanding", "namespace": "apps"}
+    body = {"apiVersion": PLACEMENTS.api_version, "kind": PLACEMENTS.kind, "metadata": metadata}
+    world.session.create(PLACEMENTS.path("apps"), body | {"spec": {**spec, "clusterSets": ["edge"]}})
+    for values, clusters in (((80, 20), ["cluster1"]), ((20, 80), ["cluster2"]), ((80, 20), ["cluster1"])):
+        world.measure(cluster1=values[0], cluster2=values[1])
+        eventually(world, lambda: chosen(world.session, "demanding", "apps") == clusters, f"predicate: {clusters}")  # noqa: B023
+    environment = {"DSF_KUBECONFIG": str(world.hub.kubeconfig), "PATH": "/usr/bin:/bin"}
+    explanation = json.loads(ran([DSF, "placement", "demanding", "-n", "apps", "-o", "json"], env=environment).stdout)
+    assert explanation["agrees"] is None
+    assert not any("OCM has not evaluated it" in note for note in explanation["notes"])
 
 
 def test_placement_leaves_a_cluster_whose_score_expired(world: World) -> None:

@@ -23,12 +23,17 @@ _CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "Cus
 
 def install_crds(session: Session, ocm: Path) -> None:
     """Create them all and wait until they are served; `ocm` is the folder of OCM's API module."""
-    manifests = make_crds()
-    for folder in _HUB_CRDS:
-        for file in sorted((ocm / folder).glob("*.crd.yaml")):
-            if not any(name in file.name for name in _SPOKE_CRDS):
-                manifests.append(yaml.load(file.read_text(), Loader=yaml.CSafeLoader))
-    create_crds(session, manifests)
+    create_crds(session, [*make_crds(), *read_ocm_crds(ocm)])
+
+
+def read_ocm_crds(ocm: Path) -> list[dict[str, Any]]:
+    """Return OCM's CRDs of a hub; `ocm` is the folder of its API module."""
+    files = [file for folder in _HUB_CRDS for file in sorted((ocm / folder).glob("*.crd.yaml"))]
+    return [
+        yaml.load(file.read_text(), Loader=yaml.CSafeLoader)
+        for file in files
+        if not any(name in file.name for name in _SPOKE_CRDS)
+    ]
 
 
 def open_crd(group: str, version: str, plural: str, kind: str) -> dict[str, Any]:
