@@ -1,7 +1,7 @@
 """A hub with the original project's software, for tests of the migration.
 
-By default its objects are made as its manager and its agents leave them. If the environment variable DSF_UPSTREAM names
-a folder with its repository in `source` and its programs `manager` and `dynamic-scoring-addon`, these programs run.
+By default its objects are made as its manager and its agents leave them. If the environment variable DSF_TEST_UPSTREAM
+names a folder with its repository in `source` and its programs `manager` and `dynamic-scoring-addon`, these run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support import upstream
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 
-_FOLDER = os.environ.get("DSF_UPSTREAM", "")
+_FOLDER = os.environ.get("DSF_TEST_UPSTREAM", "")
 #: The folder with the original project's programs; None to make its objects without them.
 UPSTREAM = Path(_FOLDER) if _FOLDER else None
 
