@@ -17,11 +17,13 @@ from dsf.api.scorerule import HeldValue, HoldRule
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
+from dsf.reasons import WriteReason
 from dsf.store.entries import ScheduleOverride, current_tick_time
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
-from dsf.store.pairs import PairFailure, PairScore
+from dsf.store.pairs import PairFailure, PairScore, Unwritten
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
+from dsf.store.writes import Writes
 from dsf.web import search, views
 from dsf.web.guard import own_segments
 from dsf.web.pagedata import Reading
@@ -64,6 +66,15 @@ def test_healthy_fleet_is_shown_with_links_to_its_pairs(page: WebProcess, redis_
     links = [f'href="{PAIR.replace("worker01", cluster)}"' for cluster in CLUSTERS]
     html = fetch(page, "/", "All 2 scores are fresh", *links)
     assert html.count('class="state s-ok"') >= 2
+
+
+def test_scores_of_the_original_project_are_named_below_the_headline(
+    page: WebProcess, redis_client: redis.Redis
+) -> None:
+    good_fleet(redis_client)
+    cause = Unwritten(reason=WriteReason.WRITTEN_BY_UPSTREAM, message="upstream wrote AddOnPlacementScore x", since=1.0)
+    Writes(redis_client).record_unwritten({("worker01", "refused"): cause})
+    fetch(page, "/", "All 2 scores are fresh", "worker01/refused: upstream wrote AddOnPlacementScore x")
 
 
 def test_first_line_names_the_failure_its_cluster_and_reason(page: WebProcess, redis_client: redis.Redis) -> None:
