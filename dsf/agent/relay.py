@@ -66,7 +66,7 @@ class HubRelay:
         self._problem = ""
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._tunnels: set[_Tunnel] = set()
+        self._tunnels: set[Tunnel] = set()
         self._threads = [SupervisedThread(self._accept, "relay-accept"), SupervisedThread(self._ping, "relay-ping")]
 
     @property
@@ -108,29 +108,10 @@ class HubRelay:
         The kubeconfig is read anew each time, because OCM renews the client certificate in it.
         """
         configuration, certificates = self._credentials()
-        path = f"/api/v1/namespaces/{self._namespace}/pods/{self._pod}/portforward?ports={self._port}"
-        url = "ws" + configuration.host.removeprefix("http").rstrip("/") + path
-        headers = configuration.auth_settings().get("BearerToken", {})
-        options: dict[str, Any] = {}
-        if configuration.proxy:
-            options = _proxy_options(configuration.proxy)
-        elif configuration.no_proxy:
-            options = {"http_no_proxy": str(configuration.no_proxy).split(",")}
-        connection = websocket.WebSocket(sslopt={"context": certificates.context}, enable_multithread=True)
-        connection.settimeout(_CONNECT_TIMEOUT)
         try:
-            connection.connect(  # type: ignore[no-untyped-call]
-                url,
-                header={"Authorization": headers["value"]} if headers.get("value") else {},
-                subprotocols=[_PROTOCOL],
-                suppress_origin=True,
-                redirect_limit=0,
-                **options,
-            )
+            return open_portforward(configuration, certificates, self._namespace, self._pod, self._port)
         except (OSError, ValueError, websocket.WebSocketException) as error:
             raise RelayError(self._explain(error, configuration.host)) from None
-        connection.settimeout(None)
-        return connection
 
     def _credentials(self) -> tuple[Any, access.Certificates]:
         if not self._kubeconfig.is_file():
@@ -151,7 +132,7 @@ class HubRelay:
     def _explain(self, error: Exception, server: str) -> str:
         pod = f"{self._namespace}/{self._pod}"
         if isinstance(error, websocket.WebSocketBadStatusException):
-            text = _status_message(error)
+            text = status_message(error)
             match error.status_code:
                 case 401:
                     return (
@@ -196,7 +177,7 @@ class HubRelay:
     def _forward(self, client: socket.socket) -> None:
         """Connect one client; returns when its connection has ended."""
         try:
-            tunnel = _Tunnel(client, self.open_websocket())
+            tunnel = Tunnel(client, self.open_websocket())
         except RelayError as error:
             client.close()
             self._report(str(error))
@@ -230,7 +211,36 @@ class HubRelay:
                 tunnel.ping()
 
 
-class _Tunnel:
+def open_portforward(
+    configuration: Any, certificates: access.Certificates, namespace: str, pod: str, port: int
+) -> websocket.WebSocket:
+    """Ask an API server for a connection to a port of a pod.
+
+    Raises OSError, ValueError and websocket.WebSocketException.
+    """
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}"
+    url = "ws" + configuration.host.removeprefix("http").rstrip("/") + path
+    headers = configuration.auth_settings().get("BearerToken", {})
+    options: dict[str, Any] = {}
+    if configuration.proxy:
+        options = _proxy_options(configuration.proxy)
+    elif configuration.no_proxy:
+        options = {"http_no_proxy": str(configuration.no_proxy).split(",")}
+    connection = websocket.WebSocket(sslopt={"context": certificates.context}, enable_multithread=True)
+    connection.settimeout(_CONNECT_TIMEOUT)
+    connection.connect(  # type: ignore[no-untyped-call]
+        url,
+        header={"Authorization": headers["value"]} if headers.get("value") else {},
+        subprotocols=[_PROTOCOL],
+        suppress_origin=True,
+        redirect_limit=0,
+        **options,
+    )
+    connection.settimeout(None)
+    return connection
+
+
+class Tunnel:
     """A TCP connection over a WebSocket: a thread for each direction."""
 
     def __init__(self, client: socket.socket, connection: websocket.WebSocket) -> None:
@@ -312,7 +322,7 @@ def _proxy_options(proxy: str) -> dict[str, Any]:
     return options
 
 
-def _status_message(error: websocket.WebSocketBadStatusException) -> str:
+def status_message(error: websocket.WebSocketBadStatusException) -> str:
     """The API server's own words, at most 300 characters, or the HTTP status."""
     with contextlib.suppress(ValueError, AttributeError):
         message = json.loads(error.resp_body or b"").get("message")

@@ -76,7 +76,9 @@ def parse_request(act: Act, text: str) -> ActRequest:
 def make_request(plain: str, *, at: str, clusters: Iterable[str] = (), selector: str = "", note: str = "") -> str:
     """Return the value of an annotation; `plain` is its plain word, if any."""
     words = [plain] if plain else []
-    named = {"cluster": ",".join(clusters), "selector": selector, "note": note, "at": at}
+    names = [*clusters]
+    named = {"selector": selector, "note": note, "at": at}
+    words += [f"cluster={shlex.quote(','.join(names))}"] if names else []
     return " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in named.items() if value)])
 
 
@@ -93,6 +95,9 @@ def _parse(act: Act, text: str) -> ActRequest:
             plain.append(word)
         elif name not in _NAMES:
             raise ValueError(f"{name!r} is unknown; known are {', '.join(_NAMES)}")
+        elif not value and name in ("cluster", "selector"):
+            # An unset variable of a shell must not mean all clusters.
+            raise ValueError(f"{name} is empty; leave it out for all clusters")
         elif name in named:
             raise ValueError(f"{name} is there twice; separate several clusters by commas")
         else:

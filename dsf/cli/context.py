@@ -1,4 +1,4 @@
-"""Contexts: one file per running demo in the user's state folder, by which commands in other terminals find it.
+"""Running demos: one file for each in the user's state folder, by which commands in other terminals find it.
 
 `dsf demo` and `dsf up` write the file when they are ready, hold a lock on it while they run, and remove it when they
 end. The file may contain a Redis password, so only its owner can read it. Files without a lock, which the system takes
@@ -13,24 +13,72 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from dsf.errors import ContextError
 
-#: Value of `--context`.
+#: Value of `--demo`.
 _wanted: str | None = None
 
 
 def want(name_or_folder: str | None) -> None:
-    """Store the value of `--context`. Every command with the option calls it, so that none inherits another's."""
+    """Store the value of `--demo`. Every command with the option calls it, so that none inherits another's."""
     global _wanted  # noqa: PLW0603
     _wanted = name_or_folder
 
 
 def wanted() -> str | None:
-    """Value of `--context`."""
+    """Value of `--demo`."""
     return _wanted
+
+
+@dataclass(frozen=True)
+class KubeChoice:
+    """Options of a command that choose an API server."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    #: Namespace of the DynamicScorer.
+    namespace: str | None = None
+
+
+_kube_choice = KubeChoice()
+
+
+def kube_choice() -> KubeChoice:
+    """The values of `--kubeconfig`, `--context` and `--namespace`."""
+    return _kube_choice
+
+
+def choose_kubeconfig(kubeconfig: Path | None) -> None:
+    """Store the value of `--kubeconfig`, as `want` does."""
+    _choose(kubeconfig=kubeconfig)
+
+
+def choose_kube_context(context: str | None) -> None:
+    """Store the value of `--context`, as `want` does."""
+    _choose(context=context)
+
+
+def choose_namespace(namespace: str | None) -> None:
+    """Store the value of `--namespace`, as `want` does."""
+    _choose(namespace=namespace)
+
+
+def _choose(**value: Any) -> None:
+    global _kube_choice  # noqa: PLW0603
+    _kube_choice = replace(_kube_choice, **value)
+
+
+def default_kubeconfig() -> Path | None:
+    """Return kubectl's files: those of KUBECONFIG, else `~/.kube/config` if it exists."""
+    # Like kubectl, which takes no default if KUBECONFIG names files that do not exist: it may be another cluster's.
+    if kubeconfig_paths := os.environ.get("KUBECONFIG"):
+        return Path(kubeconfig_paths)
+    default = Path.home() / ".kube" / "config"
+    return default if default.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -38,7 +86,7 @@ class CliContext:
     """A running set of processes. Folders are absolute paths; None stands for a process that does not run."""
 
     redis_url: str
-    #: Name for `--context`; two demos may share a name, but not a folder of manifests.
+    #: Name for `--demo`; two demos may share a name, but not a folder of manifests.
     name: str = "demo"
     #: Working directory at startup.
     started_in: str | None = None
@@ -53,7 +101,7 @@ class CliContext:
         return inside or str(folder) == self.started_in
 
     def is_called(self, name_or_folder: str) -> bool:
-        """True if `--context` selects this one: by its name, or by a folder that it covers."""
+        """True if `--demo` selects this one: by its name, or by a folder that it covers."""
         return name_or_folder == self.name or self.covers(Path(name_or_folder).resolve())
 
     def __str__(self) -> str:
@@ -89,7 +137,7 @@ def choose(name_or_folder: str | None = None) -> CliContext | None:
     else:
         matching_demos = [demo for demo in demos if demo.covers(Path.cwd())]
     if len(matching_demos) > 1 or (demos and not matching_demos):
-        raise ContextError(f"{len(demos)} demos run: {demo_names}; select one with --context NAME or FOLDER")
+        raise ContextError(f"{len(demos)} demos run: {demo_names}; select one with --demo NAME or FOLDER")
     return matching_demos[0] if matching_demos else None
 
 

@@ -12,7 +12,6 @@ import typer
 from dsf.api.acts import parse_selector
 from dsf.api.durations import is_duration, parse_duration
 from dsf.api.meta import pause_end
-from dsf.api.selector import ClusterSelector
 
 if TYPE_CHECKING:
     from dsf.api.scorerule import HoldRule
@@ -32,20 +31,22 @@ def seconds(text: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-def selector(text: str) -> ClusterSelector:
+def selector(text: str | None) -> str | None:
     """A selector of clusters by labels, as kubectl takes it. Raises typer.BadParameter."""
     try:
-        return parse_selector(text)
+        if text is not None:
+            parse_selector(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    return text
 
 
 SelectorOption = Annotated[
-    ClusterSelector | None,
+    str | None,
     typer.Option(
         "--selector",
         "-l",
-        parser=selector,
+        callback=selector,
         metavar="LABELS",
         help="Only on clusters with these labels, such as env=prod or 'region in (eu,us)'.",
     ),

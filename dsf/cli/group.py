@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,12 +35,43 @@ def _on_a_fleet(
     name_or_folder: Annotated[
         str | None,
         typer.Option(
-            "--context",
+            "--demo",
             metavar="NAME|FOLDER",
             callback=context.want,
             expose_value=False,
-            help="Selects one of several running demos; wins over DSF_REDIS_URL. Default: the one of the current "
-            "folder.",
+            help="Use this one of several running demos, whatever the environment says. Default: the one of the "
+            "current folder.",
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            callback=context.choose_kubeconfig,
+            expose_value=False,
+            help="Use the hub of this kubeconfig. Default: KUBECONFIG, else ~/.kube/config.",
+        ),
+    ] = None,
+    kube_context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            callback=context.choose_kube_context,
+            expose_value=False,
+            help="Use the hub of this context of the kubeconfig. Default: the current context.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            callback=context.choose_namespace,
+            expose_value=False,
+            help="Use the kubeconfig, and act on the DynamicScorer of this namespace. Default: DSF_NAMESPACE.",
         ),
     ] = None,
 ) -> None:
@@ -50,8 +82,8 @@ _FLEET_OPTIONS = get_command(_options).params
 
 
 class FleetCommand(TyperCommand):
-    """A command that uses a fleet's Redis: that of the environment or of a running demo. The command has
-    `--context`."""
+    """A command about a fleet: that of the environment, of a running demo, or of kubectl's context. The command has
+    their options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

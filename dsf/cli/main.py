@@ -31,7 +31,7 @@ app = typer.Typer(
     name="dsf",
     cls=CommandGroup,
     help="Dynamic scoring of clusters. Commands use a running `dsf demo` or the Redis of DSF_REDIS_URL; of "
-    "several demos, --context NAME after the command selects one.",
+    "several demos, --demo NAME after the command selects one.",
     no_args_is_help=True,
     add_completion=True,
     # Tracebacks go into bug reports; local variables may contain passwords.

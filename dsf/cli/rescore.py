@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsf.api.acts import make_request, parse_selector
 from dsf.cli.duration import SelectorOption, seconds
 from dsf.cli.group import BAD
 from dsf.cli.localuser import AsOption, actor
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dsf.cli.kubehub import KubeHub
     from dsf.fleet.rescore import RescoreReport
 
 #: Default seconds of `--wait`: longer than the timeout of a slow stage.
@@ -54,17 +58,23 @@ def rescore(
         raise typer.BadParameter("goes with --wait", param_hint="--timeout")
     if clusters and selector is not None:
         raise typer.BadParameter("goes without --cluster", param_hint="--selector")
-    from dsf.cli.session import session
+    from dsf.cli.session import acting_hub, session
     from dsf.fleet import rescore as rescoring
     from dsf.fleet.actions import Actions
 
+    patience = _PATIENCE if timeout is None else timeout
+    with acting_hub() as hub:
+        if hub is not None:
+            words = {"clusters": clusters or (), "selector": selector or "", "note": note}
+            _rescore_by_annotation(hub, scorer, words, name, patience if wait else None, output)
+            return
     with session() as opened:
         actions = Actions(opened.redis, opened.settings, actor(name))
         if selector is not None:
-            clusters = actions.select_clusters(scorer, selector)
+            clusters = actions.select_clusters(scorer, parse_selector(selector))
         runs = actions.rescore(scorer, clusters, note=note)
         if wait:
-            until = time.monotonic() + (_PATIENCE if timeout is None else timeout)
+            until = time.monotonic() + patience
             try:
                 report = rescoring.wait(opened.redis, scorer, runs, until)
             except KeyboardInterrupt:
@@ -74,6 +84,25 @@ def rescore(
             report = rescoring.sent(scorer, runs)
     emit(report, output, lambda: _render(report))
     if not all(run.has_score if wait else run.run_id for run in report.runs):
+        raise typer.Exit(BAD)
+
+
+def _rescore_by_annotation(
+    hub: KubeHub, scorer: str, words: Mapping[str, Any], author: str | None, patience: int | None, output: Format
+) -> None:
+    """Request cycles by an annotation; with `patience` seconds, wait until they have ended."""
+    from dsf.cli.kubehub import ANSWER_SECONDS, print_answer
+
+    answer = hub.act(
+        scorer,
+        "rescore",
+        make_request("", at=f"{hub.now():.3f}", **words),
+        author=author,
+        timeout=ANSWER_SECONDS if patience is None else patience,
+        is_enough=lambda answer: answer.outcome != "Running" or (patience is None and answer.clusters > 0),
+    )
+    print_answer(scorer, answer, output)
+    if answer.outcome != "Done" and (patience is not None or answer.outcome == "Refused"):
         raise typer.Exit(BAD)
 
 
@@ -126,12 +155,22 @@ def sync(
 
     Example: dsf sync sample-scorer
     """
-    from dsf.cli.session import session
+    from dsf.cli.session import acting_hub, session
     from dsf.fleet.actions import Actions
     from dsf.fleet.changes import moment
     from dsf.fleet.views import SyncReport
     from dsf.store.notices import Notices
 
+    with acting_hub() as hub:
+        if hub is not None:
+            from dsf.cli.kubehub import print_answer
+
+            value = make_request("", at=f"{hub.now():.3f}", note=note)
+            answer = hub.act(scorer, "sync", value, author=name, timeout=timeout)
+            print_answer(scorer, answer, output)
+            if answer.outcome != "Done":
+                raise typer.Exit(BAD)
+            return
     with session() as opened:
         request = Actions(opened.redis, opened.settings, actor(name)).sync(scorer, note=note)
         notices, until = Notices(opened.redis), time.monotonic() + timeout

@@ -6,13 +6,15 @@ schedule reset`.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.api.acts import ActRequest
+from dsf.api.acts import Act, make_request, parse_request
+from dsf.api.meta import rfc3339
 from dsf.cli.duration import SelectorOption, moment, seconds
-from dsf.cli.group import FleetCommand
+from dsf.cli.group import BAD, FleetCommand
 from dsf.cli.localuser import AsOption, actor
 from dsf.cli.output import (
     TABLE_PAIRS,
@@ -88,8 +90,7 @@ def set_(
     """
     if interval < 1:
         raise typer.BadParameter("must be at least 1 second", param_hint="--interval")
-    request = ActRequest("interval", tuple(clusters or ()), selector, interval=interval, note=note)
-    _change(scorer, request, output, name)
+    _change(scorer, "interval", f"{interval}s", clusters, selector, note, output, name)
 
 
 @app.command(cls=FleetCommand)
@@ -114,7 +115,7 @@ def pause(
     if end is not None:
         # A mistake in it needs no hub; whether it is in the past, only the hub knows.
         moment(end, 0.0)
-    _change(scorer, ActRequest("pause", tuple(clusters or ()), selector, note=note), output, name, end)
+    _change(scorer, "pause", end or "", clusters, selector, note, output, name)
 
 
 @app.command(cls=FleetCommand)
@@ -130,7 +131,7 @@ def resume(
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
-    _change(scorer, ActRequest("resume", tuple(clusters or ()), selector, note=note), output, name)
+    _change(scorer, "resume", "", clusters, selector, note, output, name)
 
 
 @app.command(cls=FleetCommand)
@@ -146,22 +147,53 @@ def reset(
 
     Example: dsf schedule reset sample-scorer
     """
-    _change(scorer, ActRequest("reset", tuple(clusters or ()), selector, note=note), output, name)
+    _change(scorer, "reset", "", clusters, selector, note, output, name)
 
 
-def _change(scorer: str, request: ActRequest, output: Format, name: str | None, end: str | None = None) -> None:
-    """Apply the change, show the result, and name each cluster that keeps its own interval or pause."""
+def _change(
+    scorer: str,
+    act: Act,
+    plain: str,
+    clusters: list[str] | None,
+    selector: str | None,
+    note: str,
+    output: Format,
+    name: str | None,
+) -> None:
+    """Apply the change, show the result, and name each cluster that keeps its own interval or pause.
+
+    `plain` is the interval, or the end of a pause as the user wrote it.
+    """
     from dsf.api.score import describe_validity_gap
-    from dsf.cli.session import session
+    from dsf.cli.session import acting_hub, session
     from dsf.fleet.actions import Actions, targets_of
     from dsf.fleet.queries import FleetQueries
     from dsf.store.registry import Registry
 
-    if request.clusters and request.selector:
+    if clusters and selector:
         raise typer.BadParameter("goes without --cluster", param_hint="--selector")
+
+    def request_at(now: float) -> str:
+        # A local time becomes one with a zone.
+        end = rfc3339(datetime.fromtimestamp(moment(plain, now), UTC)) if act == "pause" and plain else plain
+        return make_request(end, at=f"{now:.3f}", clusters=clusters or (), selector=selector or "", note=note)
+
+    with acting_hub() as hub:
+        if hub is not None:
+            from dsf.cli.kubehub import ANSWER_SECONDS, print_answer
+
+            answer = hub.act(scorer, act, request_at(hub.now()), author=name, timeout=ANSWER_SECONDS)
+            print_answer(scorer, answer, output)
+            if answer.outcome != "Done":
+                raise typer.Exit(BAD)
+            return
     with session() as opened:
+        from dsf.process import hubclock
+
+        now = hubclock.now()
+        request = parse_request(act, request_at(now))
         actions = Actions(opened.redis, opened.settings, actor(name))
-        clusters = actions.perform(scorer, request, until=None if end is None else moment(end))
+        clusters = actions.perform(scorer, request, until=moment(plain) if act == "pause" and plain else None)
         # All entries: those with their own override are named below.
         schedule = FleetQueries(opened.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
         record = Registry(opened.redis).scorer(scorer)

@@ -23,6 +23,7 @@ from dsf.settings import Settings
 from dsf.store.client import connect
 
 if TYPE_CHECKING:
+    from dsf.cli.kubehub import KubeHub
     from dsf.fleet.client import Client
     from dsf.fleet.queries import FleetQueries
 
@@ -62,11 +63,8 @@ def hub_settings(settings: SettingsT) -> SettingsT:
     """Settings with kubectl's kubeconfig if none is set outside of a pod."""
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
-    # Like kubectl, which takes no default if KUBECONFIG names files that do not exist: it may be another cluster's.
-    if kubeconfig_paths := os.environ.get("KUBECONFIG"):
-        return settings.model_copy(update={"kubeconfig": Path(kubeconfig_paths)})
-    default = Path.home() / ".kube" / "config"
-    return settings.model_copy(update={"kubeconfig": default}) if default.is_file() else settings
+    kubeconfig = context.default_kubeconfig()
+    return settings.model_copy(update={"kubeconfig": kubeconfig}) if kubeconfig is not None else settings
 
 
 def _of_demo(settings: Settings, running: context.CliContext | None) -> Settings:
@@ -117,7 +115,12 @@ def session() -> Iterator[CommandSession]:
 
 @contextmanager
 def _connected() -> Iterator[CommandSession]:
-    """A session without the hub's time; Redis may be away."""
+    """A session without the hub's time; Redis may be away. Raises SettingsError if an option chose an API server."""
+    if context.kube_choice() != context.KubeChoice():
+        raise SettingsError(
+            "this command needs the hub's Redis, and cannot use a kubeconfig: set DSF_REDIS_URL, or run it in a pod of "
+            "the hub: kubectl -n open-cluster-management exec deploy/dynamic-scoring-hub -- dsf ..."
+        )
     settings = command_settings()
     # About three seconds: Redis may be restarting. A user waits, so not longer.
     client = connect(settings, name="dsf-cli", retries=8)
@@ -177,20 +180,20 @@ class _MeasuredTime:
 
 @contextmanager
 def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[Client | FleetQueries]:
-    """Return the data source of a read-only command: the JSON API of DSF_API_URL, else Redis.
+    """Return the data source of a read-only command: a JSON API (`reading_api`), else Redis.
 
     `needs_time`: the command computes with the hub's time before it reads. The answers of the API have their own time.
     `is_watching`: the command reads again and again; each read raises redis.RedisError while Redis is away.
     """
-    client = api_client()
-    if client is not None:
-        if needs_time:
-            with _hub_time(client):
+    with reading_api() as client:
+        if client is not None:
+            if needs_time:
+                with _hub_time(client):
+                    yield client
+            else:
                 yield client
-        else:
-            yield client
-            print_clock_offset(client.offset)
-        return
+                print_clock_offset(client.offset)
+            return
     from dsf.fleet.queries import FleetQueries
 
     if is_watching:
@@ -201,19 +204,56 @@ def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[
         yield FleetQueries(opened.redis)
 
 
-def api_client() -> Client | None:
-    """The client for DSF_API_URL; None without it, and if --context selects a demo.
+@contextmanager
+def reading_api() -> Iterator[Client | None]:
+    """Yield the client for reads: for DSF_API_URL, or for the hub in kubectl's context; None if Redis is used.
 
     Raises SettingsError naming the wrong variable, and when the token cannot be read.
     """
     settings = for_a_person(Settings.load())
     url = settings.api_url.strip()
-    if not url or context.wanted() is not None:
-        return None
-    from dsf.fleet.client import Client
+    if url and context.wanted() is None and context.kube_choice() == context.KubeChoice():
+        from dsf.fleet.client import Client
+
+        dsf.log.prepare(settings)
+        yield Client(url, token=settings.resolved_api_token())
+        return
+    with acting_hub(reads=True) as hub:
+        yield None if hub is None else hub.client()
+
+
+@contextmanager
+def acting_hub(*, reads: bool = False) -> Iterator[KubeHub | None]:
+    """Yield the hub in kubectl's context for acts; None if Redis is used.
+
+    That is the case if DSF_REDIS_URL or a running demo names it, and no option chooses a kubeconfig. Raises
+    SettingsError, also if there is only DSF_API_URL, which is for reads.
+    """
+    settings = for_a_person(Settings.load())
+    choice = context.kube_choice()
+    if choice == context.KubeChoice():
+        is_elsewhere = context.wanted() is not None or "DSF_REDIS_URL" in os.environ
+        if is_elsewhere or running_demo(settings) is not None:
+            yield None
+            return
+        if context.default_kubeconfig() is None:
+            if settings.api_url.strip() and not reads:
+                raise SettingsError(
+                    "DSF_API_URL is for reading only. To act, set KUBECONFIG or give --kubeconfig, with a user who may "
+                    "patch dynamicscorers on the hub; or set DSF_REDIS_URL"
+                )
+            yield None
+            return
+    elif context.wanted() is not None:
+        raise SettingsError("--demo chooses a demo, and --kubeconfig, --context and --namespace a hub: leave out one")
+    from dsf.cli.kubehub import KubeHub
 
     dsf.log.prepare(settings)
-    return Client(url, token=settings.resolved_api_token())
+    hub = KubeHub(choice, settings.namespace)
+    try:
+        yield hub
+    finally:
+        hub.close()
 
 
 def redis_hint(error: Exception) -> str:
@@ -231,7 +271,10 @@ def redis_hint(error: Exception) -> str:
     elif running is not None:
         advice = "it belongs to a running demo; set DSF_REDIS_URL for another one"
     else:
-        advice = "no demo runs here and DSF_REDIS_URL is not set; set it, or start one with `dsf demo`"
+        advice = (
+            "no demo runs here, there is no kubeconfig, and DSF_REDIS_URL is not set; set one, or start a demo with "
+            "`dsf demo`"
+        )
     return f"cannot use Redis at {where} ({reason}): {advice}"
 
 

@@ -28,16 +28,16 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import api_client, print_clock_offset, session
+    from dsf.cli.session import print_clock_offset, reading_api, session
     from dsf.cli.statusreport import read_report, report_of
 
-    client = api_client()
-    if client is not None:
-        report = report_of(client, scorer)
-        print_clock_offset(client.offset)
-    else:
-        with session() as opened:
-            report = read_report(opened.redis, opened.settings, scorer)
+    with reading_api() as client:
+        if client is not None:
+            report = report_of(client, scorer)
+            print_clock_offset(client.offset)
+        else:
+            with session() as opened:
+                report = read_report(opened.redis, opened.settings, scorer)
     emit(report, output, lambda: _render(report, scorer))
     if report.scores is not None and len(report.scores) < report.scores_total:
         typer.echo(

@@ -14,7 +14,7 @@ rejects as invalid, HttpError when it cannot be reached, and ApiError for other 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
@@ -41,7 +41,7 @@ from dsf.fleet.views import (
     View,
 )
 from dsf.http.access import bearer
-from dsf.http.client import probe
+from dsf.http.client import Answer, probe
 
 _View = TypeVar("_View", bound=View)
 _Asked = str | int | list[str] | None
@@ -71,12 +71,20 @@ class PairQuery(TypedDict, total=False):
 class Client:
     """Client of one server. Thread-safe."""
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 10.0,
+        fetch: Callable[[str, float], Answer] | None = None,
+    ) -> None:
         """`url` of the server with or without `/api/v1`; `token` is sent as Bearer token, `timeout` is seconds per
-        answer."""
+        answer. `fetch` makes a request in place of this class, for a URL and within a timeout."""
         self._base = url.rstrip("/").removesuffix("/api/v1") + "/api/v1/"
         self._token = token
         self._timeout = timeout
+        self._fetch = fetch or self._fetch_directly
         #: Seconds to add to the time of this machine for that of the server, by the newest answer.
         self.offset = 0.0
 
@@ -195,10 +203,7 @@ class Client:
     def _get(self, model: type[_View], path: str, **parameters: _Asked) -> _View:
         query = urlencode({name: value for name, value in parameters.items() if value not in (None, [])}, doseq=True)
         url = f"{self._base}{path}" + (f"?{query}" if query else "")
-        # The server's answers are about a megabyte at most.
-        answer = probe(
-            url, deadline=time.monotonic() + self._timeout, max_bytes=16 * 1024 * 1024, access=bearer(self._token)
-        )
+        answer = self._fetch(url, self._timeout)
         if answer.status != 200:
             raise self._refusal(answer.status, answer.body, path)
         try:
@@ -208,6 +213,10 @@ class Client:
         if isinstance(at := getattr(view, "at", None), datetime):
             self.offset = at.timestamp() - time.time()
         return view
+
+    def _fetch_directly(self, url: str, timeout: float) -> Answer:
+        # The server's answers are about a megabyte at most.
+        return probe(url, deadline=time.monotonic() + timeout, max_bytes=16 * 1024 * 1024, access=bearer(self._token))
 
     def _refusal(self, status: int, body: bytes, path: str) -> Exception:
         try:

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 PROBES: Final = ("/healthz", "/readyz")
 #: Path of the metrics, for scrapers.
 METRICS: Final = "/metrics"
+#: Header in place of Authorization, for clients whose requests pass the API server's service proxy, which removes that.
+PROXIED_AUTHORIZATION: Final = "x-dsf-authorization"
 
 
 def host_name(host: str) -> str:

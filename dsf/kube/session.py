@@ -146,6 +146,10 @@ class Session:
         text: Any = self._client.configuration.get_api_key_with_prefix("BearerToken") or ""
         return str(text).removeprefix("Bearer ").removeprefix("bearer ")
 
+    def credentials(self) -> tuple[client.Configuration, access.Certificates]:
+        """Return address and credentials, for connections that this class does not make."""
+        return self._client.configuration, self._certificates
+
     @classmethod
     def load(cls, kubeconfig: Path | None = None, context: str | None = None) -> Session:
         """Create a session with a kubeconfig, or without a kubeconfig with the pod's ServiceAccount.
@@ -213,6 +217,18 @@ class Session:
                 if time.monotonic() >= deadline:
                     raise UnreachableError(f"GET {path}: {shown_url(self.host)} did not answer in time")
         return self._parse_response("GET", path, response, bytes(data)), len(data)
+
+    def fetch(self, path: str, *, headers: Mapping[str, str], timeout: float) -> tuple[int, bytes]:
+        """GET something that is not an object of the API server, as through its service proxy.
+
+        Return status and body. Raises the errors of `request` if the API server itself refuses.
+        """
+        response = self._send(self._client, "GET", path, None, None, "", (min(_TIMEOUT[0], timeout), timeout), headers)
+        with self._release_after_read("GET", path, response):
+            data = response.data
+        if response.status >= 300 and _is_status(data):
+            raise _make_api_error("GET", path, response, data)
+        return response.status, data
 
     @contextlib.contextmanager
     def _release_after_read(self, method: str, path: str, response: urllib3.BaseHTTPResponse) -> Iterator[None]:
@@ -330,8 +346,10 @@ class Session:
         body: object,
         content_type: str,
         timeout: tuple[float, float],
+        more_headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
         headers: dict[str, str] = {"Accept": "application/json", "User-Agent": "dynamic-scoring-framework"}
+        headers |= more_headers or {}
         parameters: list[tuple[str, str]] = list((query or {}).items())
         payload: str | None = None
         if body is not None:
@@ -365,6 +383,15 @@ class Session:
 def _describe_cause(error: BaseException) -> str:
     reason = getattr(error, "reason", None) or error
     return f"{type(reason).__name__}: {reason}"
+
+
+def _is_status(data: bytes) -> bool:
+    """True for an error document of the API server itself."""
+    try:
+        document = _parse_json(data)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and (document.get("kind"), document.get("apiVersion")) == ("Status", "v1")
 
 
 def _make_api_error(method: str, path: str, response: urllib3.BaseHTTPResponse, data: bytes) -> BackendError:

@@ -1,7 +1,8 @@
 """The HTTP service: pages, static files, the JSON API, and the metrics of the fleet, from one snapshot of rows.
 
 `/api/v1` has the page's access control, and its description is at /docs. Programs send the token of a login with each
-request (`Authorization: Bearer`). `/metrics` needs no login: Prometheus has none, and NetworkPolicies say who may ask.
+request (`Authorization: Bearer`, or `X-Dsf-Authorization: Bearer` through the API server's service proxy, which removes
+the former). `/metrics` needs no login: Prometheus has none, and NetworkPolicies say who may ask.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dsf.fleet.api import add_changes, make_router, mistakes, problem, problem_o
 from dsf.fleet.path import hub_problems
 from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
-from dsf.http.hosts import METRICS
+from dsf.http.hosts import METRICS, PROXIED_AUTHORIZATION
 from dsf.process import hubclock, threads
 from dsf.web.access import LOOK, UserAccess
 from dsf.web.actions import ActionRunner
@@ -78,6 +79,7 @@ def make_app(sources: Sources, access: UserAccess, acting: ActionRunner) -> Fast
         hosts=settings.host_names,
         proxies=parse_networks(settings.web_trusted_proxies),
         root_path=root_path(settings.web_root_path),
+        has_login=access.login is not None,
     )
     return app
 
@@ -167,7 +169,8 @@ def _explained(request: Request, error: Exception) -> tuple[int, str, str]:
 
 
 def _token(request: Request) -> str:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    header = request.headers.get("authorization") or request.headers.get(PROXIED_AUTHORIZATION, "")
+    kind, _, token = header.partition(" ")
     return token.strip()[:MAX_TOKEN] if kind.lower() == "bearer" else ""
 
 

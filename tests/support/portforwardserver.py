@@ -1,4 +1,4 @@
-"""An API server that serves `pods/portforward` alone, for what a real one does not do on demand.
+"""An API server that serves `pods/portforward` and given objects, for what a real one does not do on demand.
 
 The server speaks Kubernetes' v4.channel.k8s.io and connects each WebSocket to a local port, or responds with a status.
 """
@@ -10,13 +10,15 @@ import contextlib
 import json
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import tornado.httpserver
 import tornado.netutil
 import tornado.web
 import tornado.websocket
 
+Response = tuple[int, Any]
 DATA, ERROR = b"\x00", b"\x01"
 
 
@@ -28,6 +30,9 @@ class PortForwardServer:
         self.target = target
         #: HTTP status of each request; 101 upgrades.
         self.status = 101
+        #: Responses to other requests by method and path: a status and an object, or a function that returns both for
+        #: the request's headers and body.
+        self.documents: dict[tuple[str, str], Response | Callable[[Mapping[str, str], Any], Response]] = {}
         #: Error text of the kubelet on the error channel, in place of a connection.
         self.kubelet_error = ""
         #: Path of each request so far.
@@ -67,7 +72,7 @@ class PortForwardServer:
         self._loop.run_forever()
 
     async def _listen(self) -> None:
-        application = tornado.web.Application([(r"/api/v1/.*", _PortForward, {"owner": self})])
+        application = tornado.web.Application([(r"/apis?/.*", _PortForward, {"owner": self})])
         self._server = tornado.httpserver.HTTPServer(application)
         (listener,) = tornado.netutil.bind_sockets(self.port, "127.0.0.1")
         self.port = listener.getsockname()[1]
@@ -89,6 +94,14 @@ class _PortForward(tornado.websocket.WebSocketHandler):
 
     async def prepare(self) -> None:
         self._owner.paths.append(self.request.uri or "")
+        response = self._owner.documents.get((self.request.method or "", self.request.path))
+        if response is not None:
+            if callable(response):
+                body = json.loads(self.request.body) if self.request.body else None
+                response = response({name.lower(): value for name, value in self.request.headers.items()}, body)
+            self.set_status(response[0])
+            self.finish(json.dumps(response[1]))
+            return
         self._owner.authorizations.append(self.request.headers.get("Authorization"))
         if self._owner.status != 101:
             self.set_status(self._owner.status)

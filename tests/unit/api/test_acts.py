@@ -76,6 +76,8 @@ def test_interval_is_a_duration() -> None:
         ("rescore", "1 clusters=a", "'clusters' is unknown; known are cluster, selector, note, at"),
         ("rescore", "1 cluster=a cluster=b", "separate several clusters by commas"),
         ("rescore", "1 2", "only one plain word"),
+        ("rescore", "1 cluster=", "cluster is empty; leave it out for all clusters"),
+        ("rescore", "1 selector=", "selector is empty"),
         ("rescore", "note='a", "is not closed"),
     ],
 )
@@ -86,6 +88,7 @@ def test_invalid_request_names_annotation_and_remedy(act: str, text: str, messag
 
 
 def test_made_request_is_read_back() -> None:
+    assert make_request("", at="1", clusters=[""]) == "cluster='' at=1"
     text = make_request("2h", at="17", selector="region in (eu, us)", note="it's new")
     assert parse_request("pause", text) == ActRequest(
         "pause", selector=parse_selector("region in (eu,us)"), pause_seconds=7200, note="it's new"

@@ -121,8 +121,7 @@ def test_ambiguous_context_of_two_demos_is_refused(two_demos: None, tmp_path: Pa
     with pytest.raises(ContextError) as raised:
         context.choose()
     assert str(raised.value) == (
-        f"2 demos run: mine ({tmp_path / 'mine'}), other ({tmp_path / 'other'}); select one with --context NAME or "
-        "FOLDER"
+        f"2 demos run: mine ({tmp_path / 'mine'}), other ({tmp_path / 'other'}); select one with --demo NAME or FOLDER"
     )
 
 
@@ -194,7 +193,9 @@ def test_redis_hint_names_the_variable_and_hides_the_password(monkeypatch: pytes
 
 
 def test_redis_hint_says_that_no_demo_runs() -> None:
-    assert "no demo runs here and DSF_REDIS_URL is not set" in redis_hint(ConnectionError("refused"))
+    assert "no demo runs here, there is no kubeconfig, and DSF_REDIS_URL is not set" in redis_hint(
+        ConnectionError("refused")
+    )
     with context.published(redis_url=URL):
         hint = redis_hint(ConnectionError("refused"))
     assert "it belongs to a running demo" in hint

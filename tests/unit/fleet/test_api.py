@@ -269,8 +269,8 @@ def test_status_output_is_the_same_with_the_api(
     assert f"{SAMPLE}: Resolved=False" in status().stdout
     unknown = status("nobody")
     assert isinstance(unknown.exception, UnknownScorerError) or unknown.exit_code == 1
-    unknown_context = status("--context", "nosuchdemo")
-    assert "nosuchdemo" in f"{unknown_context.output} {unknown_context.exception}"
+    unknown_demo = status("--demo", "nosuchdemo")
+    assert "nosuchdemo" in f"{unknown_demo.output} {unknown_demo.exception}"
 
 
 def test_pages_of_large_results_stay_below_one_megabyte(server: ApiServer, fleet: Fleet, client: Client) -> None:

@@ -28,6 +28,7 @@ def request_through_guard(
     proxies: tuple[str, ...] = (),
     root: str = "",
     extra_lines: tuple[tuple[str, str], ...] = (),
+    has_login: bool = False,
     **headers: str,
 ) -> tuple[int, dict[str, str], Any]:
     """Return status, headers and JSON of a response; `_` in header names means `-`, `extra_lines` come last."""
@@ -49,7 +50,7 @@ def request_through_guard(
     async def receive() -> Any:
         return {"type": "http.request"}
 
-    asyncio.run(Guard(_respond_with_scope, hosts, parse_networks(proxies), root)(scope, receive, send))
+    asyncio.run(Guard(_respond_with_scope, hosts, parse_networks(proxies), root, has_login=has_login)(scope, receive, send))
     import json
 
     body = messages[1]["body"].decode()
@@ -67,6 +68,17 @@ def test_other_names_are_refused(host: str) -> None:
     status, headers, _ = request_through_guard(host=host)
     assert status == 421
     assert headers["content-security-policy"] == POLICY
+
+
+def test_token_through_a_service_proxy_is_accepted_under_any_name_where_a_login_is_required() -> None:
+    def status(path: str, *, has_login: bool = True, **headers: str) -> int:
+        return request_through_guard(path, host="hub.example:6443", has_login=has_login, **headers)[0]
+
+    token = {"x_dsf_authorization": "Bearer t"}
+    assert status("/api/v1/summary", **token) == 200
+    assert status("/api/v1/summary") == 421
+    assert status("/", **token) == 421
+    assert status("/api/v1/summary", has_login=False, **token) == 421
 
 
 def test_configured_host_names_are_accepted() -> None:

@@ -188,7 +188,7 @@ class Demo:
 
     def scheduled(self, scorer: str, folder: Path | None = None) -> Any:
         """Entries of the schedule of this demo, or of the one on another folder, if it is there."""
-        return self.data("schedule", "list", scorer, "--context", str(folder or self.folder)).get("entries", [])
+        return self.data("schedule", "list", scorer, "--demo", str(folder or self.folder)).get("entries", [])
 
     def stages(self, run: str = "") -> set[str]:
         """Names of the tasks, of this run if one is given, that Flower has heard of so far."""
@@ -375,12 +375,12 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
         assert f"demo ({demo.folder})" in ambiguous.stderr
         assert f"({manifests})" in ambiguous.stderr
 
-        paused = demo.dsf("schedule", "pause", "sample-scorer", "--context", str(manifests))
+        paused = demo.dsf("schedule", "pause", "sample-scorer", "--demo", str(manifests))
         assert paused.returncode == 0
         assert paused.stderr == f"dsf: using the demo {manifests.parent.name} ({manifests})\n"
         for folder, state in ((demo.folder, False), (manifests, True)):
             assert {entry["paused"] for entry in demo.scheduled("sample-scorer", folder)} == {state}
-        assert demo.dsf("schedule", "resume", "sample-scorer", "--context", str(manifests)).returncode == 0
+        assert demo.dsf("schedule", "resume", "sample-scorer", "--demo", str(manifests)).returncode == 0
         (tmp_path / "may-end").touch()
         code = process.wait(270)
     finally:

@@ -1,0 +1,287 @@
+"""The hub in a context of kubectl's kubeconfig: reads through its API server, and acts as annotations.
+
+Reads go to the JSON API through the API server's service proxy, with a short-lived token of the chart's ServiceAccount
+`dynamic-scoring-viewer`, which may only get DynamicScorers. If the proxy is forbidden or does not reach the page, they
+go through a port-forward to a pod of the page. Acts patch annotations of the DynamicScorer (`dsf.api.acts`), and wait
+for the hub's answer in its status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import websocket
+
+from dsf.agent.relay import Tunnel, open_portforward, status_message
+from dsf.api.acts import Act, ActAnswer, annotation_of, find_requests
+from dsf.cli import context
+from dsf.cli.context import KubeChoice
+from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
+from dsf.errors import ApiError, BackendError, ObjectNotFoundError, SettingsError, UnknownScorerError
+from dsf.fleet.client import Client
+from dsf.http.access import Access
+from dsf.http.client import Answer, probe
+from dsf.http.hosts import PROXIED_AUTHORIZATION
+from dsf.kube.resources import DYNAMIC_SCORERS, PODS, SERVICE_ACCOUNTS, SERVICES, Resource
+from dsf.kube.session import ForbiddenError, Session
+from dsf.process.threads import background
+
+#: Service of the page with the name of its port, as in `get services/proxy` of the chart's role.
+_SERVICE: Final = "dynamic-scoring-hub"
+_PROXIED: Final = f"{_SERVICE}:http"
+#: ServiceAccount whose token the page accepts; the chart makes it.
+VIEWER: Final = "dynamic-scoring-viewer"
+#: Seconds for which its token is valid: the least that the API server grants.
+_TOKEN_SECONDS: Final = 600
+#: Seconds until the proxy counts as unable to reach the page, as when a NetworkPolicy drops its packets.
+_PROXY_TIMEOUT: Final = 5.0
+#: Statuses of an API server whose proxy does not reach the page.
+_UNREACHED: Final = frozenset({500, 502, 503, 504})
+_SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
+_POLL_SECONDS: Final = 0.3
+#: Seconds for which an answer of the hub is waited for.
+ANSWER_SECONDS: Final = 30
+
+
+class KubeHub:
+    """The hub of one context."""
+
+    def __init__(self, choice: KubeChoice, hub_namespace: str) -> None:
+        """Raises SettingsError if the kubeconfig cannot be used."""
+        kubeconfig = choice.kubeconfig or context.default_kubeconfig()
+        if kubeconfig is None:
+            raise SettingsError("no kubeconfig: set KUBECONFIG, or give --kubeconfig FILE")
+        self._session = Session.load(kubeconfig, choice.context)
+        self._namespace = hub_namespace
+        self._scorer_namespace = choice.namespace
+        self._token = ""
+        self._forward: _PodForward | None = None
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._forward is not None:
+            self._forward.close()
+        self._session.close()
+
+    # --- reads ---------------------------------------------------------------------------------------------------
+
+    def client(self) -> Client:
+        """Return a client of the JSON API."""
+        return Client(self._session.host, fetch=self._fetch)
+
+    def _fetch(self, url: str, timeout: float) -> Answer:
+        path = url.removeprefix(self._session.host.rstrip("/"))
+        headers = {PROXIED_AUTHORIZATION: f"Bearer {self._viewer_token()}"}
+        if self._forward is None:
+            proxy = f"/api/v1/namespaces/{self._namespace}/services/{_PROXIED}/proxy"
+            try:
+                status, body = self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT))
+                return Answer(status, body)
+            except ObjectNotFoundError as error:
+                raise ApiError(
+                    f"{_described(error)}: is the hub in namespace {self._namespace}? DSF_NAMESPACE names it"
+                ) from None
+            except BackendError as error:
+                if not isinstance(error, ForbiddenError) and getattr(error, "status", 503) not in _UNREACHED:
+                    raise ApiError(_described(error)) from None
+                self._forward = self._open_forward(error)
+        return probe(
+            f"http://127.0.0.1:{self._forward.port}{path}",
+            deadline=time.monotonic() + timeout,
+            max_bytes=16 * 1024 * 1024,
+            access=Access(headers=tuple(headers.items()), is_direct=True),
+        )
+
+    def _viewer_token(self) -> str:
+        if not self._token:
+            path = SERVICE_ACCOUNTS.path(self._namespace, VIEWER, "token")
+            body = {
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": _TOKEN_SECONDS},
+            }
+            with _explained("to read, ask for the ClusterRole dynamic-scoring-framework-viewer"):
+                self._token = self._session.create(path, body)["status"]["token"]
+        return self._token
+
+    def _open_forward(self, refusal: BackendError) -> _PodForward:
+        try:
+            service = self._session.get(SERVICES.path(self._namespace, _SERVICE))
+            selector = ",".join(f"{name}={value}" for name, value in service["spec"]["selector"].items())
+            pods = self._session.request("GET", PODS.path(self._namespace), query={"labelSelector": selector})["items"]
+            names = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+            if not names:
+                raise ApiError(f"no pod of Service {_SERVICE} runs in namespace {self._namespace}")
+            forward = _PodForward(self._session, self._namespace, names[0], 8080)
+        except (BackendError, ApiError) as error:
+            raise ApiError(
+                f"{_described(refusal)}; and a port-forward in its place: {_described(error)}: to read, ask for the "
+                "ClusterRole dynamic-scoring-framework-viewer"
+            ) from None
+        return forward
+
+    # --- acts ----------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The API server's time in unix seconds."""
+        return self._session.now().timestamp()
+
+    def act(
+        self,
+        scorer: str,
+        act: Act,
+        value: str,
+        *,
+        author: str | None,
+        timeout: float,
+        is_enough: Callable[[ActAnswer], bool] = lambda answer: answer.outcome != "Running",
+    ) -> ActAnswer:
+        """Request an act, and return the hub's answer as soon as it `is_enough`, or the newest after `timeout` seconds.
+
+        Raises UnknownScorerError, and ApiError if the act is forbidden or the hub does not answer.
+        """
+        namespace = self._find_namespace(scorer)
+        path = DYNAMIC_SCORERS.path(namespace, scorer)
+        body = {"metadata": {"annotations": {annotation_of(act): value}}}
+        with _explained("to act, ask for the ClusterRole dynamic-scoring-framework-editor"):
+            manifest = self._session.merge(path, body, field_manager=f"dsf/{author or self._user()}"[:128])
+        deadline = time.monotonic() + timeout
+        while True:
+            found = _find_answer(manifest, act, value)
+            if found is not None and is_enough(found):
+                return found
+            if find_requests(manifest["metadata"].get("annotations") or {}).get(act) != value:
+                raise ApiError(
+                    f"somebody else has requested another {act} of {scorer} meanwhile; `dsf changes` says who"
+                )
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_SECONDS)
+            with _explained("to see the hub's answer, ask for the ClusterRole dynamic-scoring-framework-viewer"):
+                manifest = self._session.get(path)
+        if found is None:
+            raise ApiError(
+                f"{act} of {scorer} is requested, and the hub has not answered within {timeout:.0f} s: does its "
+                "controller run, and are its CRDs of this version? It will execute the act when it runs"
+            )
+        return found
+
+    def _find_namespace(self, scorer: str) -> str:
+        """Return the namespace of a DynamicScorer: that of -n, the hub's, or another one if they may be listed."""
+        namespace = self._scorer_namespace or self._namespace
+        with _explained(
+            "to act, ask for the ClusterRole dynamic-scoring-framework-editor, or name its namespace by -n"
+        ):
+            try:
+                self._session.get(DYNAMIC_SCORERS.path(namespace, scorer))
+                return namespace
+            except ObjectNotFoundError:
+                pass
+        if self._scorer_namespace is None:
+            with contextlib.suppress(ForbiddenError):
+                query = {"fieldSelector": f"metadata.name={scorer}"}
+                found = self._session.request("GET", DYNAMIC_SCORERS.path(), query=query)["items"]
+                if len(found) == 1:
+                    return str(found[0]["metadata"]["namespace"])
+                if found:
+                    names = ", ".join(sorted(item["metadata"]["namespace"] for item in found))
+                    raise UnknownScorerError(
+                        f"several namespaces have a DynamicScorer {scorer!r}: {names}; choose by -n"
+                    )
+        raise UnknownScorerError(f"no DynamicScorer {scorer!r} in namespace {namespace}; -n names another namespace")
+
+    def _user(self) -> str:
+        """Return the API server's name of this user, which the list of changes shows; the local one if it says none."""
+        from dsf.cli.localuser import who
+
+        with contextlib.suppress(BackendError, KeyError, TypeError):
+            body = {"apiVersion": _SELF_REVIEWS.api_version, "kind": _SELF_REVIEWS.kind}
+            return str(self._session.create(_SELF_REVIEWS.path(), body)["status"]["userInfo"]["username"])
+        return who()
+
+
+def print_answer(scorer: str, answer: ActAnswer, output: Format) -> None:
+    """Print the hub's answer to an act, with the cycles of a rescore."""
+
+    def render() -> Renderable:
+        line = flat(f"{scorer}: {answer.outcome}: {answer.message}")
+        if not answer.runs:
+            return line
+        rows: list[list[Cell]] = []
+        for run in answer.runs:
+            why = f"{run.reason}: {run.message}" if run.reason else run.message
+            outcome = run.outcome or ("running" if run.run else "not sent")
+            rows.append([run.cluster, run.run or "-", (outcome, "green" if run.has_score else "red"), why])
+        return stacked(table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
+
+    emit(answer, output, render)
+
+
+class _PodForward:
+    """Listens on a loopback port, and forwards each connection to a port of a pod."""
+
+    def __init__(self, session: Session, namespace: str, pod: str, port: int) -> None:
+        """Make a first connection, which is closed again. Raises ApiError if it is refused."""
+        self._target = (*session.credentials(), namespace, pod, port)
+        self._connect().shutdown()  # type: ignore[no-untyped-call]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        background(self._accept, "forward-accept")
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._listener.getsockname()[1])
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _connect(self) -> websocket.WebSocket:
+        try:
+            return open_portforward(*self._target)
+        except websocket.WebSocketBadStatusException as error:
+            raise ApiError(status_message(error)) from None
+        except (OSError, ValueError, websocket.WebSocketException) as error:
+            raise ApiError(f"{type(error).__name__}: {error}") from None
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                background(lambda client=client: self._forward(client), "forward")  # type: ignore[misc]
+
+    def _forward(self, client: socket.socket) -> None:
+        with contextlib.closing(client), contextlib.suppress(ApiError):
+            Tunnel(client, self._connect()).run(lambda _: None)
+
+
+def _find_answer(manifest: dict[str, Any], act: Act, value: str) -> ActAnswer | None:
+    for item in (manifest.get("status") or {}).get("acts") or ():
+        if (item.get("act"), item.get("request")) == (act, value):
+            return ActAnswer.model_validate(item, by_alias=True)
+    return None
+
+
+def _described(error: Exception) -> str:
+    """Return an error in the API server's own words, without method and path."""
+    text = " ".join(str(error).split())
+    return text.partition(": 403: ")[2] or text
+
+
+@contextlib.contextmanager
+def _explained(remedy: str) -> Any:
+    """Turn errors of the API server into ApiError; one about a missing right says whom to ask for what."""
+    try:
+        yield
+    except ForbiddenError as error:
+        raise ApiError(f"{_described(error)}: {remedy}") from None
+    except ObjectNotFoundError:
+        raise
+    except BackendError as error:
+        raise ApiError(_described(error)) from None
