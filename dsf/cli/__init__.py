@@ -8,6 +8,7 @@ context         finds a running demo
 session         settings and Redis client of a command
 output          prints tables, JSON and YAML
 duration        parses durations and times in options
+kubehub         the hub in kubectl's context: reads through its API server, acts as annotations
 localuser       name of the local user for the list of changes
 processes       commands that run one process of the system
 status          `dsf status`

@@ -43,8 +43,13 @@ def command_settings() -> Settings:
 
     From here on, only warnings and errors are logged, to standard error: standard output is for data.
 
-    Raises SettingsError naming the wrong variable.
+    Raises SettingsError naming the wrong variable, and if an option chose an API server.
     """
+    if context.kube_choice() != context.KubeChoice():
+        raise SettingsError(
+            "this command needs the hub's Redis, and cannot use a kubeconfig: set DSF_REDIS_URL, or run it in a pod of "
+            "the hub: kubectl -n open-cluster-management exec deploy/dynamic-scoring-hub -- dsf ..."
+        )
     settings = for_a_person(Settings.load())
     dsf.log.prepare(settings)
     running = running_demo(settings)
@@ -115,12 +120,7 @@ def session() -> Iterator[CommandSession]:
 
 @contextmanager
 def _connected() -> Iterator[CommandSession]:
-    """A session without the hub's time; Redis may be away. Raises SettingsError if an option chose an API server."""
-    if context.kube_choice() != context.KubeChoice():
-        raise SettingsError(
-            "this command needs the hub's Redis, and cannot use a kubeconfig: set DSF_REDIS_URL, or run it in a pod of "
-            "the hub: kubectl -n open-cluster-management exec deploy/dynamic-scoring-hub -- dsf ..."
-        )
+    """A session without the hub's time; Redis may be away."""
     settings = command_settings()
     # About three seconds: Redis may be restarting. A user waits, so not longer.
     client = connect(settings, name="dsf-cli", retries=8)

@@ -108,7 +108,7 @@ def test_bindings_cover_only_expected_service_accounts() -> None:
         subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]} - {chart.ADDON_GROUP}
         optimizer = {"dynamic-scoring-optimizer"} if values.get("optimizer", {}).get("enabled") else set()
         services = ("controller", "web") if values.get("mode") == "Distributed" else ("hub",)
-        expected_accounts = {f"dynamic-scoring-{name}" for name in (*services, "uninstall")}
+        expected_accounts = {f"dynamic-scoring-{name}" for name in (*services, "uninstall", "viewer")}
         assert subjects == expected_accounts | optimizer
         for binding in bindings:
             chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])

@@ -50,7 +50,9 @@ def request_through_guard(
     async def receive() -> Any:
         return {"type": "http.request"}
 
-    asyncio.run(Guard(_respond_with_scope, hosts, parse_networks(proxies), root, has_login=has_login)(scope, receive, send))
+    asyncio.run(
+        Guard(_respond_with_scope, hosts, parse_networks(proxies), root, has_login=has_login)(scope, receive, send)
+    )
     import json
 
     body = messages[1]["body"].decode()

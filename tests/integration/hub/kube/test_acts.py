@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dsf.fleet import changes
 from dsf.kube.resources import DYNAMIC_SCORERS
+from dsf.settings import settings
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.integration.hub.kube.rights import rule
+from tests.support import commandline
 from tests.support.httpserver import ScriptedServer
 
 GROUP = "dynamic-scoring.open-cluster-management.io"
+
+
+def test_dsf_acts_as_the_user_of_the_kubeconfig(
+    world: HubWorld, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [name] = world.setup(api.url, "managed")
+    world.hub()
+    world.until(lambda: world.schedule.entries_of("cpu-scorer"), 20)
+    person = world.plane.service_account(world.namespace, "bob", [rule(GROUP, "dynamicscorers", "get patch")])
+    for variable in [variable for variable in os.environ if variable.startswith("DSF_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("KUBECONFIG", str(person))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    settings.cache_clear()
+    in_namespace = ("-n", world.namespace, "-o", "json")
+    result = commandline.dsf("schedule", "pause", "cpu-scorer", "-c", name, "--note", "new disks", *in_namespace)
+    assert result.exit_code == 0, result.output
+    user = f"system:serviceaccount:{world.namespace}:bob"
+    assert json.loads(result.stdout)["by"] == user
+    assert world.schedule.overrides()[f"{name}/cpu-scorer"].by == user
+    assert commandline.dsf("rescore", "cpu-scorer", *in_namespace).exit_code == 0
+    assert world.client.llen(f"spoke.{name}") == 1
+    result = commandline.dsf("schedule", "reset", "cpu-scorer", "-c", "nosuch", *in_namespace)
+    assert (result.exit_code, json.loads(result.stdout)["outcome"]) == (1, "Refused")
+    settings.cache_clear()
 
 
 def answers(world: HubWorld) -> dict[str, dict[str, Any]]:
