@@ -7,12 +7,14 @@ Liveness is in `dsf.worker.liveness`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -29,6 +31,10 @@ from dsf.process import threads
 from dsf.process.runtimemetrics import add_runtime_metrics
 
 log = dsf.log.get(__name__)
+
+_Metric = TypeVar("_Metric", Counter, Histogram)
+#: Score names whose series stay although no scorer has them any more, so that the last increments are scraped.
+_OLD_NAMES: Final = 100
 
 #: Stage -> the counter of seconds used by upstream's dashboards.
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
@@ -76,6 +82,8 @@ class AgentMetrics(Observer, Collector):
         self._clock = clock
         self._lock = threading.Lock()
         self._published: dict[str, _Published] = {}
+        # Score name -> its series: a metric, and the values of its further labels.
+        self._series: dict[str, set[tuple[Counter | Histogram, tuple[str, ...]]]] = {}
         self.registry.register(self)
 
     def _counter(self, metric: names.Metric) -> Counter:
@@ -92,14 +100,14 @@ class AgentMetrics(Observer, Collector):
 
     def succeeded(self, score_name: str, refusal_counts: Iterable[tuple[str, int]]) -> None:
         """A cycle ended with a response; some of its results may have been refused."""
-        self._requests.labels(score_name, "success").inc()
+        self._child(self._requests, score_name, "success").inc()
         for reason, number in refusal_counts:
-            self._refused.labels(score_name, reason).inc(number)
+            self._child(self._refused, score_name, reason).inc(number)
 
     def failed(self, score_name: str, stage: str, reason: str) -> None:
         """A cycle ended without a response."""
-        self._requests.labels(score_name, "failure").inc()
-        self._failures.labels(score_name, stage, reason).inc()
+        self._child(self._requests, score_name, "failure").inc()
+        self._child(self._failures, score_name, stage, reason).inc()
 
     def refused_message(self) -> None:
         """Count a message in the agent's queue that was no tick."""
@@ -107,15 +115,32 @@ class AgentMetrics(Observer, Collector):
 
     def warned(self, cycle: Cycle, text: str) -> None:
         """Count the warning and log it now and then: the score may come from a part of the data."""
-        self._warnings.labels(cycle.summary.score_name).inc()
+        self._child(self._warnings, cycle.summary.score_name).inc()
         not_logged = self._throttle.take(cycle.scorer)
         if not_logged is not None:
             log.warning("the source warns", scorer=cycle.scorer, warning=text, not_logged=not_logged)
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Duration of one stage, or of one try."""
-        self._seconds[stage].labels(score_name).inc(seconds)
-        self._stages.labels(score_name, stage).observe(seconds)
+        self._child(self._seconds[stage], score_name).inc(seconds)
+        self._child(self._stages, score_name, stage).observe(seconds)
+
+    def _child(self, metric: _Metric, score_name: str, *labels: str) -> _Metric:
+        """Return the series of a metric with these labels. Series of many old score names are removed first."""
+        with self._lock:
+            is_new = score_name not in self._series
+            self._series.setdefault(score_name, set()).add((metric, labels))
+            if is_new and len(self._series) > 2 * len(self._config.summaries()) + _OLD_NAMES:
+                self._remove_old_series(score_name)
+        return metric.labels(score_name, *labels)
+
+    def _remove_old_series(self, score_name: str) -> None:
+        """Remove the series of all score names that no scorer has: a /config may name another one at each poll."""
+        present = {summary.score_name for summary in self._config.summaries().values()} | {score_name}
+        for name in self._series.keys() - present:
+            for metric, labels in self._series.pop(name):
+                with contextlib.suppress(KeyError):
+                    metric.remove(name, *labels)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """`dynamic_score` and the configuration's state, as of now."""

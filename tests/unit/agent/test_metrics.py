@@ -118,3 +118,19 @@ def test_counters() -> None:
     assert page(metrics, "dynamic_scoring_config_valid") == ["dynamic_scoring_config_valid 0.0"]
     assert not any("_created" in line for line in lines)
     assert math.isfinite(sum(float(line.split()[-1]) for line in lines))
+
+
+def test_series_of_old_score_names_are_removed_when_there_are_many() -> None:
+    config = Config(scorer("a"), scorer("renamed", "name-0"))
+    metrics = AgentMetrics("c", config)
+    metrics.succeeded("a-score", [("nan", 1)])
+    for number in range(1000):
+        config.now["renamed"] = scorer("renamed", f"name-{number}")
+        metrics.succeeded(f"name-{number}", [("nan", 1)])
+        metrics.failed(f"name-{number}", "fetch", "timeout")
+        metrics.timed(f"name-{number}", "fetch", 0.1)
+    lines = page(metrics, "dynamic_scoring_requests_total{")
+    assert len(lines) < 250
+    assert {'dynamic_scoring_requests_total{score_name="a-score",status="success"} 1.0'} <= set(lines)
+    assert any('"name-999"' in line for line in lines)
+    assert len(page(metrics, "dynamic_scoring_")) < 5000
