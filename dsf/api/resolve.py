@@ -36,6 +36,9 @@ DEFAULT_SCORING_PATH: Final = "/scoring"
 #: most 500 KiB, so that a query of a megabyte from one scoring API would block the other scorers.
 MAX_SUMMARY_BYTES: Final = 16 * 1024
 
+#: Maximum characters of a score name. An item of `whenEmpty` may repeat it 21 times, and there may be 256 items.
+MAX_SCORE_NAME: Final = 1024
+
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -129,6 +132,10 @@ def _resolve_score_name(context: ResolutionInput) -> str:
     name = context.synced.scoring.params.name or (params.name if params else "")
     if not name.strip():
         raise context.missing(ResolveReason.MissingScoreName, "scoring.params.name")
+    if len(name) > MAX_SCORE_NAME:
+        raise ResolutionError(
+            ResolveReason.TooLarge, f"scoring.params.name has {len(name)} characters, more than {MAX_SCORE_NAME}"
+        )
     if _CONTROL_CHARACTER.search(name):
         raise ResolutionError(ResolveReason.InvalidScoreName, f"scoring.params.name {name!r} has a control character")
     return name

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from dsf.api.resolve import ResolveReason, resolve
+from dsf.api.resolve import MAX_SCORE_NAME, ResolveReason, resolve
+from dsf.api.score import MAX_OBJECT_BYTES
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scorerule import EmptyItem, EmptyRule, ScoreRule, build_empty_items
 from dsf.api.urls import TokenHosts
 from dsf.errors import ResolutionError
 from tests.cases import load
@@ -130,10 +132,14 @@ def test_resolved_scorer_is_hashable_and_immutable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "name"), [("source.params.query", "source.params.query in /config"), ("scoring.params.name", "scoreName")]
+    ("field", "characters", "name"),
+    [
+        ("source.params.query", 12_000, "source.params.query in /config has 900000 characters"),
+        ("scoring.params.name", 1024, "scoring.params.name has 900000 characters"),
+    ],
 )
-def test_oversized_scorer_is_refused(field: str, name: str) -> None:
-    resolve(changed({}, {field: "q" * 12_000}))
+def test_oversized_scorer_is_refused(field: str, characters: int, name: str) -> None:
+    resolve(changed({}, {field: "q" * characters}))
     reason, message = refusal(changed({}, {field: "q" * 900_000}))
     assert reason == "TooLarge"
     assert name in message
@@ -158,3 +164,11 @@ def test_single_format_precedes_the_list_and_duplicates_are_removed(
 ) -> None:
     summary = resolve(scorer({"scoreDimensionFormat": single, "scoreDimensionFormats": several}, SYNCED)).summary
     assert (summary.score_dimension_format, summary.more_dimension_formats) == (first, further)
+
+
+def test_longest_score_name_makes_no_large_object_without_results() -> None:
+    resolved = resolve(changed({}, {"scoring.params.name": "q" * MAX_SCORE_NAME}))
+    items = [EmptyItem(name=f"{number}" + "${scoreName}" * 20, value=0) for number in range(256)]
+    rule = ScoreRule(score_name=resolved.score_name, when_empty=EmptyRule(behavior="Value", items=items))
+    assert sum(len(name) for name, _ in build_empty_items(rule, "c", None)) < 6 * MAX_OBJECT_BYTES
+    assert refusal(changed({}, {"scoring.params.name": "q" * (MAX_SCORE_NAME + 1)}))[0] == "TooLarge"
