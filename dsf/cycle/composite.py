@@ -7,17 +7,25 @@ the last composite stays like the score of every failing scorer.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
+from dsf.api.expressions import ScoreInput
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.evaluation import Evaluation
 from dsf.errors import CycleError
 from dsf.reasons import RefusalReason
+
+#: Most results of all inputs of a composite.
+MAX_INPUT_RESULTS: Final = 100_000
+#: Composites with more results of their inputs take turns: their label sets take up to 100 MB.
+_MANY_RESULTS: Final = 5_000
+_turn = threading.Lock()
 
 #: A result: labels and score.
 Result = tuple[Mapping[str, str], float]
@@ -110,10 +118,10 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
     """Evaluate the expression for each set of labels that the results of its inputs have.
 
     A result without labels goes with every set. An item without a value for each input is refused. Raises CycleError if
-    an input without a default never had a result.
+    an input without a default never had a result, and for too many results of all inputs.
     """
     inputs = summary.scores or ()
-    by_input: dict[str, dict[_Labels, float]] = {}
+    results_by_input: dict[str, Sequence[Result]] = {}
     causes: dict[str, str] = {}
     for score in inputs:
         results = find(score.scorer, summary.namespace)
@@ -125,9 +133,29 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
             results = ()
         else:
             causes[score.name] = f"{missing}: it has no item with these labels"
-        by_input[score.name] = {
-            frozenset(item for item in labels.items() if item[1]): value for labels, value in results
-        }
+        results_by_input[score.name] = results
+    total = sum(map(len, results_by_input.values()))
+    if total > MAX_INPUT_RESULTS:
+        raise CycleError(
+            "score",
+            "too_many_results",
+            f"the scores that it combines have {total} results together, more than {MAX_INPUT_RESULTS}; let them "
+            "return fewer, or combine fewer",
+        )
+    with _turn if total > _MANY_RESULTS else contextlib.nullcontext():
+        _evaluate(evaluation, inputs, results_by_input, causes)
+
+
+def _evaluate(
+    evaluation: Evaluation,
+    inputs: Sequence[ScoreInput],
+    results_by_input: Mapping[str, Sequence[Result]],
+    causes: Mapping[str, str],
+) -> None:
+    by_input: dict[str, dict[_Labels, float]] = {
+        name: {frozenset(item for item in labels.items() if item[1]): value for labels, value in results}
+        for name, results in results_by_input.items()
+    }
     sets = dict.fromkeys(labels for values in by_input.values() for labels in values if labels)
     scope = evaluation.scope
 

@@ -252,3 +252,16 @@ def test_results_of_another_namespace_are_missing() -> None:
     store(results, "scorer-cpu", [({}, 1.0)], namespace="team-a")
     with pytest.raises(CycleError, match="it had no score on this cluster"):
         combine("cpu", {"cpu": None}, results)
+
+
+def test_composite_of_too_many_results_is_refused() -> None:
+    results = LastResults()
+    values = [({"node": f"n{number}"}, 1.0) for number in range(10_000)]
+    for number in range(11):
+        store(results, f"scorer-v{number}", values)
+    inputs = {f"v{number}": None for number in range(11)}
+    with pytest.raises(CycleError, match="have 110000 results together, more than 100000") as raised:
+        combine(" + ".join(inputs), inputs, results)
+    assert raised.value.reason == "too_many_results"
+    del inputs["v10"]
+    assert len(combine(" + ".join(inputs), inputs, results).results) == 10_000
