@@ -28,10 +28,12 @@ def find_stored_results(
 
 def list_inputs(client: redis.Redis, cluster: str, record: ScorerRecord, now: float) -> list[InputView]:
     """Return the inputs of a scorer on a cluster; empty if it is no composite. Raises redis.RedisError."""
-    return [
-        make_input_view(score, _read_input(client, cluster, score.scorer, record.namespace).find_results(now))
-        for score in record.inputs
-    ]
+    views = []
+    for score in record.inputs:
+        scorer = _read_input(client, cluster, score.scorer, record.namespace)
+        view = make_input_view(score, scorer.find_results(now))
+        views.append(view.model_copy(update={"is_registered": scorer.is_registered}))
+    return views
 
 
 def make_input_view(score: ScoreInput, results: Sequence[Result] | NoResults) -> InputView:
@@ -58,10 +60,15 @@ class _Input:
     absence: str
     state: PairState
 
+    @property
+    def is_registered(self) -> bool:
+        """True if the registry has a scorer of this name and namespace."""
+        return self.record is not None and self.record.namespace == self.namespace
+
     def find_results(self, now: float) -> Sequence[Result] | NoResults:
         """Return its valid results at `now` (unix seconds), or why there are none."""
         record, state = self.record, self.state
-        if record is None or record.namespace != self.namespace:
+        if record is None or not self.is_registered:
             return NoResults(self._describe_absent_scorer())
         score = state.score
         if score is not None and not has_expired(score.valid_until, now):

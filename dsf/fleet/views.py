@@ -517,6 +517,7 @@ class InputView(View):
     results: int = Field(default=0, description="Number of its results.")
     value: float | None = Field(default=None, description="The mean of its results; null without any.")
     problem: str = Field(default="", description="Why it is missing; empty if it has a valid score.")
+    is_registered: bool = Field(default=True, description="False if no scorer of this name runs in the namespace.")
 
 
 class PairDetail(PairRow):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 import yaml
+from playwright.sync_api import Browser, expect
 
 from dsf import keys
 from dsf.api.expressions import ScoreInput
@@ -18,6 +19,7 @@ from dsf.store.notices import ClusterNotice, ConditionNotice, Notices, ScorerNot
 from dsf.store.registry import ScorerRecord
 from tests.integration.cli.conftest import Dsf, dsf, loaded
 from tests.integration.exporter.fleet import Fleet
+from tests.support.browser import THEMES, TIMEOUT, Tab
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
@@ -115,6 +117,8 @@ def test_page_shows_beside_each_input_why_it_is_missing(page: WebProcess, fleet:
     # A default makes a missing score harmless.
     assert "s-never" in rows["gone"]
     assert "s-failing" in rows["expired"]
+    linked_scorers = re.findall(r'data-name="Score of"><a href="/clusters/worker01/scorers/(\w+)"', html)
+    assert linked_scorers == [name for name in PROBLEMS if name not in ("refused", "theirs", "gone")]
 
 
 def test_page_of_a_scorer_without_inputs_has_no_table_of_them(page: WebProcess, fleet: Fleet) -> None:
@@ -141,3 +145,16 @@ def test_explain_shows_beside_each_input_why_it_is_missing(dsf: Dsf, fleet: Flee
     text = dsf(*command).stdout
     assert "input    several, the score of several: mean of 2 results, 15" in text
     assert "input    gone, the score of gone: missing: there is no DynamicScorer 'gone'" in text
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_table_of_inputs_fits_and_has_no_axe_violations(
+    page: WebProcess, browser: Browser, fleet: Fleet, width: int
+) -> None:
+    assert fleet.redis.hexists(keys.ENTRIES, "worker01/mix")
+    with Tab(browser, page.url, viewport={"width": width, "height": 900}) as tab:
+        browser_page = tab.open(PAIR)
+        expect(browser_page.locator("#inputs tbody tr")).to_have_count(len(PROBLEMS), timeout=TIMEOUT)
+        assert tab.violations(*THEMES) == []
+        assert browser_page.evaluate("document.documentElement.scrollWidth") <= width
+        tab.picture(f"inputs-{width}")
