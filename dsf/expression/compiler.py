@@ -117,6 +117,21 @@ class _Term(NamedTuple):
     depth: int = 1
 
 
+def _set_any_type(sign: str, lhs: _Term, rhs: _Term) -> tuple[_Term, _Term]:
+    """Give operands of any type a type that the operator accepts.
+
+    An item of an empty list has any type, because no evaluation has such an item.
+    """
+    if sign == "in":
+        if rhs.type == ANY:
+            rhs = rhs._replace(type=Type("list", lhs.type))
+        item = STRING if rhs.type.name == "map" else rhs.type.item or ANY
+        return (lhs._replace(type=item) if lhs.type == ANY else lhs), rhs
+    usual = BOOL if sign in ("&&", "||") else INT
+    kind = next((term.type for term in (lhs, rhs) if term.type != ANY), usual)
+    return lhs._replace(type=kind), rhs._replace(type=kind)
+
+
 class _Parser:
     """A parser for one expression."""
 
@@ -206,7 +221,7 @@ class _Parser:
         return term
 
     def _parse_choice(self, token: _Token, condition: _Term) -> _Term:
-        if condition.type != BOOL:
+        if condition.type not in (BOOL, ANY):
             raise self._make_error(token, f"the condition before '?' is {condition.type}, not bool")
         first = self._parse_binary(1)
         self._expect(":")
@@ -231,10 +246,10 @@ class _Parser:
 
     def _apply_operator(self, token: _Token, lhs: _Term, rhs: _Term) -> _Term:
         sign = token.text
+        if lhs.type == rhs.type == ANY and _PRECEDENCE[sign] > _PRECEDENCE["in"]:
+            return self._make_term(token, ANY, lhs.run, lhs, rhs)
         if ANY in (lhs.type, rhs.type):
-            # An item of an empty list has any type, because no evaluation has such an item.
-            kind = rhs.type if lhs.type == ANY else lhs.type
-            lhs, rhs = lhs._replace(type=kind), rhs._replace(type=kind)
+            lhs, rhs = _set_any_type(sign, lhs, rhs)
         if sign in ("&&", "||"):
             kind, run = self._compile_logical(token, lhs, rhs)
         elif sign in ("==", "!="):
@@ -345,10 +360,10 @@ class _Parser:
         self._nesting -= 1
         run = term.run
         if token.text == "!":
-            if term.type != BOOL:
+            if term.type not in (BOOL, ANY):
                 raise self._make_error(token, f"!{term.type} is not possible")
             return self._make_term(token, BOOL, lambda scope: not run(scope), term)
-        if not term.type.is_number:
+        if not (term.type.is_number or term.type == ANY):
             raise self._make_error(token, f"-{term.type} is not possible")
         if term.type == INT:
             return self._make_term(token, INT, lambda scope: check_int64(-run(scope)), term)
@@ -379,9 +394,9 @@ class _Parser:
 
     def _compile_item(self, token: _Token, container: _Term, index: _Term, *, is_field: bool = False) -> _Term:
         kind = container.type.item
-        if container.type.name == "list" and kind is not None and index.type == INT and not is_field:
+        if container.type.name == "list" and kind is not None and index.type in (INT, ANY) and not is_field:
             return self._make_term(token, kind, _compile_list_item(container.run, index.run), container, index)
-        if container.type.name == "map" and kind is not None and index.type == STRING:
+        if container.type.name == "map" and kind is not None and index.type in (STRING, ANY):
             return self._make_term(token, kind, _compile_map_item(container.run, index.run), container, index)
         suffix = f".{token.text}" if is_field else f"[{index.type}]"
         raise self._make_error(token, f"{container.type}{suffix} is not possible")
@@ -578,7 +593,7 @@ class _Parser:
         return self._make_term(token, result, run, receiver, *terms)
 
     def _check_test(self, token: _Token, term: _Term) -> None:
-        if term.type != BOOL:
+        if term.type not in (BOOL, ANY):
             raise self._make_error(token, f"the condition of {token.text}() is {term.type}, not bool")
 
 

@@ -61,6 +61,8 @@ def find_remainder(lhs: int, rhs: int) -> int:
     """Return the remainder of a division that rounds towards zero."""
     if not rhs:
         raise EvaluationError("modulus by zero")
+    # As in CEL: the quotient has more than 64 bits.
+    divide_ints(lhs, rhs)
     rest = abs(lhs) % abs(rhs)
     return rest if lhs >= 0 else -rest
 

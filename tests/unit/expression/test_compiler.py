@@ -51,6 +51,9 @@ def evaluate(text: str, **variables: Any) -> float | None:
         ("last in [1, 60] ? 1 : 0", 1.0),
         ('cluster.startsWith("par") ? 1 : 0', 1.0),
         ("// with a remark\n last", 60.0),
+        ("[].filter(v, -v > 0 && !(v - v in values)).size()", 0.0),
+        ("[].map(v, v).exists(v, v in values || v ? true : false) ? 1 : 0", 0.0),
+        ("{}.map(k, k).size() + size([].map(v, labels[v]))", 0.0),
     ],
 )
 def test_value_of_expression(text: str, value: float | None) -> None:
@@ -128,6 +131,8 @@ def test_mistake_is_reported_with_its_column(text: str, message: str) -> None:
         ("double(labels.node)", "double('n1'): the text is not a number"),
         ("values[99]", "the list has 61 items and none at 99"),
         ("9223372036854775807 + 1", "integer overflow"),
+        ("-9223372036854775808 % -1", "integer overflow"),
+        ("-([][0])", "the list has 0 items and none at 0"),
         ("int(1e300)", "int(1e+300): the number has more than 64 bits"),
         ("quantile([], 0.5)", "quantile: the list is empty"),
         ("quantile(values, 95)", "quantile: 95 is not from 0 to 1"),
