@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.cli.conftest import Dsf, dsf
+from dsf.api.expressions import ScoreInput
+from tests.integration.cli.conftest import Dsf, dsf, fleet
+from tests.integration.exporter.fleet import Fleet
 from tests.support.httpserver import ScriptedServer, answer
 
-__all__ = ["dsf"]
+__all__ = ["dsf", "fleet"]
 
 
 def command(file: Path, url: str, *options: str, **spec: Any) -> list[str]:
@@ -73,3 +75,43 @@ def test_expression_that_cannot_be_backtested_is_refused_with_the_cause(
         assert source.requests == []
     assert result.exit_code == code, result.output
     assert words in " ".join(result.stderr.split())
+
+
+def test_compare_of_two_expressions_shows_their_difference_at_each_moment(dsf: Dsf, tmp_path: Path) -> None:
+    with ScriptedServer(vector("0.25")) as source:
+        files = []
+        for name, text in (("before", "100 * last"), ("after", "scale(last, 0, 0.5)")):
+            spec = {
+                "source": {"type": "Prometheus", "host": source.url, "params": {"query": "up"}},
+                "scoring": {"expression": text, "params": {"name": "free", "interval": 30}},
+            }
+            files.append(tmp_path / f"{name}.yaml")
+            command(files[-1], source.url, **spec)
+        options = ("--since", "50m", "--rate", "1000", "-c", "c1", "-o", "json")
+        result = dsf("compare", *map(str, files), *options)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["moments"] == 11
+    (item,) = report["items"]
+    assert (item["item"], item["meanA"], item["meanB"], item["largestDifference"]) == ("n1", 25, 0, -25)
+
+
+def test_compare_of_a_composite_with_its_input_shows_the_scores_of_now(dsf: Dsf, fleet: Fleet) -> None:
+    sample = fleet.registry.scorer("sample-scorer")
+    inputs = (ScoreInput(scorer="sample-scorer", name="cpu"),)
+    fleet.registry.put_scorer(sample.model_copy(update={"name": "mix-scorer", "score_name": "mix", "inputs": inputs}))
+    for cluster in ("worker01", "worker02"):
+        fleet.entry(cluster, "mix-scorer")
+        fleet.score(cluster, "mix-scorer")
+    result = dsf("compare", "sample-scorer", "mix-scorer", "-o", "json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert [(item["item"], item["meanDifference"]) for item in report["items"]] == [("n1", 0), ("n2", 0)] * 2
+
+
+def test_compare_of_a_composite_in_the_past_is_refused_with_the_cause(dsf: Dsf, tmp_path: Path) -> None:
+    file = tmp_path / "mix.yaml"
+    command(file, "http://p.test", source={"type": "Scores", "scores": [{"scorer": "a", "as": "last"}]})
+    result = dsf("compare", str(file), str(file), "--since", "50m", "-c", "c1")
+    assert result.exit_code == 2
+    assert "the scores that it combines are those of now: backtest their scorers" in " ".join(result.stderr.split())
