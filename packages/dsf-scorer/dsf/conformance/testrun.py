@@ -73,7 +73,10 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
     case, started = file.cases[index], time.monotonic()
     service_case = Case(url=url + file.registered[index].config, target=ScoringApiTarget(timeout), token=token)
     try:
-        failures = _failures(file, index, _items(file, index, service_case))
+        items, note = _items(file, index, service_case)
+        failures = _failures(file, index, items)
+        if failures and note:
+            failures[-1] += f"; {note}"
     except CheckEnded as verdict:
         failures = [f"{file.where('tests', index)}: {case.name}: {verdict.message}"]
         failures[0] += f"; {verdict.mend}" if verdict.mend else ""
@@ -86,8 +89,8 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
     )
 
 
-def _items(file: TestFile, index: int, service_case: Case) -> dict[str, int]:
-    """The items that the hub would publish. Raises CheckEnded."""
+def _items(file: TestFile, index: int, service_case: Case) -> tuple[dict[str, int], str]:
+    """The items that the hub would publish, and why others are missing. Raises CheckEnded."""
     case, registered = file.cases[index], file.registered[index]
     if registered.scorer is not None:
         return _items_of_expression(case, registered.scorer)
@@ -103,19 +106,21 @@ def _items(file: TestFile, index: int, service_case: Case) -> dict[str, int]:
         aggregate=registered.aggregate,
     )
     try:
-        return build_rule_items(results, rule, case.cluster).values
+        return build_rule_items(results, rule, case.cluster).values, ""
     except ScoreObjectTooLargeError as error:
         raise fail(str(error), "") from None
 
 
-def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> dict[str, int]:
-    """The items that the hub would publish of an expression. Raises CheckEnded."""
+def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, int], str]:
+    """The items that the hub would publish of an expression, and why others are missing. Raises CheckEnded."""
     try:
         summary = resolve(scorer, fill=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
         sources = [source.source_name or "" for source in summary.each_source]
         queries, request = _series(case, sources, case.interval or summary.source_step or _STEP)
         response = evaluate(summary, case.cluster, [request], queries, partial(_results_of, case, summary))
-        return build_rule_items(response.results, summary.rule, case.cluster).values
+        refused_count = response.refused.total()
+        note = f"{refused_count} refused: {response.note}" if refused_count else response.note
+        return build_rule_items(response.results, summary.rule, case.cluster).values, note
     except ResolutionError as error:
         raise fail(str(error), "") from None
     except CycleError as error:

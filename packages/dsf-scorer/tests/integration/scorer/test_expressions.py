@@ -74,6 +74,30 @@ def test_wrong_item_of_an_expression_fails_its_case(folder: Path) -> None:
     assert "exp_items[1] 'b': expected 50, got 100" in failure
 
 
+@pytest.mark.parametrize(
+    ("expression", "cause"),
+    [
+        ("double(labels.zone)", "2 refused: there is no 'zone': neither label nor key, for the series {node=\"a\"}"),
+        ("last > 9 ? last : null", "the expression is null for each of 2 series"),
+    ],
+)
+def test_missing_item_of_a_case_names_the_cause(folder: Path, expression: str, cause: str) -> None:
+    (folder / "manifest.yaml").write_text(_MANIFEST.replace("EXPRESSION", f"'{expression}'"))
+    result = dsf("scorer", "test", str(folder / "cases.yaml"), "-o", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["cases"][0]["failures"][-1].endswith(f"got no such item but no items; {cause}")
+
+
+def test_case_of_a_composite_without_a_series_of_an_input_has_no_item(folder: Path) -> None:
+    series = "  - {series: '{}', values: 100, source: watts}\n"
+    text = (
+        _CASES.replace("VALUE", "100").replace(series, "").replace("exp_items: [{name: a, value: 75}]", "exp_items: []")
+    )
+    (folder / "cases.yaml").write_text(text)
+    result = dsf("scorer", "test", str(folder / "cases.yaml"))
+    assert result.exit_code == 0, result.output
+
+
 def test_scoring_api_beside_expressions_is_refused(folder: Path) -> None:
     (folder / "cases.yaml").write_text("url: http://a\n" + _CASES.replace("VALUE", "100"))
     result = dsf("scorer", "test", str(folder / "cases.yaml"))
