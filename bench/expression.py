@@ -5,10 +5,14 @@
 Both fetch the same series and give a score for each. The agent parses the series for an expression; to a scoring API it
 forwards them, and parses the answer. Source and scoring API are in a process of their own and are not counted. Every
 size runs in its own process, so that one does not warm up the next.
+
+Two more figures are the feature's share of an agent's memory and image: the compiler with 100 compiled expressions, and
+the bytes of its modules. No package comes with it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import statistics
@@ -19,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from bench.common import ROOT, Figure, Measurement, options, report, spread
+from bench.common import MEGABYTE, ROOT, Figure, Measurement, options, report, spread
 from bench.peers import POINTS, server, summary
 from bench.stages import CLUSTER, per_call
 from dsf.agent.secrets import FileSecrets, Release
@@ -32,6 +36,30 @@ LIMITS: Final = {100: 1.0, 1_000: 2.0, 10_000: 3.0}
 #: The same for instant queries, which a scoring API does not get.
 INSTANT_LIMIT: Final = 1.0
 EXPRESSION: Final = "100 - last"
+#: Most MiB that the feature adds to an agent's memory, and to its image.
+MOST_MIB: Final = 10.0
+#: Number of expressions in the figure of the memory.
+EXPRESSIONS: Final = 100
+#: Modules of the feature in the agent's image.
+MODULES: Final = (
+    *("dsf/expression/*.py", "dsf/api/expressions.py", "dsf/agent/resultserver.py"),
+    *("dsf/cycle/composite.py", "dsf/cycle/evaluation.py", "dsf/cycle/series.py"),
+)
+#: Prints the bytes of memory. An agent has imported everything but the compiler itself.
+_MEMORY: Final = """
+import ast, dataclasses, math, operator, re, sys, typing
+import psutil
+import dsf.errors
+
+process = psutil.Process()
+before = process.memory_info().rss
+from dsf.expression import DOUBLE, LABELS, NUMBERS, compile_expression
+
+types = {"last": DOUBLE, "mean": DOUBLE, "values": NUMBERS, "labels": LABELS}
+text = "labels.node.startsWith('gpu') && mean > 0.N ? clamp(100 * last / N, 0, 100) : scale(values[0], N, 0)"
+compiled = [compile_expression(text.replace("N", str(number)), types) for number in range(1, int(sys.argv[1]) + 1)]
+print(process.memory_info().rss - before)
+"""
 
 
 def stages(url: str, series: int, expression: str, rounds: int, seconds: float) -> dict[str, Any]:
@@ -70,6 +98,26 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
         "instant_ratios": [row[3] / row[0] for row in measured],
         "single_ratios": [row[3] / row[2] for row in measured],
     }
+
+
+def measure_memory() -> dict[str, float]:
+    """Return the MiB that the compiler and compiled expressions add to an agent, and those of the modules."""
+    output = subprocess.run(
+        [sys.executable, "-c", _MEMORY, str(EXPRESSIONS)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    modules = [path for pattern in MODULES for path in ROOT.glob(pattern)]
+    compiled_files = [Path(importlib.util.cache_from_source(str(module))) for module in modules]
+    size = sum(file.stat().st_size for file in (*modules, *compiled_files) if file.exists())
+    return {"memory_mib": int(output) / MEGABYTE, "image_mib": size / MEGABYTE}
+
+
+def memory_figures(measured: dict[str, float]) -> list[Figure]:
+    """Return the rows for memory and image."""
+    against = f"compiler and {EXPRESSIONS} compiled expressions"
+    return [
+        Figure("memory that expressions add to an agent", against, measured["memory_mib"], "MiB", "", MOST_MIB),
+        Figure("size that they add to its image", "modules", measured["image_mib"], "MiB", "no package", MOST_MIB),
+    ]
 
 
 def apart(*values: object) -> dict[str, Any]:
@@ -124,7 +172,8 @@ def measure(quick: bool) -> Measurement:
     expressions = (EXPRESSION,) if quick else (EXPRESSION, "100 * mean", "trend(values, 600)")
     with server() as url:
         rows = [apart(url, series, text, rounds, seconds) for text in expressions for series in LIMITS]
-    return [figure for row in rows for figure in figures(row)], rows
+    memory = measure_memory()
+    return [*(figure for row in rows for figure in figures(row)), *memory_figures(memory)], [*rows, memory]
 
 
 def main() -> int:

@@ -15,7 +15,8 @@ import pytest
 from dsf.settings import settings
 from tests.integration.agent.harness import Agent, summary
 from tests.support.commandline import dsf
-from tests.support.httpserver import ScriptedServer
+from tests.support.httpserver import ScriptedServer, matrix
+from tests.support.wait import wait_for
 
 _EXPRESSION = {"scoringEndpoint": "", "expression": "100 * last"}
 _COMPOSITE = {
@@ -60,6 +61,24 @@ def test_failing_series_is_counted_with_an_example(
     result = agent.result()
     assert (result.outcome, result.refused) == ("partial", {"expression_failed": 1})
     assert result.message == 'there is no \'zone\': neither label nor key, for the series {__name__="up", pod="a"}'
+
+
+def test_costly_expression_of_another_namespace_delays_no_other_scorer(
+    agent: Agent, source: ScriptedServer, scorer: ScriptedServer
+) -> None:
+    samples = [[1718600000 + number, str(number)] for number in range(200)]
+    series = [{"metric": {"pod": f"p{number}"}, "values": samples} for number in range(2000)]
+    costly = _EXPRESSION | {"expression": "values.map(a, values.filter(b, b > a).size()).size()", "namespace": "team"}
+    with ScriptedServer(matrix(*series)) as many:
+        agent.configure(summary("sample", source.url, scorer.url), summary("hostile", many.url, scorer.url, **costly))
+        agent.tick("hostile")
+        wait_for(lambda: many.requests, 60, "the query of the costly scorer")
+        agent.tick("sample")
+        results = [agent.result(120), agent.result(120)]
+    assert [(result.scorer, result.outcome, result.reason) for result in results] == [
+        ("sample", "ok", ""),
+        ("hostile", "error", "expression_costly"),
+    ]
 
 
 @pytest.fixture

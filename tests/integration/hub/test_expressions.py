@@ -75,3 +75,27 @@ def test_composite_stops_with_its_deleted_input_and_runs_again_with_a_new_one(hu
     hub.until(lambda: hub.condition("mix", "ConfigSynced")[1] == "InputInvalid")
     hub.write("good.yaml", expression("good", "last"))
     hub.until(lambda: hub.delivered_scorers("a") == ["good", "mix"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 +", "column 4: expected a value and not 'the end'"),
+        ("100 * labels.node", "column 5: int * string is not possible"),
+        ("(" * 1000 + "1" + ")" * 1000, "column 41: more than 40 brackets within one another"),
+        ("1" + "+1" * 1000, "the expression has more than 100 levels"),
+    ],
+)
+def test_hostile_expression_has_a_condition_and_leaves_others_alone(hub: World, text: str, message: str) -> None:
+    hub.write("hostile.yaml", expression("hostile", text))
+    hub.until(lambda: hub.condition("hostile", "Healthy")[:2] == ("False", "ExpressionInvalid"))
+    assert message in hub.condition("hostile", "ConfigSynced")[2]
+    assert hub.delivered_scorers("a") == ["good"]
+
+
+def test_expression_of_100_kb_is_refused_with_its_field(hub: World) -> None:
+    hub.write("hostile.yaml", expression("hostile", "1" + "+1" * 50_000))
+    (problem,) = hub.until(hub.problems)
+    assert "spec.scoring.expression" in problem
+    assert "is longer than 4096 characters" in problem
+    assert hub.delivered_scorers("a") == ["good"]
