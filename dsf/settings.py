@@ -156,6 +156,11 @@ class Settings(BaseSettings):
         "reaches it through the hub's API server (`pods/portforward`) with hub_kubeconfig. redis_url then names this "
         "pod itself: hostAliases give its host the address 127.0.0.1. Empty: connect to redis_url directly.",
     )
+    redis_movable_pod: str = Field(
+        default="",
+        description="NAMESPACE/POD of a Redis without a volume: the controller removes it when its node is lost, so "
+        "that another node runs it. Empty: a person does.",
+    )
     hub_kubeconfig: Path | None = Field(
         default=None,
         description="Kubeconfig for the hub that OCM's registration gives to the add-on; used for redis_pod only, and "

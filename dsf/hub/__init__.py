@@ -22,6 +22,7 @@ plannedscores      which scores the desired state contains, for the score writer
 acts               executes acts that annotations on a DynamicScorer request
 notifications      receives notifications from other processes
 rediswatch         watches Redis: version, owner, eviction, persistence, clocks
+lostpod            removes the pod of a Redis without a volume when its node is lost
 
 `dsf.backends` stores the objects.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -19,10 +19,23 @@ from dsf.process.launch import FAILED, USAGE
 from dsf.process.threads import background
 from dsf.settings import Settings
 
+if TYPE_CHECKING:
+    from dsf.hub.lostpod import LostPodRemover
+
 log = dsf.log.get(__name__)
 
 #: Maximum seconds to wait for the end of an interrupted start, which may wait for a response of the API server.
 _INTERRUPT_SECONDS: Final = 2.0
+
+
+def _make_lost_pod_remover(settings: Settings) -> LostPodRemover | None:
+    if not settings.redis_movable_pod:
+        return None
+    # The Kubernetes client takes 40 MB of memory, which a hub on a folder does not need.
+    from dsf.hub.lostpod import LostPodRemover
+    from dsf.kube.session import Session
+
+    return LostPodRemover(Session.load(settings.kubeconfig), settings.redis_movable_pod)
 
 
 class ControllerService(Collector):
@@ -48,6 +61,7 @@ class ControllerService(Collector):
         self._on_failure = on_failure
         self._election = make_election(settings, self._lead, on_lost)
         self._hub = Hub(settings, backend, on_unusable=self._fail, is_behind=is_behind)
+        self._lost_pod = _make_lost_pod_remover(settings)
         self._starting: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -63,6 +77,8 @@ class ControllerService(Collector):
             self._hub.interrupt()
             self._starting.join(_INTERRUPT_SECONDS)
         self._hub.stop()
+        if self._lost_pod is not None:
+            self._lost_pod.stop()
         self._election.stop()
 
     def problem(self) -> str:
@@ -97,6 +113,9 @@ class ControllerService(Collector):
         self._on_failure(USAGE)
 
     def _lead(self) -> None:
+        # Before the hub, whose start may need the Redis that is lost.
+        if self._lost_pod is not None:
+            self._lost_pod.start()
         # The thread of the election must continue to renew the Lease.
         self._starting = background(self._begin, "start")
 

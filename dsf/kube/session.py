@@ -328,14 +328,20 @@ class Session:
         query = {"fieldManager": field_manager, "force": str(force).lower()}
         return self.request("PATCH", path, query=query, body=body, content_type=_APPLY_PATCH)
 
-    def delete(self, path: str, *, uid: str | None = None, version: str | None = None) -> None:
+    def delete(
+        self, path: str, *, uid: str | None = None, version: str | None = None, is_immediate: bool = False
+    ) -> None:
         """Delete an object, if it still has the `uid` and the resourceVersion `version`.
 
+        `is_immediate` removes a pod without waiting for its kubelet.
         Raises ObjectNotFoundError if the object does not exist, and ObjectConflictError if uid or version differ.
         """
         conditions = {"uid": uid, "resourceVersion": version}
         preconditions = {name: value for name, value in conditions.items() if value}
-        self.request("DELETE", path, body={"preconditions": preconditions} if preconditions else None)
+        body: dict[str, object] = {"preconditions": preconditions} if preconditions else {}
+        if is_immediate:
+            body["gracePeriodSeconds"] = 0
+        self.request("DELETE", path, body=body or None)
 
     def _send(
         self,

@@ -129,7 +129,14 @@ imagePullSecrets:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.tolerations | default $all.tolerations }}
+{{- /* Redis without a volume, and the controller that moves it, leave a lost node at once, not after five minutes. */}}
+{{- $tolerations := $values.tolerations | default $all.tolerations | default list }}
+{{- if and (include "dsf.redis.isMovable" .root) (has .component (list "redis" (include "dsf.processOf" (dict "root" .root "service" "controller")))) }}
+{{- $tolerations = concat $tolerations (list
+  (dict "key" "node.kubernetes.io/unreachable" "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 0)
+  (dict "key" "node.kubernetes.io/not-ready" "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30)) }}
+{{- end }}
+{{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -3,6 +3,11 @@
 {{- if eq .Values.redis.mode "bundled" }}true{{ end -}}
 {{- end }}
 
+{{/* "true" or "": whether any node may run the bundled Redis, which has no volume then. */}}
+{{- define "dsf.redis.isMovable" -}}
+{{- if and (include "dsf.redis.bundled" .) (not .Values.redis.persistence.enabled) }}true{{ end -}}
+{{- end }}
+
 {{- define "dsf.redis.host" -}}
 dynamic-scoring-redis.{{ include "dsf.namespace" . }}.svc
 {{- end }}

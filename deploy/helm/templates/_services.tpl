@@ -59,6 +59,9 @@ dynamic-scoring-{{ eq .process "web" | ternary "hub" .process }}
   (dict "name" "DSF_ADDON_MODE" "value" (toString .Values.addon.enabled))
   (dict "name" "DSF_AGENT_NAMESPACE" "value" (include "dsf.agentNamespace" .))
   (dict "name" "DSF_REDIS_MANAGE_USERS" "value" "true")) }}
+{{- if include "dsf.redis.isMovable" . }}
+{{- $env = append $env (dict "name" "DSF_REDIS_MOVABLE_POD" "value" (printf "%s/dynamic-scoring-redis-0" (include "dsf.namespace" .))) }}
+{{- end }}
 {{- if include "dsf.redis.agentSentinelPassword" . }}
 {{- $env = append $env (dict "name" "DSF_AGENT_SENTINEL_PASSWORD_FILE" "value" "/etc/dsf/redis-sentinel/password") }}
 {{- end }}

@@ -89,6 +89,26 @@ def test_test_pod_uses_the_redis_of_the_chart() -> None:
     assert [peer for peer in rule["from"] if peer["podSelector"]["matchLabels"].items() <= labels.items()]
 
 
+def test_check_of_an_agent_has_the_settings_and_files_of_the_agent() -> None:
+    job = yaml.safe_load((DEPLOY / "utils" / "agent-check.yaml").read_text().replace("CLUSTER_NAME", "X"))
+    check = job["spec"]["template"]["spec"]
+    agent = chart.pod(chart.workloads(chart.render())["dynamic-scoring-agent"])
+    check_environment, agent_environment = (chart.environment(pod["containers"][0]) for pod in (check, agent))
+    agent_environment = {name: text.replace("{{CLUSTER_NAME}}", "X") for name, text in agent_environment.items()}
+    assert check_environment.items() <= agent_environment.items()
+    assert {name for name in agent_environment if "REDIS" in name} <= set(check_environment)
+    assert check["hostAliases"] == agent["hostAliases"]
+    assert check["containers"][0]["image"] == agent["containers"][0]["image"]
+    mounts = {mount["mountPath"] for mount in check["containers"][0]["volumeMounts"]}
+    for value in check_environment.values():
+        assert not value.startswith("/") or str(Path(value).parent) in mounts, value
+    agent_volumes = {volume["name"]: volume for volume in agent["volumes"]}
+    check_volumes = {volume["name"]: volume for volume in check["volumes"]}
+    credentials, authority = "credentials", "redis-ca"
+    assert check_volumes[credentials]["secret"]["secretName"] == agent_volumes[credentials]["secret"]["secretName"]
+    assert check_volumes[authority]["configMap"]["name"] == agent_volumes[authority]["configMap"]["name"]
+
+
 @pytest.mark.parametrize("values", [{}, chart.EVERYTHING], ids=["defaults", "everything"])
 def test_every_user_of_the_chart_is_one_of_redis(values: chart.Values) -> None:
     users = {hub_user(role) for role in hub_roles()}

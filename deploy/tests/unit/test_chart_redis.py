@@ -79,6 +79,29 @@ def test_changed_certificate_restarts_nothing() -> None:
     assert templates[0] == templates[1]
 
 
+def test_redis_without_a_volume_moves_to_another_node() -> None:
+    """The controller removes the pod of a lost node; both leave such a node at once, as the role names the pod."""
+    objects = chart.render({"redis": {"persistence": {"enabled": False}}, "tolerations": [{"key": "hubs"}]})
+    assert chart.told(objects, "hub")["DSF_REDIS_MOVABLE_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0"
+    (rule,) = [
+        rule
+        for rule in chart.one(objects, "Role", "dynamic-scoring-controller")["rules"]
+        if rule["resources"] == ["pods"]
+    ]
+    assert (rule["resourceNames"], rule["verbs"]) == (["dynamic-scoring-redis-0"], ["get", "delete"])
+    for name in ("redis", "hub", "flower"):
+        tolerations = chart.pod(chart.workloads(objects)[f"dynamic-scoring-{name}"])["tolerations"]
+        seconds = {item["key"].rpartition("/")[2]: item.get("tolerationSeconds") for item in tolerations}
+        assert seconds == {"hubs": None} | ({} if name == "flower" else {"unreachable": 0, "not-ready": 30})
+
+
+def test_redis_with_a_volume_is_moved_by_a_person() -> None:
+    objects = chart.render()
+    assert "DSF_REDIS_MOVABLE_POD" not in chart.told(objects, "hub")
+    assert "tolerations" not in chart.pod(chart.workloads(objects)["dynamic-scoring-redis"])
+    assert "pods" not in str(chart.one(objects, "Role", "dynamic-scoring-controller")["rules"])
+
+
 def _names(certificate: Path) -> tuple[set[str], dict[str, Any]]:
     # Agents use Python's TLS, so the test reads it with Python too.
     read: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]

@@ -53,6 +53,7 @@ NOWHERE = {
     r"^helm upgrade --install \S+ (?!deploy/helm )\S+/\S+ ": _NETWORK,
     r"kubectl .*apply -f https://": _NETWORK,
     r"^kubectl .*\b(exec|port-forward|wait|logs|rollout status|patch pvc|delete statefulset)\b": _PODS,
+    r"LOST-NODE|dynamic-scoring-redis-0 (--force|-o jsonpath)": "no node is lost here; the flags are checked",
     r"^kubectl create token ACCOUNT\b": "ACCOUNT stands for a name; its flags are checked",
     r"\bDSF_API_TOKEN_FILE=token dsf ": "needs a page with tokens; tests/integration/web/test_api.py shows it one",
     r"^curl .*localhost:8428/": "VictoriaMetrics is not here",
