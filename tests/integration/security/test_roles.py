@@ -9,10 +9,13 @@ import pytest
 import redis
 
 from dsf import keys, messages
+from dsf.api.acts import ActRequest, parse_selector
 from dsf.backtest import runstore
 from dsf.backtest.runstore import KeptRun
 from dsf.beat_schedule import BeatLock
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
+from dsf.fleet import rescore as rescoring
+from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
@@ -27,6 +30,7 @@ from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, results_waiting
 from dsf.store.entries import Entry
+from dsf.store.history import HistoryEntry
 from dsf.store.notices import ClusterNotice, Notices, ScorerNotice
 from dsf.store.pairs import Pairs, Unwritten
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -42,6 +46,39 @@ from tests.support.secureredis import SecureRedis
 
 def as_role(server: SecureRedis, role: str) -> redis.Redis:
     return server.client(hub_user(role), server.passwords[role])
+
+
+@pytest.mark.parametrize("role", ["controller", "operator", "web"])
+def test_roles_that_act_for_users_may_perform_every_act(secure_redis: SecureRedis, role: str) -> None:
+    hub = as_role(secure_redis, "controller")
+    Registry(hub).put_scorer(ScorerRecord(name="s1", score_name="s1", interval=10, validity=300))
+    Registry(hub).put_cluster(ClusterRecord(name="c1", key_ids=(1, 2)))
+    ScheduleStore(hub).upsert([Entry(cluster="c1", scorer="s1", score_name="s1", interval=10)])
+    notices = Notices(hub)
+    notices.write_scorer(ScorerNotice(name="s1"))
+    notices.write_cluster(ClusterNotice(name="c1", labels={"region": "eu"}))
+    client = as_role(secure_redis, role)
+    actions = Actions(client, Settings(), Actor(name="ann", claimed=True, way="annotation"))
+    for request in (
+        ActRequest("pause", ("c1",)),
+        ActRequest("resume", selector=parse_selector("region=eu")),
+        ActRequest("interval", interval=7),
+        ActRequest("interval", ("c1",), interval=8),
+        ActRequest("reset"),
+    ):
+        actions.perform("s1", request)
+    runs = actions.rescore("s1")
+    report = rescoring.report(client, "s1", rescoring.check(client, "s1", runs))
+    assert "does its agent run?" in report.runs[0].message
+    row = HistoryEntry(run=runs[0].run_id, at=time.time(), outcome="ok").row()
+    secure_redis.client().lpush(keys.history_key("c1", "s1"), row)
+    report = rescoring.report(client, "s1", rescoring.check(client, "s1", runs))
+    assert [score.cluster for score in report.scores] == ["c1"]
+    assert actions.sync("s1")
+    assert Notices(client).read("s1") is None
+    assert [change.action.value for change in read(as_role(secure_redis, "operator")).changes] == [
+        *("sync", "rescore", "reset", "interval", "interval", "resume", "pause")
+    ]
 
 
 def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureRedis) -> None:

@@ -18,6 +18,7 @@ from dsf.cli.kubehub import VIEWER
 from dsf.kube.resources import PODS, SERVICES, Resource
 from dsf.settings import settings
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from tests.integration.http.test_proxies import Proxy
 from tests.integration.web.test_kubernetes import SCORERS, own_rules, own_settings
 from tests.support import chart, commandline
 from tests.support.controlplane import ControlPlane
@@ -122,6 +123,20 @@ def test_viewer_reads_through_the_service_proxy(installation: Installation, dsf:
     assert dsf("viewer", "history", SAMPLE, "-c", "worker01").exit_code == 0
     assert dsf("viewer", "schedule", "list").exit_code == 0
     assert dsf("viewer", "changes").exit_code == 0
+
+
+def test_proxy_of_the_kubeconfig_leads_to_the_api_server(
+    installation: Installation, dsf: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wait_for(lambda: dsf("viewer", "scores").exit_code == 0, 20)
+    document = json.loads(Path(os.environ["KUBECONFIG"]).read_text())
+    with Proxy() as proxy:
+        document["clusters"][0]["cluster"]["proxy-url"] = f"http://{proxy.address}"
+        proxied = tmp_path / "proxied"
+        proxied.write_text(json.dumps(document))
+        result = dsf("viewer", "scores", "--kubeconfig", str(proxied), "-o", "json")
+        assert result.exit_code == 0, result.output
+        assert proxy.asked == [f"CONNECT 127.0.0.1:{installation.plane.port}"]
 
 
 def test_person_without_rights_is_told_which_to_ask_for(installation: Installation, dsf: Callable[..., Result]) -> None:
