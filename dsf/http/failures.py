@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import http.client
 import json
@@ -118,7 +119,7 @@ def refusal(
         message,
         status=status,
         retryable=status in _RETRYABLE,
-        retry_after=retry_after(headers.get("Retry-After")) if status in _RETRYABLE else None,
+        retry_after=retry_after(headers.get("Retry-After"), headers.get("Date")) if status in _RETRYABLE else None,
     )
 
 
@@ -144,8 +145,11 @@ def _skew(date: str | None) -> str:
     )
 
 
-def retry_after(value: str | None) -> float | None:
-    """Return the seconds to wait from a Retry-After header: a number or an HTTP date. None when absent or invalid."""
+def retry_after(value: str | None, date: str | None = None) -> float | None:
+    """Return the seconds to wait from a Retry-After header: a number or an HTTP date. None when absent or invalid.
+
+    `date` is the server's Date header: a Retry-After is a time of that clock, which may differ from this machine's.
+    """
     if value is None:
         return None
     value = value.strip()
@@ -156,6 +160,8 @@ def retry_after(value: str | None) -> float | None:
             seconds = _seconds_until(value)
         except (ValueError, OverflowError):
             return None
+        with contextlib.suppress(ValueError, OverflowError):
+            seconds -= _seconds_until(date or "")
     # No cycle waits longer.
     return min(max(seconds, 0.0), 600.0)
 

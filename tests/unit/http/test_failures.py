@@ -75,6 +75,24 @@ def test_retry_after_as_a_date(zone: str) -> None:
     assert 50 < seconds <= 60
 
 
+@pytest.mark.parametrize("ahead", [-3600, 0, 3600])
+def test_retry_after_as_a_date_is_a_time_of_the_servers_clock(ahead: int) -> None:
+    """Otherwise a machine whose clock is behind would wait for an hour."""
+    server_now = datetime.now(UTC) + timedelta(seconds=ahead)
+    headers = {
+        "Retry-After": format_datetime(server_now + timedelta(seconds=60), usegmt=True),
+        "Date": format_datetime(server_now, usegmt=True),
+    }
+    seconds = failures.refusal("GET http://a", 503, headers, b"").retry_after
+    assert seconds == pytest.approx(60, abs=2)
+
+
+@pytest.mark.parametrize("date", ["", "soon"])
+def test_retry_after_as_a_date_needs_no_date_of_the_server(date: str) -> None:
+    value = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    assert failures.retry_after(value, date) == pytest.approx(60, abs=2)
+
+
 @pytest.mark.parametrize(
     ("status", "seconds", "clock_text"),
     [
