@@ -36,10 +36,13 @@
     spoken = Date.now();
   };
   announce();
-  // What a node is: a named field, or a row, line or cell with the first link in it; else just one of its kind.
+  // What a node is: a named field or region, or a row, line, cell or problem with the first link in it; else just one of
+  // its kind.
   const keyOf = (node) => {
     if (node.nodeType !== Node.ELEMENT_NODE) return node.nodeName;
-    const own = node.id || node.name || (/^(TR|LI|TD|TH)$/.test(node.nodeName) && node.querySelector("a")?.getAttribute("href"));
+    const named = /^(SECTION|DIV|NAV)$/.test(node.nodeName) && (node.getAttribute("aria-labelledby") || node.ariaLabel);
+    const linked = /^(TR|LI|TD|TH|DD|ARTICLE)$/.test(node.nodeName) && node.querySelector("a")?.getAttribute("href");
+    const own = node.id || node.name || named || linked;
     return `${node.nodeName} ${own || ""}`;
   };
   // Puts the nodes into this order without moving the one that has the focus: a moved node loses it.

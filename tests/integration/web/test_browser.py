@@ -385,6 +385,24 @@ def test_focus_stays_with_its_row_when_the_order_changes(
         assert browser_page.evaluate("document.activeElement.getAttribute('href')") == address
 
 
+def test_focus_stays_with_its_problem_when_another_one_appears_before_it(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.skips("worker01", "inactive", 5)
+    with Tab(browser, page.url) as tab:
+        browser_page = tab.open("/")
+        expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
+        link = browser_page.locator("article h3 a").first
+        expect(link).to_contain_text("worker01")
+        link.focus()
+        address = link.get_attribute("href")
+        # Failing pairs come before skipped ones.
+        fleet.failure("worker02")
+        expect(browser_page.locator("article").first).to_contain_text("worker02")
+        assert browser_page.evaluate("document.activeElement.getAttribute('href')") == address
+
+
 def test_typed_filter_stays_when_something_appears_before_it(
     page: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
