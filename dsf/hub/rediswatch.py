@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import socket
 import threading
 import time
@@ -47,6 +48,9 @@ class RedisWatch:
         self._outage = outage
         self._on_unusable = on_unusable
         self._owner: server.Owner | None = None
+        # Consecutive checks before which another instance of this installation had claimed the database; None before
+        # the first claim, which replaces that of the last leader.
+        self._foreign_claims: int | None = None
         self._problems: dict[str, str] = {}
         self._is_memory_logged = False
         self._relief = MemoryRelief(client)
@@ -106,6 +110,20 @@ class RedisWatch:
             # The operator's Redis user has rules of an earlier version.
             return ""
 
+    def _claim(self, owner: server.Owner, where: str) -> None:
+        """Claim or renew. Raises SettingsError if two hubs of the same installation do so in turns."""
+        is_foreign = server.claim(self._redis, owner, where)
+        if self._foreign_claims is not None:
+            self._foreign_claims = self._foreign_claims + 1 if is_foreign else 0
+        else:
+            self._foreign_claims = 0
+        # The first one may come from a restored Redis. An earlier leader of this hub claims nothing any more.
+        if self._foreign_claims > 1:
+            raise SettingsError(
+                f"DSF_REDIS_URL: the database {where} is in use by a copy of this hub, such as one that was restored "
+                "from a backup on another cluster; stop one of them, or give it a Redis and a signing secret of its own"
+            )
+
     def _check_server(self) -> None:
         assert self._owner is not None
         try:
@@ -114,7 +132,7 @@ class RedisWatch:
             # The operator's Redis user lacks this permission, so the operator has to check the server.
             info = {}
         server.check_server(info)
-        server.claim(self._redis, self._owner, str(address.parse(self._settings.resolved_redis_url())))
+        self._claim(self._owner, str(address.parse(self._settings.resolved_redis_url())))
         problems = server.server_problems(info)
         for kind, text in problems.items():
             if self._problems.get(kind) != text:
@@ -127,11 +145,14 @@ class RedisWatch:
 
 
 def owner_of(settings: Settings, secret: bytes) -> server.Owner:
-    """Return the installation of a hub controller; all its replicas have the same id, which is unique."""
+    """Return the installation of a hub controller; all its replicas have the same id.
+
+    A copy of the installation has the same id, too, such as one that was restored from a backup on another cluster.
+    """
     if settings.backend == "dir":
         folder = str(settings.manifests.resolve()) if settings.manifests is not None else ""
         place, name = folder, f"the hub of {folder} on {socket.gethostname()}"
     else:
         place, name = settings.namespace, f"the hub of namespace {settings.namespace} (pod {socket.gethostname()})"
     digest = hashlib.blake2b(place.encode(), key=secret[:64], digest_size=16)
-    return server.Owner(id=digest.hexdigest(), name=name)
+    return server.Owner(id=digest.hexdigest(), name=name, instance=secrets.token_hex(8))

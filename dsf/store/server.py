@@ -40,6 +40,8 @@ class Owner(BaseModel):
     id: str
     #: Text for messages, such as `the hub of /srv/manifests on host a`.
     name: str
+    #: The hub controller of the installation that is elected; it differs after each start.
+    instance: str = ""
 
 
 def check_server(info: Mapping[str, Any]) -> None:
@@ -79,10 +81,11 @@ def unbounded_memory(info: Mapping[str, Any]) -> str:
     return "maxmemory is not set: Redis may use all memory of the machine; deploy/redis/redis.conf has limits"
 
 
-def claim(client: redis.Redis, owner: Owner, where: str) -> None:
+def claim(client: redis.Redis, owner: Owner, where: str) -> bool:
     """Claim a database for an installation, or renew the claim. `where` names the database in messages.
 
-    Raises SettingsError if another installation owns it, and redis.RedisError.
+    Return True if another instance of the same installation had claimed it. Raises SettingsError if another
+    installation owns it, and redis.RedisError.
     """
     text = owner.model_dump_json()
     [owner_text] = at_once(client, ("SET", keys.OWNER, text, "NX", "GET", "PX", OWNER_LIFE))
@@ -92,17 +95,18 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> None:
             f"DSF_REDIS_URL: the database {where} is in use by {holder.name}, and two hubs would remove each other's "
             "scorers and overrides; give this hub a Redis of its own, or stop the other one and wait two minutes"
         )
-    if holder is not None:
+    if holder == owner:
         # SET would overwrite a claim that another installation makes at this moment.
         client.pexpire(keys.OWNER, OWNER_LIFE)
     elif owner_text is not None:
         at_once(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
+    return holder is not None and holder.instance != owner.instance
 
 
 def release(client: redis.Redis, owner: Owner) -> None:
-    """Delete the installation's claim on the database, if it has one. Raises redis.RedisError."""
+    """Delete this instance's claim on the database, if it has one. Raises redis.RedisError."""
     holder = parsed(Owner, keys.OWNER, client.get(keys.OWNER))
-    if holder is not None and holder.id == owner.id:
+    if holder is not None and (holder.id, holder.instance) == (owner.id, owner.instance):
         client.delete(keys.OWNER)
 
 

@@ -76,6 +76,15 @@ def test_database_has_one_owner(redis_client: redis.Redis) -> None:
     server.claim(redis_client, SECOND, WHERE)
 
 
+def test_release_leaves_the_claim_of_the_next_leader(redis_client: redis.Redis) -> None:
+    leader, next_leader = (FIRST.model_copy(update={"instance": name}) for name in ("1", "2"))
+    assert not server.claim(redis_client, leader, WHERE)
+    assert server.claim(redis_client, next_leader, WHERE)
+    server.release(redis_client, leader)
+    assert not server.claim(redis_client, next_leader, WHERE)
+    assert redis_client.exists(keys.OWNER)
+
+
 def test_owner_that_cannot_be_read_is_replaced(redis_client: redis.Redis) -> None:
     redis_client.set(keys.OWNER, "{")
     server.claim(redis_client, FIRST, WHERE)

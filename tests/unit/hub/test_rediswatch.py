@@ -1,0 +1,68 @@
+"""The claim of a hub controller on its database, while copies of the hub exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.errors import SettingsError
+from dsf.hub.rediswatch import RedisWatch
+from dsf.process.hubclock import HubClock
+from dsf.process.outage import Outage
+from dsf.settings import Settings
+
+SECRET = bytes(32)
+
+
+class Watch(RedisWatch):
+    """A watch without its thread, whose checks the test makes."""
+
+    def __init__(self, client: redis.Redis, settings: Settings) -> None:
+        self.errors: list[SettingsError] = []
+        super().__init__(client, settings, HubClock(client), Outage("redis"), self.errors.append)
+        self._thread.start = lambda: None  # type: ignore[method-assign]
+        self.start(SECRET)
+
+    def check(self) -> None:
+        self._next_server_check = 0.0
+        self._check()
+
+
+@pytest.fixture
+def watch(redis_client: redis.Redis, settings_factory: Callable[..., Settings]) -> Callable[[], Watch]:
+    return lambda: Watch(redis_client, settings_factory())
+
+
+def test_two_hubs_of_the_same_secret_and_namespace_are_reported(watch: Callable[[], Watch]) -> None:
+    """A restored backup beside the hub that it was made of: each removes entries of the other one."""
+    first, second = watch(), watch()
+    for _ in range(3):
+        first.check()
+        second.check()
+    for hub in (first, second):
+        assert "in use by a copy of this hub" in str(hub.errors[0])
+
+
+def test_next_leader_takes_the_database_over(watch: Callable[[], Watch]) -> None:
+    leader = watch()
+    leader.check()
+    next_leader = watch()
+    leader._stopping.set()
+    for _ in range(3):
+        next_leader.check()
+    assert not next_leader.errors
+
+
+def test_claim_of_a_restored_redis_is_replaced(watch: Callable[[], Watch], redis_client: redis.Redis) -> None:
+    watch()
+    dump = redis_client.dump(keys.OWNER)
+    leader = watch()
+    leader.check()
+    assert dump is not None
+    redis_client.restore(keys.OWNER, 100_000, dump, replace=True)
+    for _ in range(3):
+        leader.check()
+    assert not leader.errors
