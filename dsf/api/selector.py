@@ -65,9 +65,10 @@ def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, operator, values = expression.get("key"), expression.get("operator"), expression.get("values") or ()
-    if operator == "In":
-        return labels.get(str(key)) in values
-    if operator == "NotIn":
-        return labels.get(str(key)) not in values
-    return (key in labels) is (operator == "Exists")
+    key, operator, values = str(expression.get("key")), expression.get("operator"), expression.get("values") or ()
+    # OCM matches no cluster with an invalid requirement. The API server does not validate those of ManagedClusterSets.
+    if operator in ("In", "NotIn"):
+        return bool(values) and (labels.get(key) in values) is (operator == "In")
+    if operator in ("Exists", "DoesNotExist"):
+        return not values and (key in labels) is (operator == "Exists")
+    return False

@@ -62,3 +62,21 @@ def test_overrides_apply_to_sets_that_select_by_labels(name: str) -> None:
     )
     assert override.counts_on(cluster.facts(ALL))
     assert not override.counts_on(cluster.facts())
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        {"operator": "Equals", "values": ["a"]},
+        {"operator": "notin", "values": ["b"]},
+        {"values": ["a"]},
+        {"operator": "NotIn"},
+        {"operator": "NotIn", "values": []},
+        {"operator": "DoesNotExist", "values": ["b"]},
+    ],
+)
+def test_set_with_an_invalid_requirement_has_no_clusters(requirement: dict[str, object]) -> None:
+    """The API server accepts such sets, and OCM's controllers find no cluster of them."""
+    selector = {"matchExpressions": [{"key": "site", **requirement}]}
+    cluster_set = _set("s", selectorType="LabelSelector", labelSelector=selector)
+    assert not find_cluster_sets({"other": "x"}, [cluster_set])
