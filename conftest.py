@@ -7,4 +7,5 @@ pytest_plugins = [
     "tests.support.distribution",
     "tests.support.controlplane_fixtures",
     "tests.support.kinds",
+    "tests.support.cputime",
 ]

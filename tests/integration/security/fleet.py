@@ -15,24 +15,26 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import redis
 import yaml
 from joserfc.jwk import RSAKey
+from typer.testing import Result
 
 from dsf.keys import spoke_queue
 from dsf.messages import SigningKey, derive_key, new_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import cluster_user, hub_roles, hub_user
-from dsf.settings import ENV_PREFIX, TARGETS
+from dsf.settings import ENV_PREFIX, TARGETS, settings
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry
 from dsf.store.ticks import tick_message
 from dsf.up.stack import http_ready
 from dsf.worker import commands
 from tests.integration.security import identities
-from tests.support import forked
+from tests.support import commandline, forked
 from tests.support.child import Child
 from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
 from tests.support.redisserver import free_port
@@ -221,8 +223,8 @@ class Fleet:
             redis_polling_interval=1,
         )
 
-    def _run(self, name: str, command: tuple[str, ...], **settings: object) -> None:
-        environment = self.environment(name, **settings)
+    def _run(self, name: str, command: tuple[str, ...], **values: object) -> None:
+        environment = self.environment(name, **values)
         self._children[name] = forked.child(command, self.logs / f"{name}.log", environment)
 
     def environment(self, name: str, **settings: object) -> dict[str, str]:
@@ -253,6 +255,24 @@ class Fleet:
         environment = {n: v for n, v in variables.items() if not n.startswith(ENV_PREFIX)}
         environment |= proxied | {ENV_PREFIX + n.upper(): str(v) for n, v in (values | settings).items()}
         return environment | {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
+
+    def operator_environment(self) -> dict[str, str]:
+        """The environment of a person at the hub, who also has the files of the first agent."""
+        folder = self.out / "clusters" / self.clusters[0]
+        files = {"agent_config": folder / "dynamic-scoring-config.yaml", "agent_secrets_dir": folder / "secrets"}
+        return self.environment("operator", **files)
+
+    def run_command(self, *arguments: str) -> Result:
+        """Run a command of a person at the hub, in this process. Raises the error that no command should raise."""
+        with mock.patch.dict(os.environ, self.operator_environment(), clear=True):
+            settings.cache_clear()
+            try:
+                result = commandline.dsf(*arguments)
+            finally:
+                settings.cache_clear()
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
 
     def end(self, name: str) -> None:
         """End a process for good."""

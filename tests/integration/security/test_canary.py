@@ -15,15 +15,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from typer.testing import Result
 
 from dsf.reasons import FailureReason
-from dsf.settings import ENV_PREFIX, settings
+from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
 from dsf.text import WITHHELD
 from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet, gives
 from tests.integration.security.traces import contents, files, pages, secrets_in, served
-from tests.support import commandline, forked
+from tests.support import forked
 from tests.support.httpserver import Exchange, answer, at_another_time
 from tests.support.wait import wait_for
 
@@ -52,33 +51,8 @@ COMMANDS = (
 )
 
 
-def as_operator(fleet: Fleet) -> dict[str, str]:
-    """The environment of a person at the hub."""
-    folder = fleet.out / "clusters" / "c1"
-    files = {"agent_config": folder / "dynamic-scoring-config.yaml", "agent_secrets_dir": folder / "secrets"}
-    return fleet.environment("operator", **files)
-
-
 #: How an output looks that tells of a cycle that met another one, or had no time; not of a number of those that is 0.
 _LATE = re.compile(r'\b(overlap|deadline|timeout|expired|no complete answer)\b(?!": (0|false)\b)')
-
-
-def run_as_operator(fleet: Fleet, *arguments: str) -> Result:
-    """Run a command in this process, with the environment of a person at the hub."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in os.environ:
-            if name.startswith(ENV_PREFIX):
-                patch.delenv(name)
-        for name, value in as_operator(fleet).items():
-            patch.setenv(name, value)
-        settings.cache_clear()
-        try:
-            result = commandline.dsf(*arguments)
-        finally:
-            settings.cache_clear()
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 class WrongAnswerError(Exception):
@@ -94,7 +68,7 @@ def answered(fleet: Fleet, *arguments: str) -> list[str]:
     outputs: list[str] = []
 
     def is_well() -> bool:
-        result = run_as_operator(fleet, *arguments)
+        result = fleet.run_command(*arguments)
         outputs.append(result.stdout + result.stderr)
         if result.exit_code != 0 and not _LATE.search(outputs[-1]):
             raise WrongAnswerError(f"{arguments} ended with {result.exit_code}: {outputs[-1]}")
@@ -155,7 +129,7 @@ def test_commands_show_no_secret(fleet: Fleet) -> None:
             outputs = answered(fleet, *arguments, "-o", form)
             assert [secrets_in(output, CANARIES) for output in outputs] == [[]] * len(outputs), arguments
     # One in a process, as people run it.
-    process = forked.dsf(("explain", SCORER, "--cluster", "c1"), as_operator(fleet))
+    process = forked.dsf(("explain", SCORER, "--cluster", "c1"), fleet.operator_environment())
     assert secrets_in(process.stdout + process.stderr, CANARIES) == []
     assert process.stdout
 
@@ -164,7 +138,7 @@ def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
     text_by_surface: dict[str, str] = {}
     for arguments in (("status",), ("history", SCORER, "--cluster", "c1"), ("explain", SCORER, "--cluster", "c1")):
         for form in ("table", "json"):
-            result = run_as_operator(echoing, *arguments, "-o", form)
+            result = echoing.run_command(*arguments, "-o", form)
             text_by_surface[f"dsf {' '.join(arguments)} -o {form}"] = result.stdout + result.stderr
     text_by_surface |= dict(contents(echoing)) | dict(files(echoing)) | dict(served(echoing))
     assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, CANARIES)] == []
@@ -179,7 +153,7 @@ def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
         file = echoing.out / "dynamicscorers" / f"{SCORER}.yaml"
         echoing.until(lambda: skewed in file.read_text(), "the status to tell of the clock")
         status = ("status", "-o", "json")
-        echoing.until(lambda: skewed in run_as_operator(echoing, *status).stdout, "dsf status to tell of it")
+        echoing.until(lambda: skewed in echoing.run_command(*status).stdout, "dsf status to tell of it")
 
 
 def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
@@ -221,7 +195,7 @@ def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
                 return errors() >= before + 3 and len(repeated) >= expected_repeats
 
             fleet.until(has_failed, f"failed cycles by {response_kind}", 30)
-            result = run_as_operator(fleet, "explain", OTHER, "--cluster", "c1", "-o", "json")
+            result = fleet.run_command("explain", OTHER, "--cluster", "c1", "-o", "json")
             text_by_surface[f"dsf explain by {response_kind}"] = result.stdout + result.stderr
             assert (len(repeated) > repeated_before) == (invalid_response is in_turn)
         text_by_surface |= dict(contents(fleet)) | dict(files(fleet)) | dict(pages(fleet))

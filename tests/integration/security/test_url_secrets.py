@@ -15,7 +15,6 @@ import yaml
 from dsf.store.pairs import Pairs
 from tests.integration.security.fleet import Fleet, replace
 from tests.integration.security.traces import contents, files, pages, secrets_in, served, traffic
-from tests.support import forked
 from tests.support.httpserver import Exchange, ScriptedServer, answer, matrix
 
 _GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
@@ -148,9 +147,6 @@ def _objects(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 
 def _commands(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    folder = fleet.out / "clusters" / "c1"
-    settings = {"agent_config": folder / "dynamic-scoring-config.yaml", "agent_secrets_dir": folder / "secrets"}
-    environment = fleet.environment("operator", **settings)
     commands = [("status",), ("scores", "--cluster", "c1"), ("schedule", "list"), ("changes",)]
     for name in _SCORERS:
         commands += [
@@ -160,8 +156,8 @@ def _commands(fleet: Fleet) -> Iterator[tuple[str, str]]:
         ]
     for arguments in commands:
         for form in ("table", "json"):
-            process = forked.dsf((*arguments, "-o", form), environment)
-            yield f"dsf {' '.join(arguments)} -o {form}", process.stdout + process.stderr
+            result = fleet.run_command(*arguments, "-o", form)
+            yield f"dsf {' '.join(arguments)} -o {form}", result.stdout + result.stderr
 
 
 def _page(fleet: Fleet) -> Iterator[tuple[str, str]]:

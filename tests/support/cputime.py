@@ -1,0 +1,90 @@
+"""CPU seconds of the tests by folder, printed at the end of a run: `DSF_TEST_CPU=1 make test`.
+
+The processes that a test starts count, also those that run on. Work of a shared server counts for the test that runs.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import psutil
+import pytest
+
+_VARIABLE: Final = "DSF_TEST_CPU"
+#: Name of the measurement in a test's report.
+_PROPERTY: Final = "cpu seconds"
+_LOADING: Final = "loading of all tests in each test process"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure if the variable asks for it."""
+    if os.environ.get(_VARIABLE):
+        config.pluginmanager.register(CpuTime(config), "cputime")
+
+
+class CpuTime:
+    """The measurement. Each test process takes it, and the process that prints the summary collects it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._measured = 0.0
+        self._seconds: collections.Counter[str] = collections.Counter()
+        self._tests: collections.Counter[str] = collections.Counter()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """Report what the imports of this process have taken."""
+        self._measured = cpu_seconds()
+        output = getattr(self._config, "workeroutput", None)
+        if output is None:
+            self._seconds[_LOADING] = self._measured
+        else:
+            output[_PROPERTY] = self._measured
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        """Report the seconds since the test before."""
+        yield
+        seconds, self._measured = cpu_seconds() - self._measured, cpu_seconds()
+        item.user_properties.append((_PROPERTY, seconds))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the seconds of a test."""
+        if report.when == "teardown" and not hasattr(self._config, "workerinput"):
+            folder = folder_of(report.nodeid)
+            self._tests[folder] += 1
+            self._seconds[folder] += float(str(dict(report.user_properties).get(_PROPERTY, 0)))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """Add what a test process has taken before its first test."""
+        self._seconds[_LOADING] += getattr(node, "workeroutput", {}).get(_PROPERTY, 0)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table, as Markdown."""
+        terminalreporter.section("CPU seconds")
+        terminalreporter.write_line("| folder | tests | CPU seconds |\n|---|---|---|")
+        for folder, seconds in self._seconds.most_common():
+            terminalreporter.write_line(f"| {folder} | {self._tests[folder] or ''} | {seconds:.1f} |")
+        terminalreporter.write_line(f"| all | {self._tests.total()} | {self._seconds.total():.1f} |")
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its descendants, ended ones included."""
+    seconds = 0.0
+    process = psutil.Process()
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+def folder_of(nodeid: str) -> str:
+    """The folder or file below `unit` or `integration`, such as `tests/unit/hub` and `tests/unit/test_log.py`."""
+    parts = nodeid.partition("::")[0].split("/")
+    return "/".join(parts[: parts.index("tests") + 3])

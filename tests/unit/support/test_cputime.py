@@ -1,0 +1,55 @@
+"""The table of CPU seconds by folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.child import ran
+from tests.support.cputime import folder_of
+
+ROOT = Path(__file__).resolve().parents[3]
+TESTS = """
+import subprocess, sys, time
+
+def test_process():
+    code = "import time\\nend = time.process_time() + 0.3\\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_table_includes_the_processes_of_a_test(processes: int, tmp_path: Path) -> None:
+    folder = tmp_path / "tests" / "unit" / "some"
+    folder.mkdir(parents=True)
+    (folder / "test_one.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    process = ran(
+        [
+            *(sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-p", "tests.support.cputime"),
+            *("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "-n", str(processes), str(tmp_path)),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "DSF_TEST_CPU": "1"},
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in process.stdout.splitlines() if "|" in line
+    ]
+    rows = {row[0]: row[1:] for row in cells}
+    tests, seconds = rows["tests/unit/some"]
+    assert tests == "1"
+    assert 0.3 <= float(seconds) < 30
+    assert float(rows["loading of all tests in each test process"][1]) > 0
+
+
+def test_folder_of_a_test() -> None:
+    assert folder_of("tests/unit/hub/test_plan.py::test_a[b/c]") == "tests/unit/hub"
+    assert folder_of("tests/unit/test_log.py::test_a") == "tests/unit/test_log.py"
+    assert (
+        folder_of("packages/dsf-scorer/tests/unit/scorer/x/test_a.py::test_a")
+        == "packages/dsf-scorer/tests/unit/scorer"
+    )
