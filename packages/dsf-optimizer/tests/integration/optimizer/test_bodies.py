@@ -16,7 +16,6 @@ from dsf.optimizer import middleware
 from dsf.optimizer.access import TokenAccess
 from dsf.optimizer.app import make_app
 from dsf.optimizer.backend import ManifestClient
-from dsf.optimizer.mcp import McpMount
 from dsf.optimizer.requestbody import MAX_BODY
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import OptimizerService
@@ -34,6 +33,9 @@ PATHS = ("/optimize", "/reset", "/mcp")
 @contextmanager
 def guarded_service(folder: Path) -> Iterator[str]:
     """A service with the tools for assistants that wants a token, and whose hub is never asked."""
+    # Here, because all test processes load this module and one runs its tests.
+    from dsf.optimizer.mcp import McpMount
+
     token = folder / "token"
     token.write_text(TOKEN)
     access = TokenAccess(token)
