@@ -4,7 +4,8 @@ pyproject.toml registers them.
 
 kube     a real API server: `make test-kube`
 browser  Chromium: `make test-browser`
-whole    releases, documentation pages command by command, and long runs of whole fleets: only `make test-all`
+whole    releases, downloads of packages, documentation pages command by command, and long runs of whole fleets: only
+         `make test-all`
 
 A test gets its mark from the fixtures that it uses, from the lists here, or from a decorator if it takes long.
 `make test` runs the tests without a mark.
@@ -31,6 +32,8 @@ PLACES: Final = {
     "tests/integration/web/test_browser.py": "browser",
     "tests/integration/api/test_crds.py": "kube",
     "packages/dsf-backtest/tests/integration/backtest/test_page.py": "whole",
+    # Downloads and unpacks large packages.
+    "demo/tests/integration/demo/test_debian.py": "whole",
     "tests/integration/cycle/test_path.py": "whole",
     "tests/integration/docs/": "whole",
     "tests/integration/release/": "whole",
