@@ -95,7 +95,7 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
         assert skips.reason == "rate_limit"
         assert skips.ticks == books(redis_client, state.cluster).skipped()["rate_limit"] >= 10
         assert START <= skips.since <= START + 11
-        assert "2/m, is for all clusters together" in skips.why("2/m")
+        assert "2/m, applies to all clusters together" in skips.why("2/m")
     bench.run(600)
     for cluster in never:
         skips = books(redis_client, cluster).skips

@@ -114,7 +114,7 @@ def test_skipped_scorer_shows_the_reason_in_dsf_status(dsf: Dsf, fleet: Fleet) -
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split()[1] == "skipped"
     assert "sample-scorer on worker01 and 1 more: rate_limit: no ticks were sent since 1m" in result.stdout
-    assert "the rate limit of this scorer, 2/m, is for all clusters together" in result.stdout
+    assert "the rate limit of this scorer, 2/m, applies to all clusters together" in result.stdout
     assert "rate_limit, 9 not sent" in dsf("status", SAMPLE).stdout
     assert "skipped: rate_limit" in dsf("scores").stdout
     # A pair that still has a score is reported only after repeated skipped ticks.

@@ -181,7 +181,7 @@ def test_clusters_without_score_and_ticks_are_reported() -> None:
     assert status_and_reason(scorer_status, "Scoring") == ("False", "TicksSkipped")
     words = "3 of 6 clusters have no score, for they are sent no ticks; longest: new, rate_limit: "
     assert message(scorer_status).startswith(words)
-    assert "2/m, is for all clusters together" in message(scorer_status)
+    assert "2/m, applies to all clusters together" in message(scorer_status)
     # Failures take precedence.
     failing = CycleOutcomes.of([*states, state("bad", failing="1")], 100.0)
     assert status_and_reason(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
