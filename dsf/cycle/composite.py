@@ -11,15 +11,18 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydantic import ValidationError
 
 from dsf.api.expressions import ScoreInput
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.evaluation import Evaluation
 from dsf.errors import CycleError
 from dsf.reasons import RefusalReason
+
+if TYPE_CHECKING:
+    # Commands describe missing inputs. They load neither sources nor their HTTP client.
+    from dsf.cycle.evaluation import Evaluation
 
 #: Most results of all inputs of a composite.
 MAX_INPUT_RESULTS: Final = 100_000
