@@ -1,4 +1,4 @@
-"""Input and output types of a source, and which source a scorer has."""
+"""Input and output types of a source, and the choice of a scorer's source."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from dsf.http.access import PLAIN, Access
 from dsf.sources.memory import SourceMemory
 from dsf.sources.room import Room
 
-#: The beginning and the end of every scoring request; in between are an array's items.
+#: The beginning and the end of every scoring request, around the items of an array.
 HEAD = b'{"data":['
 TAIL = b"]}"
-#: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
+#: The path of OTLP/HTTP, and the plug-in for a source `OpenTelemetry` with this path.
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
-# A pattern instead of urlsplit, which raises for an address that cannot be one: the request refuses that, of this
-# scorer alone.
+# A pattern, because urlsplit would raise for an invalid address. The request reports that, for this scorer alone.
 _PUSHED: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
-#: Built-in types behind which there are plug-ins, too.
+#: Built-in types that are implemented by plug-ins.
 BEHIND: Final[Mapping[str, str]] = {
     name: f"{name.lower()}.dynamic-scoring.open-cluster-management.io"
     for name in (SourceType.OpenTelemetry, SourceType.Kubernetes, SourceType.Object)
@@ -37,32 +36,32 @@ BEHIND: Final[Mapping[str, str]] = {
 class RequestRecord:
     """A request to a source or a scoring API, and its outcome."""
 
-    #: As set in the scorer; empty if there is none.
+    #: The query in the scorer, or an empty string.
     query: str
-    #: Without `params`; a text if no server is asked.
+    #: URL without `params`, or a description if no server is queried.
     url: str
     params: Mapping[str, str | int] = field(default_factory=dict)
     #: Duration, bytes received, and number of series in them.
     seconds: float = 0.0
     received: int = 0
     series: int = 0
-    #: Used part of the answer.
+    #: Used part of the response.
     pieces: Sequence[bytes | memoryview] = ()
-    #: Warnings of the source about its good answer, without secrets.
+    #: Warnings in a successful response, without secrets.
     warnings: Sequence[str] = ()
     #: Why the request failed.
     error: HttpError | None = None
-    #: Name of the source; None if it has none.
+    #: Name of the source, or None.
     source: str | None = None
     method: str = "GET"
 
     def answered(self, received: int, pieces: Sequence[bytes | memoryview], series: int = 0) -> None:
-        """Record a good answer."""
+        """Record a successful response."""
         self.received, self.pieces, self.series = received, pieces, series
 
     @contextmanager
     def asked_for(self, observe: Callable[[RequestRecord], None]) -> Iterator[None]:
-        """Measure the request; `observe` gets it at the end, whatever its outcome."""
+        """Measure the request made in the block, and then pass the record to `observe`, even after an error."""
         started = time.monotonic()
         try:
             yield
@@ -80,36 +79,36 @@ class FetchContext:
 
     #: Deadline of the whole fetch, on the clock of time.monotonic().
     deadline: float
-    #: Maximum bytes of all answers together, decompressed.
+    #: Maximum bytes of all responses together, decompressed.
     max_bytes: int
-    #: The moment of the cycle in unix seconds, by which the time range ends.
+    #: Time of the cycle in unix seconds, at which the time range ends.
     now: float
     #: Credentials of each request.
     access: Access = PLAIN
-    #: An agent's state between cycles; None outside of an agent.
+    #: An agent's state between cycles, or None outside of an agent.
     memory: SourceMemory | None = None
-    #: Whether the scorer still runs on this cluster.
+    #: Returns True while the scorer runs on this cluster.
     is_wanted: Callable[[], bool] = lambda: True
     #: Called with each request and its outcome.
     observe: Callable[[RequestRecord], None] = lambda _: None
     #: Name of the source, if a scorer has several.
     source: str | None = None
-    #: For the answers.
+    #: Holds the responses.
     room: Room = field(default_factory=Room)
 
     @contextmanager
     def asking(
         self, query: str, url: str, params: Mapping[str, str | int] | None = None, *, method: str = "GET"
     ) -> Iterator[RequestRecord]:
-        """A question, to be filled in with the answer."""
+        """Yield the record of a request, to which the block adds the response."""
         question = RequestRecord(query, url, params or {}, source=self.source, method=method)
         with question.asked_for(self.observe):
             yield question
 
     def check(self) -> None:
-        """For processing, which no socket's timeout ends. Raises HttpError (timeout, unknown_scorer)."""
+        """Call it regularly while processing data. Raises HttpError (timeout, unknown_scorer)."""
         if time.monotonic() >= self.deadline:
-            raise HttpError("timeout", "the source's answer took longer to take apart than there was time")
+            raise HttpError("timeout", "processing the source's response took longer than the time left")
         if not self.is_wanted():
             raise HttpError("unknown_scorer", "the scorer was removed while its source was read")
 
@@ -117,10 +116,10 @@ class FetchContext:
 def time_range(now: float, length: int, step: int) -> tuple[int, int]:
     """Return first and last point of a range query, in whole unix seconds, as multiples of `step`.
 
-    The last point is at most one step before `now`. Cycles within one step thus read the same points; otherwise two
-    cycles in turn would read different halves of the samples, and a series with a period of the step would score
-    differently each time. Grafana and VictoriaMetrics align the same way. `length` counts in whole steps, so that the
-    last point is part of the grid. A step of 0 aligns nothing.
+    The last point is at most one step before `now`. Cycles within one step thus read the same points. Otherwise
+    consecutive cycles would read different samples, and a series with a period of one step would have a different score
+    each time. Grafana and VictoriaMetrics align in the same way. `length` is reduced to whole steps, so that the last
+    point is on the grid. A step of 0 disables the alignment.
     """
     end = int(now)
     if step <= 0:
@@ -131,16 +130,17 @@ def time_range(now: float, length: int, step: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A scoring request, ready to be sent: `{"data":[...]}` in pieces, so that large answers are not copied.
+    """A scoring request `{"data":[...]}` as pieces, so that large responses are not copied.
 
-    The first piece is HEAD and the last one TAIL, until several are joined."""
+    The first piece is HEAD and the last one is TAIL, until several payloads are joined.
+    """
 
     pieces: tuple[bytes | memoryview, ...]
     #: Number of time series in it.
     series: int = 0
-    #: Bytes that came from the source, decompressed.
+    #: Bytes received from the source, decompressed.
     received: int = 0
-    #: Number of series of each query; empty: all are of one.
+    #: Number of series of each query. Empty if all belong to one query.
     queries: tuple[int, ...] = ()
 
     @property
@@ -170,7 +170,7 @@ def concatenated(payloads: Sequence[Payload]) -> Payload:
 
 
 def joined(payloads: Mapping[str, Payload]) -> Payload:
-    """The scoring request of several sources: `data` is the first's, `sources` has each by name."""
+    """Return the scoring request of several sources. `data` has the first one's series, `sources` all by name."""
     pieces: list[bytes | memoryview] = [HEAD, *next(iter(payloads.values())).inside, b'],"sources":{']
     for index, (name, payload) in enumerate(payloads.items()):
         pieces += [b"," * (index > 0) + json.dumps(name).encode() + b":[", *payload.inside, b"]"]
@@ -181,12 +181,12 @@ def joined(payloads: Mapping[str, Payload]) -> Payload:
     )
 
 
-#: Asks a source. Raises HttpError, whose reason and message tell the author of the scorer what to change.
+#: Queries a source. Raises HttpError, whose reason and message tell the author of the scorer what to change.
 Source = Callable[[ScorerSummary, FetchContext], Payload]
 
 
 def type_of(source: ScorerSummary) -> str:
-    """The type of a source in `dsf.sources.registry`, where some built-in types have a plug-in behind them."""
+    """Return the type of a source in `dsf.sources.registry`, which may be a plug-in's."""
     if source.source_type == SourceType.OpenTelemetry and _PUSHED.match(source.source_endpoint):
         return OTLP
     return BEHIND.get(source.source_type, source.source_type)

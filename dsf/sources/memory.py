@@ -1,6 +1,6 @@
-"""State that an agent keeps between cycles, for sources without history. Each process has one.
+"""State that an agent keeps between cycles, for sources without history.
 
-`History` is what a source that knows only the present said in the cycles before.
+`History` records the current values that a source returns in each cycle.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ class BackgroundSource(Protocol):
         """Drop samples that are too old or no longer requested."""
 
     def families(self) -> Iterable[Metric]:
-        """The agent's metrics."""
+        """Return metrics for the agent's /metrics."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the activity."""
 
 
-#: Starts it; called once per agent.
+#: Starts the activity. Called once per agent.
 Start = Callable[["SourceMemory", Settings], BackgroundSource]
 
 
 @dataclass(slots=True)
 class _ScorerWindow:
-    """The window of one scorer, and its identity: another source or query starts a new one."""
+    """The window of one scorer. A different identity (source, query, access) starts a new window."""
 
     identity: tuple[object, ...]
     window: Window
 
 
 class _Holder(NamedTuple):
-    """Candidate for eviction."""
+    """A candidate for eviction."""
 
     name: str
     window: Window
@@ -69,19 +69,19 @@ class _Holder(NamedTuple):
 
 
 class SourceMemory(Collector):
-    """Windows of scorers, and background activities. Thread-safe."""
+    """Stores the windows of scorers, and runs background activities. Thread-safe."""
 
     def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
-        """`summaries` are those in force, by the scorer's name."""
+        """`summaries` returns the current summaries by the scorer's name."""
         self.budget = budget
-        #: Settings of the agent; None outside of one: no background activities.
+        #: Settings of the agent. None outside of an agent, which disables background activities.
         self.settings: Settings | None = None
         self.summaries = summaries
-        #: By the names of scorer and source.
+        #: (scorer, source) -> window.
         self._windows: dict[tuple[str, str | None], _ScorerWindow] = {}
         #: Windows shared by several scorers, and their number.
         self._shared: list[tuple[Window, Callable[[], int]]] = []
-        #: By the same names, number of series left out in the last cycle.
+        #: (scorer, source) -> number of series omitted in the last cycle.
         self._left_out: dict[tuple[str, str | None], int] = {}
         self._lock = threading.Lock()
         self._running: dict[Start, BackgroundSource] = {}
@@ -89,7 +89,7 @@ class SourceMemory(Collector):
         self._starting = threading.Lock()
 
     def begun(self, start: Start) -> BackgroundSource | None:
-        """The result of `start`, which is called at first use; None outside of an agent. Raises what it raises."""
+        """Return the result of `start`, which is called once. Return None outside of an agent. Raises its errors."""
         with self._starting:
             if start not in self._running and self.settings is not None:
                 self._running[start] = start(self, self.settings)
@@ -101,7 +101,7 @@ class SourceMemory(Collector):
         return tuple(self._running.values())
 
     def collect(self) -> Iterator[Metric]:
-        """Amount of kept data, and metrics of the sources."""
+        """Yield the metrics of stored data and of the sources."""
         self.tidy()
         for metric, number in (
             (metrics.WINDOW_SERIES, self.budget.series),
@@ -121,8 +121,8 @@ class SourceMemory(Collector):
             activity.stop()
 
     def window(self, summary: ScorerSummary) -> Window:
-        """The window of the scorer's source."""
-        # Access and options choose data, too: a header can name a tenant.
+        """Return the window of the scorer's source."""
+        # Access and options also select data. A header may name a tenant, for example.
         identity = (
             *(summary.source_type, summary.source_endpoint, summary.source_query),
             *(summary.source_access, summary.source_options),
@@ -138,14 +138,14 @@ class SourceMemory(Collector):
             return scorer_window.window
 
     def share(self, window: Window, scorers: Callable[[], int]) -> None:
-        """Make this window evictable as well; `scorers` returns their number."""
+        """Register a window for eviction that several scorers share. `scorers` returns their number."""
         with self._lock:
             self._shared.append((window, scorers))
 
     def make_room(self, full: WindowFullError) -> bool:
-        """Empty the window with most of the exhausted budget if it exceeds its share; returns whether it did.
+        """Empty the window that uses most of the exhausted budget, if it exceeds its share. Return True if it did.
 
-        For a scorer without room: one that uses all of it must not stop the others.
+        It prevents one scorer from using up the budget of the others.
         """
 
         def share_used_by(holder: _Holder) -> float:
@@ -159,7 +159,7 @@ class SourceMemory(Collector):
             if largest is None or share_used_by(largest) <= limit / sum(holder.scorers for holder in holders):
                 return False
             log.warning(
-                "a scorer's samples are dropped, for it holds more than its share and another one finds no room; raise "
+                "a scorer's samples are dropped, because it exceeds its share and another scorer has no room; raise "
                 "DSF_AGENT_WINDOW_SERIES, or select fewer series",
                 scorer=largest.name,
                 series=len(largest.window),
@@ -177,7 +177,7 @@ class SourceMemory(Collector):
             self._left_out[key] = series
         if series:
             log.warning(
-                "series are left out, for their labels are too long; select others, or let the source have fewer",
+                "series are omitted, because their labels are too long; select others, or reduce the source's labels",
                 scorer=summary.name,
                 series=series,
                 most_bytes=MAX_LABEL_BYTES,
@@ -199,33 +199,33 @@ class SourceMemory(Collector):
 
 
 def grid_of(summary: ScorerSummary, now: float) -> Grid:
-    """The points in time that the scorer requests; without a step only `now`."""
+    """Return the points in time that the scorer requests, or only `now` without a step."""
     length = summary.source_range if summary.source_step else 0
     return Grid(int(now), length, summary.source_step, lookback_of(summary.scoring_interval))
 
 
 def aligned(grid: Grid, window: Window, interval: int) -> Grid:
-    """The grid of a source that has one sample per cycle, with the same points for all cycles of a step.
+    """Align the grid of a source with one sample per cycle, so that all cycles within a step have the same points.
 
-    A step longer than the interval omits samples, and without alignment each cycle would omit those that the one before
-    used. The first cycle has the phase, so that its sample counts at once.
+    A step longer than the interval omits samples. Without alignment each cycle would omit the samples that the previous
+    one used. The first cycle defines the phase, so that its sample counts at once.
     """
     if window.began is None:
         window.began = grid.end
     if grid.step <= interval:
         return grid
-    # A cycle that begins a second early is still the next one.
+    # Tolerate a cycle that begins one second early.
     return replace(grid, end=grid.end - ((grid.end + 1 - window.began) % grid.step) + 1)
 
 
 def retention(summary: ScorerSummary) -> float:
-    """Seconds for which the scorer needs a sample."""
+    """Return the seconds for which the scorer needs a sample."""
     grid = grid_of(summary, 0.0)
     return grid.length + grid.lookback
 
 
 def lookback_of(interval: float) -> float:
-    """Seconds for which a sample counts at this interval between cycles: until the next cycle but one is due."""
+    """Return the seconds for which a sample counts: two intervals between cycles, and at least LOOKBACK."""
     return max(LOOKBACK, 2.0 * interval)
 
 
@@ -234,19 +234,22 @@ Samples = Mapping[Hashable, tuple[Mapping[str, str], float, float]]
 
 
 class History:
-    """The context is the cycle's question to the source. If it fails, its series end: the next cycles show a gap."""
+    """The recorded values of a source without history, as a context manager around the cycle's query.
+
+    If the query fails, the series end, so that later cycles see a gap.
+    """
 
     def __init__(self, summary: ScorerSummary, memory: SourceMemory | None, now: float) -> None:
-        """Raises HttpError for a range of too many points."""
+        """Raises HttpError for a range with too many points."""
         grid = checked(grid_of(summary, now))
-        # Who only asks for the present, and `dsf explain`, have a window of their own, bounded by an answer's bytes.
+        # A scorer without a step, and `dsf explain`, get a temporary window, which the size of a response limits.
         if memory is None or not summary.source_step:
             self.window = Window(WindowBudget(sys.maxsize, sys.maxsize))
         else:
             self.window = memory.window(summary)
         self.grid = aligned(grid, self.window, summary.scoring_interval)
         self._summary, self._memory = summary, memory
-        #: The moment of the cycle.
+        #: Time of the cycle in unix seconds.
         self.now = float(grid.end)
 
     def __enter__(self) -> History:
@@ -258,13 +261,13 @@ class History:
 
     @property
     def oldest(self) -> float:
-        """Samples before it are of no use to the scorer."""
+        """Unix seconds before which the scorer needs no samples."""
         return self.now - retention(self._summary)
 
     def keep(self, samples: Samples) -> int:
-        """Keep what the source says now; series that it does not name end. Returns how many had too long labels.
+        """Record the current samples, and end series without one. Return the number of series with too long labels.
 
-        Without room a window that exceeds its share is emptied. Raises HttpError (too_large) if that does not help.
+        If there is no room, a window that exceeds its share is emptied. Raises HttpError (too_large) if there is none.
         """
         self.window.forget(lambda _: self.oldest)
         memory = self._memory
@@ -277,7 +280,7 @@ class History:
                 left_out = self.window.update(samples, self.now)
         except WindowFullError as full:
             if memory is not None:
-                # This memory may be the largest itself, by the part that had room.
+                # The window that was just filled may itself exceed its share.
                 memory.make_room(full)
             raise HttpError("too_large", str(full)) from None
         if memory is not None:
@@ -285,14 +288,14 @@ class History:
         return left_out
 
     def series(self, selects: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:
-        """The series whose labels `selects` accepts, in the range. `check` is called for each and may raise."""
+        """Yield the series in the range whose labels `selects` accepts. `check` is called for each and may raise."""
         for series, points in self.window.selected(selects, self.grid, check):
             yield Series(series.labels, points)
 
 
 def checked(grid: Grid) -> Grid:
-    """The grid itself. Raises HttpError when it has too many points."""
-    # The first one is not counted, as in Prometheus.
+    """Return the grid. Raises HttpError if it has too many points."""
+    # Prometheus does not count the first point.
     if len(grid.times) - 1 > MAX_POINTS:
         raise HttpError(
             "bad_query", f"range {grid.length} s with step {grid.step} s is more than {MAX_POINTS} points per series"

@@ -1,4 +1,4 @@
-"""The source type `None`: for scoring APIs that need no time series, or get them themselves."""
+"""The source type `None`, for scoring APIs that need no time series or fetch them themselves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _EMPTY = Payload((HEAD, TAIL))
 
 
 def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
-    """An empty scoring request; no server is asked."""
+    """Return an empty scoring request, without querying a server."""
     del summary, context
     return _EMPTY

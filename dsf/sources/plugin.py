@@ -32,12 +32,12 @@ from dsf.text import cleaned, masked
 
 __all__ = ["PROTOCOL", "Options", "Plugin", "Request", "Series", "SourceError"]
 
-#: Version of the protocol; plug-ins of others are refused.
+#: Version of the protocol. Plug-ins for other versions are refused.
 PROTOCOL: Final = 1
 
 
 class Options(SpecModel):
-    """Base of a plug-in's model of `options`: camelCase outside, and a field that is not in the model is refused."""
+    """Base class of a plug-in's `options`. Fields are camelCase in manifests, and unknown fields are refused."""
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -47,37 +47,37 @@ class Request(Generic[OptionsT]):
     """A scorer's request to a source, and access to its server."""
 
     def __init__(self, summary: ScorerSummary, options: OptionsT, context: FetchContext) -> None:
-        """For plug-in tests: `summary` is of a scorer, `context` of a cycle."""
+        """Tests of plug-ins may create one, with the summary of a scorer and the context of a cycle."""
         self.options = options
-        #: `params.query`, unchanged; may be empty.
+        #: `params.query` unchanged, possibly empty.
         self.query = summary.source_query
-        #: The requested time range, in whole unix seconds, and seconds between two samples (0: unset). With a step,
-        #: both ends are multiples of it.
+        #: The requested time range in whole unix seconds, and the step in seconds (0 if unset). With a step, both ends
+        #: are multiples of it.
         self.start, self.end = time_range(context.now, summary.source_range, summary.source_step)
         self.step = summary.source_step
         #: Seconds between two cycles of the scorer.
         self.interval = summary.scoring_interval
-        #: `host` and `path`; configURL's host if there is none.
+        #: `host` and `path`. The default host is configURL's.
         self.url = summary.source_endpoint
-        #: For what is asked without `get` and `post`: the end of the time for it, by time.monotonic(), and the bytes of
-        #: all answers.
+        #: Limits for requests without `get` and `post`: the deadline by time.monotonic(), and the bytes of all
+        #: responses.
         self.deadline = context.deadline
         self.max_bytes = context.max_bytes
-        #: For types of this project: result of `Plugin.start`; None outside of an agent.
+        #: Result of `Plugin.start`, for types of this project. None outside of an agent.
         self.running: Any = None
         self._summary = summary
         self._context = context
-        #: The last request, and the bytes of all answers.
+        #: The last request, and the bytes of all responses.
         self._question: RequestRecord | None = None
         self._received = 0
 
     def get(
         self, path: str | None = None, params: Mapping[str, str | int] | None = None, *, accept: str | None = None
     ) -> bytes:
-        """The body of the answer to a GET of `url`, or of another path of that server.
+        """Return the body of the response to a GET of `url`, or of another path on that server.
 
-        `accept` is the header Accept, for a server that has several media types; by default JSON before any other.
-        Raises HttpError, which a plug-in must not catch: it has the cause and whether a retry may help.
+        `accept` is the header Accept, which prefers JSON by default. Raises HttpError, which a plug-in must not catch,
+        because it has the cause and whether a retry may help.
         """
         return self._send("GET", path, params, lambda url, **way: http.get(url, params=params, accept=accept, **way))
 
@@ -89,7 +89,7 @@ class Request(Generic[OptionsT]):
         content_type: str = "application/json",
         accept: str | None = None,
     ) -> bytes:
-        """The body of the answer to a POST of `body`; as `get`."""
+        """Return the body of the response to a POST of `body`. See `get`."""
         return self._send(
             "POST",
             path,
@@ -99,18 +99,18 @@ class Request(Generic[OptionsT]):
 
     @contextmanager
     def asking(self, what: str) -> Iterator[RequestRecord]:
-        """For what is asked without `get` and `post`: `dsf explain` shows `what`, and says how it ends."""
+        """Record a request that is made without `get` and `post`. `dsf explain` shows `what` and the outcome."""
         with self._context.asking(self.query, what) as question:
             yield question
         self._received += question.received
         self._question = question
 
     def history(self) -> History:
-        """For a source that knows only the present: the agent keeps what it says, for the range of the scorer."""
+        """Return the values recorded over the scorer's range, for a source that only has current ones."""
         return History(self._summary, self._context.memory, self._context.now)
 
     def check(self) -> None:
-        """For long work between requests: raises HttpError after the deadline."""
+        """Call it during long work between requests. Raises HttpError after the deadline."""
         self._context.check()
 
     def _send(
@@ -134,7 +134,7 @@ class Request(Generic[OptionsT]):
         return body
 
     def _at(self, path: str | None) -> str:
-        """A URL on the same server, whatever the path: the credentials are for this server alone."""
+        """Return a URL on the same server for any path, because the credentials are for this server only."""
         if path is None:
             return self.url
         if not path.startswith("/"):
@@ -143,7 +143,7 @@ class Request(Generic[OptionsT]):
         return urlunsplit((server.scheme, server.netloc, path, "", ""))
 
     def made(self, fetched: Iterable[Series]) -> Payload:
-        """The scoring request of these series. For the framework. Raises HttpError (too_large, timeout)."""
+        """Return the scoring request of these series, for the framework. Raises HttpError (too_large, timeout)."""
         pieces: list[bytes] = []
         series, remaining_bytes = 0, self._context.max_bytes
         for item in fetched:
@@ -163,7 +163,7 @@ class Request(Generic[OptionsT]):
                 series += 1
         payload = Payload((HEAD, *pieces, TAIL), series, self._received)
         if self._question is not None:
-            # For `dsf explain`: the outcome.
+            # `dsf explain` shows the outcome.
             self._question.answered(self._question.received, payload.inside, series)
         else:
             with self._context.asking(self.query, "what the plug-in knows without a request") as question:
@@ -173,21 +173,21 @@ class Request(Generic[OptionsT]):
 
 @dataclass(frozen=True, slots=True)
 class Plugin(Generic[OptionsT]):
-    """The object of an entry point in the group `dsf.sources`; its name is the source type."""
+    """The object of an entry point in the group `dsf.sources`, whose name is the source type."""
 
-    #: The protocol version that the plug-in was written for, as a number, not as PROTOCOL.
+    #: The protocol version for which the plug-in was written, as a number instead of PROTOCOL.
     protocol: int
     #: The model of `options` of a source.
     options: type[OptionsT]
-    #: Returns the requested series; called by several threads. Raises SourceError.
+    #: Returns the requested series. Several threads may call it. Raises SourceError.
     fetch: Callable[[Request[OptionsT]], Iterable[Series]]
-    #: For types of this project, not part of the protocol: starts background activity when an agent gets its
-    #: first scorer with such a source.
+    #: Starts background activity when an agent gets its first scorer with such a source. It is not part of the
+    #: protocol.
     start: Start | None = None
 
 
 def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: FetchContext) -> Payload:
-    """A cycle's request to a plug-in named `who`. Raises HttpError."""
+    """Query a plug-in, which `who` names in messages. Raises HttpError."""
     try:
         request = Request(summary, _options(plugin, who, summary.source_options or {}), context)
         if plugin.start is not None and context.memory is not None:
@@ -215,7 +215,7 @@ def _samples(series: Series) -> Iterator[str]:
     for time, value in series.samples:
         if not math.isfinite(time):
             raise ValueError(f"{time!r} is the time of a sample")
-        # Whole seconds are most: they need no look at what a float is called.
+        # Most times are whole seconds, which need no conversion of a float.
         moment = time if type(time) is int and abs(time) < 2**53 else number(float(time))
         yield f'[{moment},"{number(float(value))}"]'
 

@@ -1,10 +1,10 @@
-"""The source type `Prometheus`: queries of the HTTP API, answered by Prometheus, Thanos, Mimir, and others.
+"""The source type `Prometheus`: queries of the HTTP API of Prometheus, Thanos, Mimir, and others.
 
-An expression without range and step makes instant queries, whose answer is a vector, all others range queries.
-The answer of a range query is `{"status":"success","data":{"resultType":"matrix","result":[...]}}`, and what a scoring
-API is sent is `{"data":[...]}` with the same array. Parsing and encoding it again would be nine tenths of an agent's
-work, so `cut` parses only the rest of the answer: the array is replaced by a mark, the rest must be JSON with the mark
-in the right place, and the array must end where its last series ends.
+An expression without range and step makes instant queries, whose response is a vector. All other scorers make range
+queries. The response to a range query is `{"status":"success","data":{"resultType":"matrix","result":[...]}}`, and the
+scoring request is `{"data":[...]}` with the same array. Parsing and encoding the array would be nine tenths of an
+agent's work. `cut` therefore replaces the array by a placeholder, and parses the rest as JSON with the placeholder in
+the right place. The array must end where its last series ends.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from dsf.text import cleaned, masked, place
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
 
-#: Seconds with two samples at the default scrape interval of Prometheus, one minute.
+#: Seconds that contain two samples at Prometheus' default scrape interval of one minute.
 _SHORT_WINDOW = 120.0
-#: Types of the answers to range queries and instant queries. `up[5m]` gives an instant query a matrix.
+#: Result types of range queries and instant queries. `up[5m]` as an instant query returns a matrix.
 _RANGE = ("matrix",)
 _INSTANT = ("vector", "scalar", "matrix")
-#: Statuses with which Prometheus refuses a query: it cannot be parsed, or it cannot be executed.
+#: Statuses of Prometheus for a query that it cannot parse or execute.
 _BAD_QUERY = frozenset({400, 422})
-#: Statuses with which servers and proxies refuse a long URL. Some proxies say 400 instead, in their own words; this is
-#: said of queries that have more characters than the shortest of their limits (a request line of 4,094 bytes).
+#: Statuses of servers and proxies for a URL that is too long. Some proxies send 400 instead, which counts as too long
+#: for queries beyond the smallest of their limits (a request line of 4,094 bytes).
 _TOO_LONG = frozenset({414, 431})
 
 
 def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
-    """Make a request per query, all for the same time, and return all series in the order of the queries."""
+    """Make one request per query for the same time, and return all series in the order of the queries."""
     queries = _split(summary.source_query)
     if not queries:
         raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query")
@@ -71,7 +71,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
             try:
                 matrix = cut(body, context.check, types)
             except MatrixError as error:
-                # The error's text may quote the answer.
+                # The error's text may quote the response.
                 text = _shown(str(error), context)
                 raise HttpError("bad_answer", f"{place(method, summary.source_endpoint)}: {text}") from None
             warnings = [_shown(text, context) for text in matrix.warnings]
@@ -89,7 +89,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
 
 
 def _times(summary: ScorerSummary, now: float) -> tuple[dict[str, int], Sequence[str]]:
-    """Return the parameters that say which time is queried, and the accepted types of the answer."""
+    """Return the time parameters of the query, and the accepted result types."""
     if summary.expression is not None and not summary.source_range and not summary.source_step:
         return {"time": int(now)}, _INSTANT
     start, end = time_range(now, summary.source_range, summary.source_step)
@@ -106,7 +106,10 @@ def range_query(
     access: Access = PLAIN,
     sink: http.Sink | None = None,
 ) -> bytes:
-    """The answer to a range query: `params` in the URL, or with POST as a form. `sink` and errors as for `http.get`."""
+    """Return the response to a range query. See `http.get` for `sink` and errors.
+
+    `params` are part of the URL, or with POST a form.
+    """
     limits: dict[str, Any] = {"access": access, "deadline": deadline, "max_bytes": max_bytes, "sink": sink}
 
     def explain(status: int, body: bytes) -> tuple[str, str] | None:
@@ -128,10 +131,12 @@ def _shown(text: str, context: FetchContext) -> str:
 
 
 def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, str] | None:
-    """Prometheus' error text for a refused query; the remedy where it was refused for the length of its URL, or for its
-    method. `length` is that of the query."""
+    """Return the reason and Prometheus' error text for a refused query, or the remedy for a too long URL or a method.
+
+    `length` is the query's. Returns None for other errors.
+    """
     if status == HTTPStatus.METHOD_NOT_ALLOWED and method == SourceMethod.POST:
-        return "http_error", "the server takes no POST; remove `method: POST` from the source"
+        return "http_error", "the server does not accept POST; remove `method: POST` from the source"
     try:
         text = json.loads(body)["error"]
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -139,7 +144,7 @@ def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, s
     is_long = status in _TOO_LONG or (status in _BAD_QUERY and length > 4000 and text is None)
     if is_long and method == SourceMethod.GET:
         return "bad_query", (
-            f"a query of {length} characters makes the URL longer than the server, or a proxy before it, takes; set "
+            f"a query of {length} characters makes the URL longer than the server, or a proxy before it, accepts; set "
             "`method: POST` for the source, or write a shorter query"
         )
     if status not in _BAD_QUERY:
@@ -150,42 +155,42 @@ def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, s
 _MARK = "\x00series"
 _MARK_JSON = json.dumps(_MARK).encode()
 
-# Quotes within a JSON string are escaped, so this is a key wherever it stands.
+# Quotes within a JSON string are escaped, so that a match is always a key.
 _RESULT = re.compile(rb'"result"\s*:\s*\[')
-# How Go writes an array that was never made.
+# Go encodes a nil slice as null.
 _NULL = re.compile(rb'"result"\s*:\s*null')
-# How Go writes a series, the first and every other one, each with the two braces that open in it.
+# The beginning of the first series and of all others as Go encodes them. Each contains two opening braces.
 _FIRST = b'{"metric":{'
 _AFTER = b"}," + _FIRST
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
-#: The last series, and everything besides the series, which are parsed: 11,000 points have 33,000 values.
+#: Bounds for the last series, and for everything besides the series. 11,000 points have 33,000 values.
 _PARSED = Bounds(2 * 1024 * 1024, 100_000)
-#: Bytes of a file in which matches are counted at a time.
+#: Bytes of a file that are searched at a time.
 _WINDOW = 64 * 1024
 
 _decode = json.JSONDecoder().raw_decode
 
 
 class MatrixError(ValueError):
-    """The answer is not a complete matrix; the message says why."""
+    """The response is not a complete matrix, for the reason in the message."""
 
 
 class Matrix(NamedTuple):
     """The items of the array of series."""
 
-    #: Without the brackets; a view of the answer.
+    #: A view of the response, without the brackets.
     inside: memoryview
     series: int
-    #: Warnings of the server about its own answer, which may lack data.
+    #: Warnings in the response, from which data may be missing.
     warnings: tuple[str, ...]
 
 
 def cut(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[str] = _RANGE) -> Matrix:
-    """The array of series in the answer `body`, which has one of these types.
+    """Return the array of series in the response `body`, whose result type must be one of `types`.
 
-    Raises MatrixError, and what `check` raises, called now and then.
+    Raises MatrixError, and the errors of `check`, which is called periodically.
     """
     match = _RESULT.search(body)
     if match is None and (null := _NULL.search(body)) is not None:
@@ -203,7 +208,7 @@ def cut(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[st
 
 
 def _compact(body: Body, start: int) -> tuple[int, int] | None:
-    """End of the array and number of series, for an answer as Prometheus writes it; None for another."""
+    """Return the end of the array and the number of series, or None for a format other than Prometheus' own."""
     if body[start : start + 1] == b"]":
         return start, 0
     if body[start : start + len(_FIRST)] != _FIRST:
@@ -226,14 +231,13 @@ def _compact(body: Body, start: int) -> tuple[int, int] | None:
         return None
     series = 1 + _count(body, _AFTER, start, end)
     if _count(body, b"{", start, end) != 2 * series:
-        # A brace that opens no such series: there is something between or within series, or not all of them are in
-        # this array.
+        # An extra brace means that there is something between or within series, or that some are not in this array.
         return None
     return end, series
 
 
 def _count(body: Body, pattern: bytes, start: int, end: int) -> int:
-    """How often the pattern is there from `start` to `end`; no two of its places overlap."""
+    """Return the number of non-overlapping matches from `start` to `end`."""
     if isinstance(body, bytes):
         return body.count(pattern, start, end)
     return sum(
@@ -243,13 +247,13 @@ def _count(body: Body, pattern: bytes, start: int, end: int) -> int:
 
 
 def _any_shape(body: Body, start: int, check: Callable[[], None]) -> tuple[int, int]:
-    """The same for any JSON, by its brackets. Slower, with the same small memory."""
+    """Return the same as `_compact` for any JSON, by matching brackets. It is slower, but also uses little memory."""
     depth = 1
     series = 0
     for number, token in enumerate(_TOKEN.finditer(body, start)):
         if number % (16 * 1024) == 0:
             check()
-        # The first byte is enough: the whole token may be a long text.
+        # Compare the first byte only, because the token may be a long string.
         place, char = token.start(), body[token.start() : token.start() + 1]
         if char in (b"{", b"["):
             series += depth == 1
@@ -259,27 +263,27 @@ def _any_shape(body: Body, start: int, check: Callable[[], None]) -> tuple[int, 
             if depth == 0:
                 return place, series
         elif token.end() == place + 1:
-            # A text without an end.
+            # A string without an end.
             break
-    raise MatrixError("the answer ends within the series")
+    raise MatrixError("the response ends within the series")
 
 
 def _check_size(size: int) -> None:
     if size > _PARSED.max_bytes:
-        raise MatrixError(f"the answer has {size} bytes besides the series")
+        raise MatrixError(f"the response has {size} bytes besides the series")
 
 
 def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The type of the answer, and the warnings in it."""
+    """Return the result type and the warnings of the response."""
     try:
         with turn(len(rest)):
             document = boundedjson.loads(rest, _PARSED)
     except JsonBoundsError as error:
-        raise MatrixError(f"the answer has too much besides the series: {error}") from None
+        raise MatrixError(f"the response has too much besides the series: {error}") from None
     except ValueError:
-        raise MatrixError("the answer is not JSON, or not all of it came") from None
+        raise MatrixError("the response is not JSON, or is incomplete") from None
     if not isinstance(document, dict):
-        raise MatrixError("the answer is not a JSON object")
+        raise MatrixError("the response is not a JSON object")
     data = document.get("data")
     if document.get("status") != "success" or not isinstance(data, dict) or data.get("result") != _MARK:
         raise MatrixError(_why_not(body, types))
@@ -288,28 +292,28 @@ def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tup
         raise MatrixError(_wrong_type(kind, types))
     warning_list = document.get("warnings")
     warnings = [text for text in warning_list if isinstance(text, str)] if isinstance(warning_list, list) else []
-    # VictoriaMetrics' word for what Thanos and Prometheus write as a warning.
+    # VictoriaMetrics sets this field where Thanos and Prometheus add a warning.
     if document.get("isPartial") is True:
-        warnings.insert(0, "isPartial: servers behind the source did not answer, and their data is missing")
+        warnings.insert(0, "isPartial: servers behind the source did not respond, and their data is missing")
     return str(kind), tuple(warnings[:3])
 
 
 def _why_not(body: Body, types: Sequence[str]) -> str:
-    """Describe an answer without an array of series."""
+    """Describe a response without an array of series."""
     try:
-        # A longer one is not described.
+        # Longer responses are not described.
         document: Any = boundedjson.loads(body[:], _PARSED) if len(body) <= 64 * 1024 else None
     except ValueError:
-        return "the answer is not JSON, or not all of it came"
+        return "the response is not JSON, or is incomplete"
     if isinstance(document, dict):
         if isinstance(document.get("error"), str):
             return f"{document.get('errorType', 'error')}: {document['error']}"
         data = document.get("data")
         if isinstance(data, dict) and data.get("resultType", types[0]) not in types:
             return _wrong_type(data["resultType"], types)
-    return f'the answer is not {{"status":"success","data":{{"resultType":"{types[0]}","result":[...]}}}}'
+    return f'the response is not {{"status":"success","data":{{"resultType":"{types[0]}","result":[...]}}}}'
 
 
 def _wrong_type(kind: Any, types: Sequence[str]) -> str:
     queries = "range queries" if types == _RANGE else "instant queries"
-    return f"the answer is a {kind!r} and not a {types[0]}; the path of the source must be that of {queries}"
+    return f"the response is a {kind!r} and not a {types[0]}; the path of the source must be that of {queries}"

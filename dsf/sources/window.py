@@ -1,7 +1,7 @@
 """Recent samples, for sources without history.
 
-Each series has two arrays of float64, so a sample is 16 bytes. All windows of an agent share one budget of series and
-samples; excess data is refused with an error, never dropped silently.
+A sample takes 16 bytes, because each series has two arrays of float64. All windows of an agent share one budget of
+series and samples. Data beyond it is refused with an error, never dropped silently.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from dataclasses import dataclass, field
 
 #: Seconds for which a sample counts without a newer one, as in Prometheus.
 LOOKBACK = 300.0
-#: Seconds that a sender's clock may be ahead.
+#: Seconds by which a sender's clock may be ahead.
 AHEAD = 300.0
 #: Maximum steps of a range (one less than points), as in Prometheus.
 MAX_POINTS = 11_000
-#: Bytes that the labels of one series may have.
+#: Maximum bytes of the labels of one series.
 MAX_LABEL_BYTES = 4096
 
 
-#: JSON without blanks; one encoder for all, as a series has few labels.
+#: Encodes JSON without blanks. `json.dumps` would create an encoder per series.
 compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class WindowFullError(Exception):
-    """The budget is exhausted; the message names its setting."""
+    """The budget is exhausted. The message names the setting."""
 
     def __init__(self, message: str, *, of_series: bool) -> None:
         super().__init__(message)
-        #: Whether series, not samples, ran out.
+        #: True if the budget of series is exhausted, False for samples.
         self.of_series = of_series
 
 
@@ -62,7 +62,7 @@ class WindowBudget:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take(self, series: int, samples: int) -> None:
-        """Count more. If it raises WindowFullError, nothing is counted."""
+        """Reserve series and samples. Raises WindowFullError, and then reserves nothing."""
         with self._lock:
             if series and self.series + series > self.max_series:
                 raise WindowFullError(
@@ -79,21 +79,21 @@ class WindowBudget:
             self.samples += samples
 
     def give(self, series: int, samples: int) -> None:
-        """Count less."""
+        """Release series and samples."""
         with self._lock:
             self.series -= series
             self.samples -= samples
 
 
 def window_budget(series: int) -> WindowBudget:
-    """The budget of an agent with room for so many series."""
-    # A series may have 100 samples of 16 bytes on average: 50 minutes of one every 30 s.
+    """Return the budget of an agent for `series` series."""
+    # A series may have 100 samples on average, which are 50 minutes with one sample every 30 s.
     return WindowBudget(series, series * 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The points in time of an answer, in unix seconds: `end` and every `step` before it within `length`."""
+    """The points in time of a response, in unix seconds: `end` and every `step` before it within `length`."""
 
     end: int
     length: int
@@ -115,20 +115,20 @@ class WindowSeries:
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = dict(labels)
-        # A lone surrogate counts, too, which only an escape can be.
+        # "surrogatepass" also counts lone surrogates, which JSON escapes can produce.
         if len(compact(self.labels).encode(errors="surrogatepass")) > MAX_LABEL_BYTES:
             msg = f"the labels of a series have more than {MAX_LABEL_BYTES} bytes"
             raise ValueError(msg)
         self.times = array("d")
         self.values = array("d")
-        #: Times of entries that only mark an end of the series.
+        #: Times of entries that mark an end of the series.
         self.stale: set[float] = set()
 
     def points(self, grid: Grid) -> Iterator[tuple[int, float]]:
-        """(unix seconds, value) for each point in time at which the series had a value.
+        """Yield (unix seconds, value) for each point in time at which the series had a value.
 
-        Points are whole seconds, and a point includes samples until that second ends: otherwise the newest sample
-        would be missing until the next second begins.
+        Points are whole seconds. A point includes the samples within its second, so that the newest sample is not
+        missing until the next second begins.
         """
         times, values = self.times, self.values
         last = len(times) - 1
@@ -142,14 +142,14 @@ class WindowSeries:
 
 
 class Window:
-    """Series by a key of the caller. Thread-safe."""
+    """Stores series by a key that the caller chooses. Thread-safe."""
 
     def __init__(self, budget: WindowBudget) -> None:
         self._budget = budget
         self._series: dict[Hashable, WindowSeries] = {}
-        #: Time of the first cycle, in unix seconds, by which grids of steps longer than the interval are aligned.
+        #: Unix seconds of the first cycle, to which grids with steps longer than the interval are aligned.
         self.began: int | None = None
-        # Reentrant: an update adds samples.
+        # Reentrant, because `update` calls `add`.
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -161,15 +161,15 @@ class Window:
 
     @property
     def samples(self) -> int:
-        """Number of samples of all series together."""
+        """Total number of samples."""
         with self._lock:
             return sum(len(series.times) for series in self._series.values())
 
     def add(self, key: Hashable, labels: Callable[[], Mapping[str, str]], time: float, value: float | None) -> None:
-        """Add a sample to the series `key`; `labels` is called for a new one. None: the series ends there.
+        """Add a sample to the series `key`. A value of None ends the series. `labels` is called for a new series.
 
-        A sample with the time of the newest one is taken for a repetition of it. Raises OutdatedSampleError,
-        WindowFullError, and ValueError for labels that are too long.
+        A sample with the time of the newest one is ignored as a duplicate. Raises OutdatedSampleError, WindowFullError,
+        and ValueError for labels that are too long.
         """
         with self._lock:
             series = self._series.get(key)
@@ -189,9 +189,9 @@ class Window:
             _append(series, time, value)
 
     def update(self, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float) -> int:
-        """Set all samples at `now`: (labels, time, value) by key. Series not among them end.
+        """Set all current samples: (labels, time, value) by key. Series without a sample end at `now`.
 
-        Returns how many were left out because of too long labels. Raises WindowFullError.
+        Returns the number of samples omitted because of too long labels. Raises WindowFullError.
         """
         left_out = 0
         with self._lock:
@@ -205,11 +205,11 @@ class Window:
                     if newest not in series.stale:
                         continue
                     if newest >= now:
-                        # A retry in this cycle succeeded after a failure.
+                        # A retry succeeded after a failure in the same cycle.
                         series.stale.discard(newest)
                         series.values[-1] = value
                         continue
-                    # Its time is before the end, and it is still exposed.
+                    # The sample is older than the end of the series, but the source still exposes it.
                     at = now
                 try:
                     self.add(key, functools.partial(dict, labels), at, value)
@@ -218,7 +218,7 @@ class Window:
         return left_out
 
     def end_all(self, now: float) -> None:
-        """End all series at `now`, as unknown."""
+        """End all series at `now`, because their values are unknown."""
         with self._lock:
             self._cut_ahead(now)
             for key in self._series:
@@ -239,7 +239,7 @@ class Window:
                     self._budget.give(0, old)
 
     def forget_ahead(self, now: float) -> None:
-        """Drop series whose newest sample is in the future: the clock was set back, and new ones were refused."""
+        """Drop series whose newest sample is in the future. They refuse new samples after the clock was set back."""
         with self._lock:
             for key, series in list(self._series.items()):
                 if series.times[-1] > now + AHEAD:
@@ -253,14 +253,14 @@ class Window:
     def selected(
         self, selects: Callable[[Mapping[str, str]], bool], grid: Grid, check: Callable[[], None]
     ) -> Iterator[tuple[WindowSeries, list[tuple[int, float]]]]:
-        """Yield the series that `selects` accepts, with their points in time; series without values are left out.
+        """Yield the series that `selects` accepts, with their points in time. Series without values are skipped.
 
-        Raises what `check` raises, which is called for each series.
+        `check` is called for each series, and may raise.
         """
         with self._lock:
             all_series = list(self._series.values())
         for series in all_series:
-            # Before the match: a regular expression may take long.
+            # Check before the match, because a regular expression may take long.
             check()
             if not selects(series.labels):
                 continue
@@ -270,7 +270,7 @@ class Window:
                 yield series, points
 
     def _cut_ahead(self, now: float) -> None:
-        """Drop samples of a time that is still to come. This agent took them, so its clock was set back."""
+        """Drop samples in the future. This agent recorded them before its clock was set back."""
         for key, series in list(self._series.items()):
             if series.times[-1] <= now:
                 continue
@@ -287,10 +287,10 @@ class Window:
         if newest in series.stale:
             return
         if newest >= now:
-            # Part of an update that failed.
+            # An update that failed has already added a sample.
             series.stale.add(newest)
             return
-        # Counted without a limit: at most one such entry follows a sample.
+        # No limit applies, because at most one such entry follows a sample.
         self._budget.give(0, -1)
         _append(series, now, None)
 
@@ -303,7 +303,7 @@ def _append(series: WindowSeries, time: float, value: float | None) -> None:
 
 
 def number(value: float) -> str:
-    """The number as Prometheus writes it, shortest form: `1`, `0.25`, `NaN`, `+Inf`."""
+    """Return the number in Prometheus' shortest form: `1`, `0.25`, `NaN`, `+Inf`."""
     text = repr(value)
     if text.endswith(".0"):
         return text[:-2]

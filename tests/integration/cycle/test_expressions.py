@@ -77,7 +77,7 @@ def test_without_range_and_step_the_query_is_instant(
 
 def test_path_of_range_queries_is_named_in_the_error(source: ScriptedServer) -> None:
     source.script(vector("string", [1, "a"]))
-    with pytest.raises(CycleError, match="the answer is a 'string' and not a vector"):
+    with pytest.raises(CycleError, match="the response is a 'string' and not a vector"):
         run(source)
 
 
