@@ -29,6 +29,7 @@ from bench.stages import CLUSTER, per_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
+from dsf.process import gctuning
 from dsf.settings import Settings
 
 #: Series -> most of the CPU with a scoring API, for range queries.
@@ -64,6 +65,8 @@ print(process.memory_info().rss - before)
 
 def stages(url: str, series: int, expression: str, rounds: int, seconds: float) -> dict[str, Any]:
     """Measure a size: CPU of both in every round, with an expression for a range query, and for an instant one."""
+    # As in an agent, whose collector runs less often than Python's default.
+    gctuning.prepare()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
         both = Stages(settings, FileSecrets(None, Release(settings)))
@@ -86,6 +89,7 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
             return run
 
         works = [cycle(scorer) for scorer in (posted, scored, single, scored.model_copy(update=instant))]
+        gctuning.settle()
         measured = [[per_call(work, seconds) for work in works] for _ in range(rounds)]
     return {
         "series": series,

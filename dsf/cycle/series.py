@@ -17,6 +17,7 @@ from dsf.sources.base import HEAD, TAIL
 _FIRST = b'{"metric":{'
 _BETWEEN = b"}," + _FIRST
 _VALUES = b'},"values":[['
+_LAST = b"}" + TAIL
 _decode = json.JSONDecoder().raw_decode
 
 
@@ -43,14 +44,16 @@ def read_series(request: Iterable[bytes | memoryview], reading: Reading) -> Iter
     if rest[len(HEAD) : start] != _FIRST:
         yield from _parsed(b"".join((rest, *pieces)))
         return
-    rest = rest[start:]
     for piece in pieces:
-        rest += piece
+        rest = rest[start:] + piece
+        start = 0
         complete, between, after = rest.rpartition(_BETWEEN)
         if between:
             yield from _several(complete, reading)
             rest = after
-    yield from _several(rest.removesuffix(TAIL).removesuffix(b"}"), reading)
+    # One copy, and not one for each end.
+    end = len(rest) - len(_LAST) if rest.endswith(_LAST) else len(rest.removesuffix(TAIL))
+    yield from _several(rest[start:end], reading)
 
 
 def _several(text: bytes, reading: Reading) -> Iterable[Series]:
