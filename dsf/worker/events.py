@@ -77,6 +77,9 @@ class GatheredEvents(bootsteps.StartStopStep):
 
         dispatcher = consumer.event_dispatcher
         dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, _MOST
+        # The channel of events has pinged with a connection for reading, which it never reads from.
+        if dispatcher.publisher is not None:
+            dispatcher.publisher.channel.async_pool.disconnect()
         is_first, self._dispatcher = self._dispatcher is None, dispatcher
         if is_first:
             self._thread.start()

@@ -93,7 +93,21 @@ def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, Scr
     assert agent.no_result()
 
 
-def test_agent_opens_one_connection_per_thread_and_four_more(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
+def test_agent_at_rest_has_four_connections(server: RedisServer, tmp_path: Path) -> None:
+    """One waits for ticks, one for commands, one sends events; one is for results and the clock."""
+    agent = Agent(tmp_path, server.url)
+    agent.configure()
+    agent.start()
+    try:
+        # Events are sent once a second, the first when the worker is ready.
+        wait_for(lambda: "publish" in [client["cmd"] for client in agent.redis.client_list()], 20, "the first events")
+        names = [client["name"] for client in agent.redis.client_list() if client["name"].startswith("dsf")]
+        assert sorted(names) == ["dsf-agent-worker01"] * 3 + ["dsf-control"]
+    finally:
+        agent.stop()
+
+
+def test_agent_opens_one_connection_per_thread_and_three_more(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
     """Redis must allow this number of connections for each cluster (`redis.maxClients`)."""
     agent, gate, source = busy
     agent.tick("later")
@@ -107,7 +121,7 @@ def test_agent_opens_one_connection_per_thread_and_four_more(busy: tuple[Agent, 
     connections = [
         str(connection["name"]) for connection in agent.redis.client_list() if str(connection["name"]).startswith("dsf")
     ]
-    assert len(connections) <= BUSY + 1 + 4, connections
+    assert len(connections) <= BUSY + 1 + 3, connections
     agent.redis.client_unpause()
 
 
