@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import websocket
@@ -39,6 +39,8 @@ VIEWER: Final = "dynamic-scoring-viewer"
 _TOKEN_SECONDS: Final = 600
 #: Seconds until the proxy counts as unable to reach the page, as when a NetworkPolicy drops its packets.
 _PROXY_TIMEOUT: Final = 5.0
+#: Statuses of a page that does not know the viewer's token.
+_UNRECOGNISED: Final = frozenset({401, 403, 421})
 #: Statuses of an API server whose proxy does not reach the page.
 _UNREACHED: Final = frozenset({500, 502, 503, 504})
 _SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
@@ -58,7 +60,8 @@ class KubeHub:
         self._session = Session.load(kubeconfig, choice.context)
         self._namespace = hub_namespace
         self._scorer_namespace = choice.namespace
-        self._token = ""
+        #: The viewer's token, and when it was made (time.monotonic()).
+        self._token = ("", 0.0)
         self._forward: _PodForward | None = None
 
     def close(self) -> None:
@@ -75,16 +78,22 @@ class KubeHub:
 
     def _fetch(self, url: str, timeout: float) -> Answer:
         path = url.removeprefix(self._session.host.rstrip("/"))
-        headers = {PROXIED_AUTHORIZATION: f"Bearer {self._viewer_token()}"}
+        answer = self._fetch_path(path, {PROXIED_AUTHORIZATION: f"Bearer {self._viewer_token()}"}, timeout)
+        if answer.status in _UNRECOGNISED:
+            raise ApiError(
+                f"the page of the hub in namespace {self._namespace} does not accept a token of the ServiceAccount "
+                f"{VIEWER} ({answer.status}): it needs this version and web.auth kubernetes; with another login, set "
+                "DSF_API_URL"
+            )
+        return answer
+
+    def _fetch_path(self, path: str, headers: Mapping[str, str], timeout: float) -> Answer:
         if self._forward is None:
             proxy = f"/api/v1/namespaces/{self._namespace}/services/{_PROXIED}/proxy"
             try:
-                status, body = self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT))
-                return Answer(status, body)
+                return Answer(*self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT)))
             except ObjectNotFoundError as error:
-                raise ApiError(
-                    f"{_described(error)}: is the hub in namespace {self._namespace}? DSF_NAMESPACE names it"
-                ) from None
+                raise ApiError(self._ask_for_namespace(error)) from None
             except BackendError as error:
                 if not isinstance(error, ForbiddenError) and getattr(error, "status", 503) not in _UNREACHED:
                     raise ApiError(_described(error)) from None
@@ -97,16 +106,29 @@ class KubeHub:
         )
 
     def _viewer_token(self) -> str:
-        if not self._token:
-            path = SERVICE_ACCOUNTS.path(self._namespace, VIEWER, "token")
-            body = {
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {"expirationSeconds": _TOKEN_SECONDS},
-            }
+        """Return a token that is valid for some minutes yet: `--watch` may take longer."""
+        token, made_at = self._token
+        if token and time.monotonic() - made_at < _TOKEN_SECONDS / 2:
+            return token
+        path = SERVICE_ACCOUNTS.path(self._namespace, VIEWER, "token")
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": _TOKEN_SECONDS},
+        }
+        try:
             with _explained("to read, ask for the ClusterRole dynamic-scoring-framework-viewer"):
-                self._token = self._session.create(path, body)["status"]["token"]
-        return self._token
+                token = str(self._session.create(path, body)["status"]["token"])
+        except ObjectNotFoundError as error:
+            raise ApiError(self._ask_for_namespace(error)) from None
+        self._token = token, time.monotonic()
+        return token
+
+    def _ask_for_namespace(self, error: Exception) -> str:
+        return (
+            f"{_described(error)}: is the hub in namespace {self._namespace}, and its chart of this version? "
+            "DSF_NAMESPACE names the namespace"
+        )
 
     def _open_forward(self, refusal: BackendError) -> _PodForward:
         try:
@@ -271,7 +293,7 @@ def _find_answer(manifest: dict[str, Any], act: Act, value: str) -> ActAnswer | 
 def _described(error: Exception) -> str:
     """Return an error in the API server's own words, without method and path."""
     text = " ".join(str(error).split())
-    return text.partition(": 403: ")[2] or text
+    return next((text.partition(mark)[2] for mark in (": 403: ", ": 404: ") if mark in text), text)
 
 
 @contextlib.contextmanager

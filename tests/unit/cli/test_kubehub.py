@@ -116,6 +116,18 @@ def test_missing_rights_to_read_are_named_as_kubectl_does(server: PortForwardSer
     assert 'cannot create resource "serviceaccounts/token"' in dsf("scores").stderr
 
 
+def test_page_that_refuses_the_viewers_token_is_reported(server: PortForwardServer, kubeconfig: Path) -> None:
+    server.documents[("GET", f"{PROXY}/api/v1/scores")] = 401, {"title": "Not known", "status": 401, "detail": "no"}
+    assert "it needs this version and web.auth kubernetes" in dsf("scores").stderr
+
+
+def test_missing_account_of_the_viewer_suggests_another_namespace(server: PortForwardServer, kubeconfig: Path) -> None:
+    server.documents[("POST", TOKEN)] = refusal(404, 'serviceaccounts "dynamic-scoring-viewer" not found')
+    stderr = dsf("scores").stderr
+    assert stderr.startswith('error: serviceaccounts "dynamic-scoring-viewer" not found: is the hub in namespace open-')
+    assert "DSF_NAMESPACE names the namespace" in stderr
+
+
 class Scorer:
     """A DynamicScorer on the API server, with a hub that answers each act at once."""
 
