@@ -113,6 +113,11 @@ class Workers:
             self._results[name] = time.monotonic()
             return True
 
+    def queues(self) -> list[str]:
+        """The queues of the registered clusters, sorted, as far as they are known while Redis is unavailable."""
+        with self._lock:
+            return sorted(map(keys.spoke_queue, self._registered()))
+
     def _registered(self) -> frozenset[str]:
         if time.monotonic() - self._read_at > 10.0:
             self._read_at = time.monotonic()
@@ -186,7 +191,7 @@ def _is_number(value: object) -> bool:
 
 
 def install(app: Celery) -> None:
-    """Install the event filter, the headers and the password of /metrics in this process's Flower."""
+    """Install the event filter, headers, list of queues and password of /metrics in this process's Flower."""
     handler: Any = flower.views.BaseHandler
     _Checked.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
     for name in ("connection_class", "connection_class_ssl"):
@@ -203,6 +208,8 @@ def install(app: Celery) -> None:
         return render(self, *args, **values)
 
     handler.set_default_headers, handler.render = set_headers, render_page
+    # Flower's own list has the queues of the workers whose pages were opened.
+    handler.get_active_queue_names = lambda _: _Checked.workers.queues()
     # The metrics have the names of clusters and tasks; Flower itself requires no password for them.
     metrics: Any = flower.views.monitor.Metrics
     metrics.get = tornado.web.authenticated(metrics.get)

@@ -204,6 +204,18 @@ def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
     assert "<script>alert(1)" not in flower.get("/task/0f").text
 
 
+def test_broker_page_shows_the_queues_of_the_clusters(flower: Flower) -> None:
+    flower.client.lpush("spoke.c1", "a", "b")
+    try:
+        page = flower.get("/broker").text
+        (queue,) = flower.get("/api/queues/length").json()["active_queues"]
+    finally:
+        flower.client.delete("spoke.c1")
+    assert queue == {"name": "spoke.c1", "messages": 2}
+    assert "spoke.c1" in page
+    assert "hub.results" not in page
+
+
 def test_flower_reconnects_after_redis_closes_its_connection(flower: Flower) -> None:
     _comes_after_all(flower, "11")
     assert flower.client.client_kill_filter(_type="pubsub") == 1  # as Redis does where a subscriber is too slow
