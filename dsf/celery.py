@@ -1,7 +1,7 @@
-"""The Celery application of Celery's own commands: `celery -A dsf.celery worker|beat|flower`.
+"""The Celery application of Celery's own commands, `celery -A dsf.celery worker|beat|flower`, and of Python programs.
 
-The role is that of DSF_ROLE or, without it, that of the command. Processes of `dsf` make theirs by
-`dsf.worker.application`.
+The role of a command is that of DSF_ROLE or, without it, that of the command. A program that imports `app` sends ticks
+as `cli`. Processes of `dsf` make theirs by `dsf.worker.application`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from dsf.settings import settings
 from dsf.worker import commands
 from dsf.worker.application import make_app
 
-commands.prepare(sys.argv, os.environ)
-app = make_app(settings())
-if settings().role == "flower":
+_is_command = commands.is_own(sys.argv, os.environ)
+if _is_command:
+    commands.prepare(sys.argv, os.environ)
+config = settings() if _is_command else settings().model_copy(update={"role": "cli"})
+app = make_app(config, is_imported=not _is_command)
+if config.role == "flower":
     # Its filter and the password of /metrics, before it serves.
     importlib.import_module("dsf.worker.flower").install(app)
+if _is_command:
+    sys.excepthook = commands.print_error_as_line
+    for command in {"inspect", "control"}.intersection(sys.argv[1:]):
+        importlib.import_module("dsf.worker.remotecontrol").describe_commands(command)

@@ -454,7 +454,14 @@ _RULES: Final[dict[str, list[str]]] = {
     "web": _WEB,
     "flower": _FLOWER,
     # Agents take what is pushed there as a tick, and a tick only names a scorer.
-    "flower-tasks": [*_FLOWER, *_CONTROL, selector("lpush", w=[_SPOKES])],
+    # A call is refused for an unknown cluster, and expires after the interval in force.
+    "flower-tasks": [
+        *_FLOWER,
+        *_CONTROL,
+        selector("lpush", w=[_SPOKES]),
+        selector("hget hgetall", r=[keys.CLUSTERS]),
+        selector("hget hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
+    ],
     "operator": _OPERATOR,
     "probe": _commands("ping"),
     "sentinel": [

@@ -22,6 +22,7 @@ from dsf.store.entries import (
     Entry,
     ScheduleOverride,
     effective,
+    interval_in_force,
     next_tick_time,
     pause,
     scorer_target,
@@ -134,6 +135,13 @@ class ScheduleStore:
         """Return an entry, or None if the pair is not scheduled."""
         text: str | None = self._redis.hget(keys.ENTRIES, pair)  # type: ignore[assignment]
         return parsed(Entry, pair, text)
+
+    def interval(self, cluster: str, scorer: str) -> int | None:
+        """Return the interval in force of a pair in seconds, or None if the pair is not scheduled."""
+        entry = self.entry(keys.pair(cluster, scorer))
+        if entry is None:
+            return None
+        return interval_in_force(scorer, cluster, entry.interval, self.overrides_of(scorer, [cluster]))
 
     def due_times(self, pairs: Iterable[str]) -> dict[str, float]:
         """Return the next due times (unix seconds) of the scheduled ones among these pairs."""

@@ -1,7 +1,7 @@
 """The Celery application of each role, made from its settings: `make_app`.
 
 All roles have one configuration. They differ in the tasks that are registered, the queues that are known, and the boot
-steps of the worker. `dsf.celery` makes the application of Celery's own commands.
+steps of the worker. `dsf.celery` makes the application of Celery's own commands, and of programs that import it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import ssl
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from celery import Celery, signals
 from celery.app.amqp import Queues
 from kombu import Exchange, Queue
+from kombu.utils.imports import symbol_by_name
 
 import dsf.log
 from dsf import keys
@@ -40,8 +41,37 @@ _WORKER_STEPS: Final[Mapping[Role, list[str]]] = {
     "hub": _RESULTS_STEPS,
 }
 
+#: Roles whose processes send ticks for people.
+_SENDERS: Final[tuple[Role, ...]] = ("cli", "flower")
+
 #: An agent's checks messages before Celery does.
 _TRANSPORTS = {"agent": "dsf.agent.ticks:TickTransport"}
+
+
+class Application(Celery):
+    """Celery's application, which checks calls of cycles by people."""
+
+    def __init__(self, *args: Any, config: Settings, **options: Any) -> None:
+        """`args` and `options` are Celery's. `config` is this process's settings."""
+        super().__init__(*args, **options)
+        self._settings = config
+
+    @property
+    def role(self) -> Role:
+        """The role of this process."""
+        return self._settings.role
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        """Send a task by name, as Celery does; see `dsf.worker.calls.prepare_call` for calls of a cycle."""
+        if self.role in _SENDERS:
+            prepare = symbol_by_name("dsf.worker.calls:prepare_call")
+            args, kwargs = prepare(self._settings, name, args, kwargs, options)
+        return super().send_task(name, args, kwargs, *more, **options)
+
+    def add_periodic_task(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise RoutingError: the schedule is that of the DynamicScorers."""
+        symbol_by_name("dsf.worker.calls:refuse_periodic_task")()
+        raise NotImplementedError
 
 
 def _queue(name: str) -> Queue:
@@ -173,16 +203,20 @@ def _flower_url(link: Link) -> str:
     return link.url.replace("://", f"://{user}", 1)
 
 
-def make_app(config: Settings) -> Celery:
-    """A Celery application for one role."""
+def make_app(config: Settings, *, is_imported: bool = False) -> Application:
+    """A Celery application for one role.
+
+    `is_imported` is for another program, which may have a Celery application and logging of its own: both stay in use.
+    """
     modules = _TASK_MODULES.get(config.role, [])
-    application = Celery(
+    application = Application(
         "dsf",
+        config=config,
         include=modules,
         control=f"dsf.worker.remotecontrol:{'FlowerControl' if config.role == 'flower' else 'RemoteControl'}",
         amqp=broker.Amqp,
         events="dsf.worker.events:Events",
-        set_as_current=True,
+        set_as_current=not is_imported,
         # Django's would load the project that DJANGO_SETTINGS_MODULE names.
         fixups=[],
     )
@@ -194,34 +228,52 @@ def make_app(config: Settings) -> Celery:
         application.steps["consumer"].add("dsf.agent.main:AgentStep")
     if config.remote_control and config.role in _TASK_MODULES:
         application.steps["consumer"].add("dsf.worker.remotecontrol:Listener")
-    if config.role in ("cli", "flower"):
-        # `celery call` and Flower's API use a cluster's queue by name; in other processes this is an error.
+    if config.role in _SENDERS:
+        # Callers use a cluster's queue by name; in other processes this is an error.
         application.amqp.queues_cls = _SpokeQueues
+    if config.role == "cli":
+        symbol_by_name("dsf.worker.calls:register_cycle")(application)
+    if not is_imported:
+        signals.setup_logging.connect(_setup_logging)
     return application
 
 
-@signals.setup_logging.connect
 def _setup_logging(**_: Any) -> None:
     dsf.log.setup(settings())
 
 
+# The receivers below also hear of the workers of another project whose program imports `dsf.celery`.
 @signals.celeryd_init.connect
-def _refuse_workers(**_: Any) -> None:
-    if (role := settings().role) not in _TASK_MODULES:
+def _refuse_workers(instance: Any, options: Mapping[str, Any] | None = None, **_: Any) -> None:
+    app = instance.app
+    if not isinstance(app, Application):
+        return
+    if app.role not in _TASK_MODULES:
         sys.exit(
-            f"DSF_ROLE={role} is no worker: `dsf agent` takes a cluster's queue, `dsf hub --target results` hub.results"
+            f"DSF_ROLE={app.role} is no worker: `dsf agent` takes a cluster's queue, "
+            "`dsf hub --target results` hub.results"
+        )
+    own_queue = app.conf.task_default_queue
+    names = (options or {}).get("queues") or ()
+    others = set(names.split(",") if isinstance(names, str) else names) - {own_queue}
+    if others:
+        sys.exit(
+            f"this worker takes {own_queue} only, not {', '.join(sorted(others))}: start it with `-Q {own_queue}`; a "
+            "cluster's queue is for its agent, which `dsf agent` starts"
         )
 
 
 @signals.worker_init.connect
 @signals.beat_init.connect
-def _trace(**_: Any) -> None:
-    tracing.start(settings().role)
+def _trace(sender: Any, **_: Any) -> None:
+    if isinstance(sender.app, Application):
+        tracing.start(sender.app.role)
 
 
 @signals.worker_init.connect
 def _only_our_tasks(sender: Any, **_: Any) -> None:
     # Celery registers helpers (chunks, map, chord unlock, ...) that call any registered task with any arguments.
-    tasks = sender.app.tasks
-    for name in [name for name in tasks if name.startswith("celery.")]:
-        tasks.pop(name)
+    if isinstance(sender.app, Application):
+        tasks = sender.app.tasks
+        for name in [name for name in tasks if name.startswith("celery.")]:
+            tasks.pop(name)

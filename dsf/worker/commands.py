@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import PurePath
+from types import TracebackType
 from typing import Final
 
+from dsf.errors import DsfError
 from dsf.settings import EVERYWHERE
 
 #: Command of `celery` -> the role that its process has without DSF_ROLE. A worker is that of the results.
@@ -15,6 +17,9 @@ _ROLES: Final = {
     "flower": "flower",
     **dict.fromkeys(("call", "control", "events", "inspect", "report", "shell", "status"), "cli"),
 }
+
+#: Names of our application for `celery -A`.
+_APPLICATIONS: Final = ("dsf", "dsf.celery", "dsf.celery.app")
 
 _FLOWER: Final = {
     # Otherwise every user of the page may start tasks.
@@ -56,15 +61,33 @@ def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
     return [*celery, "flower", *(f"--{name}={value}" for name, value in options.items())]
 
 
+def is_own(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Return True if this process, started with these words, is a command of Celery for our application.
+
+    Another project's worker or program may import `dsf.celery`, too.
+    """
+    program = PurePath(words[0])
+    # The second case is `python -m celery`.
+    if "celery" not in (program.name, program.parent.name):
+        return False
+    applications = [environment.get("APP", "")]
+    for position, word in enumerate(words):
+        if word in ("-A", "--app"):
+            applications += words[position + 1 : position + 2]
+        elif word.startswith("--app="):
+            applications.append(word.removeprefix("--app="))
+        elif word.startswith("-A"):
+            applications.append(word.removeprefix("-A"))
+    return applications[-1].replace(":", ".") in _APPLICATIONS
+
+
 def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None:
     """Make this process, started with these words, what the `dsf` command of that name would be.
 
     `celery flower` would otherwise show made-up events and start tasks for everybody, and `celery worker` have a name
     that Flower does not show. Values that are set already stay.
     """
-    program = PurePath(words[0])
-    # The second case is `python -m celery`.
-    if "celery" not in (program.name, program.parent.name):
+    if not is_own(words, environment):
         return
     role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)
     if role is not None and environment.get("DSF_ROLE", "hub") == "hub":
@@ -76,3 +99,11 @@ def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None
     for prefix, values in options.items():
         for name, value in values.items():
             environment.setdefault(f"{prefix}_{name.upper()}", value)
+
+
+def print_error_as_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error of this project without its traceback: a `sys.excepthook` of Celery's commands."""
+    if isinstance(error, DsfError):
+        print(f"error: {error}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)

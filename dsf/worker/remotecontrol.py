@@ -57,6 +57,23 @@ COMMANDS: Final = (*QUESTIONS, *CHANGES)
 _LOOK: Final = 1.0
 
 
+def describe_commands(command: str) -> None:
+    """Let the help of `celery inspect` or `celery control` name the commands that our workers have."""
+    # Workers need none of Celery's command line.
+    from celery.bin import control as commands
+    from celery.worker.control import Panel
+
+    names = QUESTIONS if command == "inspect" else CHANGES
+    for name in [name for name, meta in Panel.meta.items() if meta.type == command and name not in names]:
+        # The command line refuses what workers would refuse.
+        Panel.meta.pop(name)
+    lines = [f"  {name} {Panel.meta[name].signature or ''}".rstrip() for name in names]
+    getattr(commands, command).help = (
+        "Send the COMMAND to the workers: agents (spoke@<cluster>) and results workers (results@<host>).\n\n"
+        "\b\nCommands, which --list describes:\n" + "\n".join(lines)
+    )
+
+
 class RemoteControl(Control):
     """The callers' half: `app.control`."""
 

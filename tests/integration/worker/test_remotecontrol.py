@@ -19,6 +19,7 @@ from celery import Celery
 from dsf import keys
 from dsf.redisacl.rules import cluster_rules, hub_rules
 from dsf.settings import Settings
+from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker.remotecontrol import FlowerControl
 from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import CLUSTER, Agent, summary
@@ -62,6 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         with server.client() as admin:
             for user, rules in (("spoke", cluster_rules(CLUSTER)), ("dsf-operator", hub_rules("operator"))):
                 admin.execute_command("ACL", "SETUSER", user, "reset", "on", ">secret", *rules)
+            Registry(admin).put_cluster(ClusterRecord(name=CLUSTER))
         agent = Agent(tmp_path_factory.mktemp("agent"), server.url)
         agent._settings["redis_url"] = f"redis://spoke:secret@127.0.0.1:{server.port}/0"
         # A machine with other work takes its time for each command.
@@ -189,7 +191,7 @@ def test_manual_call_runs_a_cycle(bed: Bed) -> None:
         ("agent", f"spoke.{CLUSTER}", "an agent is started with `dsf agent`"),
         ("cli", f"spoke.{CLUSTER}", "DSF_ROLE=cli is no worker"),
         # The role without any setting.
-        ("results", f"spoke.{CLUSTER}", f"spoke.{CLUSTER}"),
+        ("results", f"spoke.{CLUSTER}", f"this worker takes hub.results only, not spoke.{CLUSTER}"),
     ],
 )
 def test_plain_celery_worker_command_is_refused(redis_url: str, role: str, queue: str, expected_error: str) -> None:
@@ -197,7 +199,27 @@ def test_plain_celery_worker_command_is_refused(redis_url: str, role: str, queue
     process = forked.celery(["worker", "-Q", queue, "-c", "1"], environment)
     assert process.returncode != 0
     assert expected_error in process.stderr
-    assert "Traceback" not in process.stderr or role == "results"
+    assert "Traceback" not in process.stderr
+    assert "task_create_missing_queues" not in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "possible", "impossible"),
+    [("control", ("rate_limit", "revoke"), "shutdown"), ("inspect", ("active", "ping"), "conf")],
+)
+def test_help_of_remote_control_names_its_commands(
+    redis_url: str, command: str, possible: tuple[str, ...], impossible: str
+) -> None:
+    environment = {"DSF_REDIS_URL": redis_url, "PATH": os.environ["PATH"]}
+    for option in ("--help", "--list"):
+        process = forked.celery([command, option], environment)
+        assert process.returncode == 0, process.stderr
+        assert all(f"  {name}" in process.stdout for name in possible), process.stdout
+        assert impossible not in process.stdout
+    assert "RabbitMQ" not in process.stdout
+    process = forked.celery([command, impossible], environment)
+    assert f"Available {command} commands" in process.stderr
+    assert all(name in process.stderr for name in possible)
 
 
 def test_results_worker_started_by_celery_responds_under_its_own_name(tmp_path: Path) -> None:

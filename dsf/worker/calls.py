@@ -1,0 +1,106 @@
+"""Calls of `dsf.cycle` by hand: `celery call`, Flower, and Python programs that import `dsf.celery`.
+
+Such a call is pushed into the queue of a cluster without opening a run. Redis has no expiry for a message, so the call
+gets a deadline, after which the agent drops it, and a cluster that the registry does not have is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NoReturn
+
+import kombu
+import redis
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from dsf import keys
+from dsf.errors import RoutingError, UnknownClusterError
+from dsf.messages import CYCLE_TASK
+from dsf.settings import Settings
+
+#: Seconds until a call of a scorer without a schedule on its cluster expires.
+DEFAULT_SECONDS: Final = 60.0
+
+
+def prepare_call(
+    config: Settings, name: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, options: dict[str, Any]
+) -> tuple[Sequence[Any] | None, Mapping[str, Any] | None]:
+    """Return the arguments of a call with a deadline. Calls of other tasks, and without a queue, stay as they are.
+
+    `options` are those of Celery's `send_task`. Raises RoutingError for a queue that is no cluster's,
+    UnknownClusterError for a cluster that is not registered, and kombu's OperationalError while Redis cannot be used.
+    """
+    queue = options.get("queue")
+    if name != CYCLE_TASK or not queue:
+        # The router refuses those that cannot be sent.
+        return args, kwargs
+    arguments = dict(zip(("scorer", "run_id", "deadline"), args or (), strict=False)) | dict(kwargs or {})
+    deadline = _deadline(config, _cluster(queue), arguments.get("scorer"), options.get("expires"))
+    if arguments.get("deadline") is not None:
+        return args, kwargs
+    # A positional None would be given twice.
+    return tuple(args or ())[:2], {**(kwargs or {}), "deadline": round(deadline, 3)}
+
+
+def _deadline(config: Settings, cluster: str, scorer: object, expires: object) -> float:
+    """Return when a call expires, in unix seconds by the hub's clock: after the interval in force, or `expires`."""
+    # A process that sends no call needs none of it.
+    from dsf.process.hubclock import hub_time
+    from dsf.store.client import connect
+    from dsf.store.registry import Registry
+    from dsf.store.schedule import ScheduleStore
+
+    with _as_kombu(), contextlib.closing(connect(config, name="dsf-call")) as client:
+        now, seconds = hub_time(client), DEFAULT_SECONDS
+        # A user of Redis that may not see the registry may still send.
+        with contextlib.suppress(redis.exceptions.NoPermissionError):
+            try:
+                Registry(client).cluster(cluster)
+            except UnknownClusterError as error:
+                raise UnknownClusterError(f"{error}; the queue of a cluster is spoke.<cluster>") from None
+            seconds = ScheduleStore(client).interval(cluster, str(scorer)) or seconds
+    if isinstance(expires, datetime):
+        expires = expires.timestamp() - time.time()
+    if isinstance(expires, int | float):
+        seconds = min(seconds, float(expires))
+    return now + seconds
+
+
+def register_cycle(app: Celery) -> None:
+    """Register `dsf.cycle` for its callers, so that `app.tasks["dsf.cycle"].apply_async(...)` works."""
+
+    def cycle(scorer: str, run_id: str | None = None, deadline: float | None = None) -> NoReturn:
+        """Score `scorer` now on the cluster of the queue. Raises RoutingError outside of an agent."""
+        raise RoutingError(f"{CYCLE_TASK} runs in an agent: call it by apply_async(..., queue='spoke.<cluster>')")
+
+    # Shared, it would be registered in the applications of other projects, too.
+    app.task(name=CYCLE_TASK, shared=False)(cycle)
+
+
+def refuse_periodic_task() -> NoReturn:
+    """Raise RoutingError with the command that changes the schedule."""
+    raise RoutingError(
+        "periodic tasks cannot be added: the schedule has one entry for each DynamicScorer and cluster; `dsf schedule "
+        "set SCORER --interval TIME` changes how often a scorer runs"
+    )
+
+
+def _cluster(queue: object) -> str:
+    name = queue.name if isinstance(queue, kombu.Queue) else str(queue)
+    cluster = keys.cluster_of_queue(name)
+    if cluster is None or not keys.is_name(cluster):
+        raise RoutingError(f"{name!r} is not the queue of a cluster; give queue='spoke.<cluster>'")
+    return cluster
+
+
+@contextlib.contextmanager
+def _as_kombu() -> Iterator[None]:
+    """Raise errors of Redis as the error that Celery's callers expect."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise OperationalError(str(error)) from error

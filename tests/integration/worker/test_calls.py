@@ -1,0 +1,174 @@
+"""Calls of a cycle by hand, from Python and by `celery call`: what reaches the queue of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from kombu.exceptions import OperationalError
+
+from dsf import keys
+from dsf.errors import RoutingError, UnknownClusterError
+from dsf.redisacl.rules import hub_rules
+from dsf.store.entries import Entry
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.schedule import ScheduleStore
+from dsf.worker.application import Application, make_app
+from dsf.worker.calls import DEFAULT_SECONDS
+from tests.support import forked
+from tests.support.fixtures import SettingsFactory
+from tests.support.redisserver import RedisServer
+
+QUEUE = keys.spoke_queue("c1")
+
+
+@pytest.fixture
+def app(settings_factory: SettingsFactory, redis_url: str, client: redis.Redis) -> Application:
+    Registry(client).put_cluster(ClusterRecord(name="c1"))
+    Registry(client).put_scorer(ScorerRecord(name="sample", score_name="sample", interval=30, validity=90))
+    ScheduleStore(client).upsert([Entry(cluster="c1", scorer="sample", score_name="sample", interval=30)])
+    ScheduleStore(client).set_override("c1/sample", interval=200)
+    return make_app(settings_factory(role="cli", redis_url=redis_url), is_imported=True)
+
+
+@pytest.fixture
+def client(redis_url: str) -> redis.Redis:
+    return redis.Redis.from_url(redis_url, decode_responses=True)
+
+
+def _arguments(client: redis.Redis) -> tuple[list[Any], dict[str, Any]]:
+    (message,) = client.lrange(QUEUE, 0, -1)
+    client.delete(QUEUE)
+    args, kwargs, _ = json.loads(json.loads(message)["body"])
+    return args, kwargs
+
+
+def test_call_expires_after_the_interval_in_force(app: Application, client: redis.Redis) -> None:
+    app.send_task("dsf.cycle", ["sample"], queue=QUEUE)
+    args, kwargs = _arguments(client)
+    assert args == ["sample"]
+    assert kwargs["deadline"] == pytest.approx(time.time() + 200, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "seconds"),
+    [
+        (["sample"], {"expires": 60}, 60),
+        (["sample"], {"expires": datetime.now(UTC) + timedelta(seconds=60)}, 60),
+        (["sample"], {"expires": 3600}, 200),
+        (["other"], {}, DEFAULT_SECONDS),
+        ((), {"kwargs": {"scorer": "sample"}}, 200),
+        (["sample", None, None], {}, 200),
+    ],
+)
+def test_call_has_a_deadline(
+    app: Application, client: redis.Redis, args: list[Any], options: dict[str, Any], seconds: float
+) -> None:
+    app.send_task("dsf.cycle", args, queue=QUEUE, **options)
+    assert _arguments(client)[1]["deadline"] == pytest.approx(time.time() + seconds, abs=30)
+
+
+def test_deadline_of_the_caller_stays(app: Application, client: redis.Redis) -> None:
+    app.send_task("dsf.cycle", ["sample", None, 12.0], queue=QUEUE)
+    app.tasks["dsf.cycle"].apply_async(["sample"], {"deadline": 12.0}, queue=keys.spoke_queue("c1"))
+    assert client.llen(QUEUE) == 2
+    assert all("12.0" in message for message in client.lrange(QUEUE, 0, -1))
+
+
+def test_every_way_to_call_reaches_the_queue(app: Application, client: redis.Redis) -> None:
+    app.tasks["dsf.cycle"].apply_async(["sample"], queue=QUEUE)
+    app.signature("dsf.cycle", args=["sample"]).set(queue=QUEUE).apply_async()
+    app.signature("dsf.cycle", args=["sample"], queue=QUEUE).delay()
+    assert client.llen(QUEUE) == 3
+    assert all('\\"deadline\\"' in message for message in client.lrange(QUEUE, 0, -1))
+    with pytest.raises(RoutingError, match="apply_async"):
+        app.tasks["dsf.cycle"]("sample")
+
+
+def test_unknown_cluster_is_refused_and_leaves_no_list(app: Application, client: redis.Redis) -> None:
+    with pytest.raises(UnknownClusterError, match="no cluster 'typo' is accepted; registered: c1; the queue"):
+        app.send_task("dsf.cycle", ["sample"], queue="spoke.typo")
+    assert not client.exists("spoke.typo")
+
+
+def test_celery_call_refuses_an_unknown_cluster(app: Application, redis_url: str, client: redis.Redis) -> None:
+    del app
+    environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": redis_url}
+    process = forked.celery(["call", "dsf.cycle", "--args", '["sample"]', "--queue", "spoke.typo"], environment)
+    assert process.returncode != 0
+    assert process.stderr.startswith("error: no cluster 'typo' is accepted; registered: c1")
+    assert not client.exists("spoke.typo")
+
+
+@pytest.mark.parametrize("queue", ["c1", "celery", "hub.results", "spoke."])
+def test_queue_of_no_cluster_is_refused_with_the_right_form(app: Application, queue: str) -> None:
+    with pytest.raises(RoutingError, match=r"is not the queue of a cluster; give queue='spoke\.<cluster>'"):
+        app.send_task("dsf.cycle", ["sample"], queue=queue)
+
+
+def test_call_without_redis_raises_the_error_of_celery(settings_factory: SettingsFactory) -> None:
+    app = make_app(settings_factory(role="cli", redis_url="redis://127.0.0.1:1/0"), is_imported=True)
+    with pytest.raises(OperationalError):
+        app.send_task("dsf.cycle", ["sample"], queue=QUEUE)
+
+
+def test_periodic_task_is_refused_with_the_command(app: Application) -> None:
+    with pytest.raises(RoutingError, match="dsf schedule set SCORER --interval TIME"):
+        app.add_periodic_task(10.0, app.signature("dsf.cycle", args=["sample"]))
+
+
+@pytest.mark.parametrize("user", ["operator", "flower-tasks"])
+def test_rights_of_the_caller_suffice(settings_factory: SettingsFactory, user: str) -> None:
+    with RedisServer(aof=False) as server, server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "caller", "reset", "on", ">secret", *hub_rules(user))
+        Registry(admin).put_cluster(ClusterRecord(name="c1"))
+        ScheduleStore(admin).upsert([Entry(cluster="c1", scorer="sample", score_name="sample", interval=200)])
+        url = f"redis://caller:secret@127.0.0.1:{server.port}/0"
+        app = make_app(settings_factory(role="flower", redis_url=url), is_imported=True)
+        app.send_task("dsf.cycle", ["sample"], queue=QUEUE)
+        assert _arguments(admin)[1]["deadline"] == pytest.approx(time.time() + 200, abs=30)
+        with pytest.raises(UnknownClusterError):
+            app.send_task("dsf.cycle", ["sample"], queue="spoke.typo")
+        assert admin.acl_log() == []
+
+
+_PROGRAM = """
+import logging
+from celery import Celery, current_app, signals
+own = Celery("theirs", broker="memory://")
+from dsf.celery import app
+app.send_task("dsf.cycle", ["sample"], queue="spoke.c1")
+app.tasks["dsf.cycle"].apply_async(["sample"], queue="spoke.c1")
+# The program's own application stays the current one, with its own worker and logging.
+assert current_app.main == "theirs", current_app.main
+assert not signals.setup_logging.receivers
+own.WorkController(pool_cls="solo", concurrency=1)
+assert "celery.chunks" in own.tasks
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["-A", "theirs", "worker"]])
+def test_program_that_imports_the_application_sends_ticks(
+    app: Application, redis_url: str, client: redis.Redis, arguments: list[str]
+) -> None:
+    """Without DSF_ROLE, in a program and in the worker of another project."""
+    del app
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    code = f"import sys; sys.argv = {['celery', *arguments]!r}" if arguments else ""
+    process = subprocess.run(
+        [sys.executable, "-c", code + _PROGRAM],
+        env=environment | {"DSF_REDIS_URL": redis_url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert client.llen(QUEUE) == 2
