@@ -11,6 +11,7 @@ from tests.support.uv import ROOT
 
 #: Files that start API servers beside the one that all tests of a process share, and why.
 OWN_API_SERVERS = {
+    "tests/e2e/test_migration.py": "a hub and two managed clusters, of which upstream's programs and ours take turns",
     "tests/e2e/test_placement_order.py": "OCM's placement controller schedules all Placements of a server",
     "tests/e2e/world.py": "a hub and two managed clusters, each with a server",
     "tests/integration/docs/clusters.py": "a hub and a managed cluster, for the commands of pages",
