@@ -99,7 +99,7 @@ class Report:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line. Names that do not exist end the program with 2."""
+    """Return the command line. Names that do not exist end the program with 2."""
     parser = options(__doc__)
     names = [bench.name for bench in BENCHES]
     parser.add_argument(
@@ -113,7 +113,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def selected_benches(only: Sequence[str] | None) -> list[Bench]:
-    """The benches to run, in their own order."""
+    """Return the benches to run, in their own order."""
     return [bench for bench in BENCHES if (bench.name in only if only else not bench.on_request)]
 
 

@@ -9,7 +9,7 @@ from bench.common import Figure
 
 
 def scorer_overhead(rows: list[dict[str, Any]]) -> list[Figure]:
-    """The scorer library beside a bare endpoint."""
+    """Return the scorer library beside a bare endpoint."""
     return [
         Figure(
             f"scoring request to the library, {row['series']} x {row['samples']} samples",
@@ -24,7 +24,7 @@ def scorer_overhead(rows: list[dict[str, Any]]) -> list[Figure]:
 
 
 def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
-    """The optimiser beside other solvers, and how far its plan may be from the best one."""
+    """Return the optimiser beside other solvers, and how far its plan may be from the best one."""
     figures = []
     for row in rows:
         if (http := row.get("http")) is not None:
@@ -61,7 +61,7 @@ def _over_http(size: str, measured: dict[str, Any]) -> list[Figure]:
 
 
 def kube(result: dict[str, Any]) -> list[Figure]:
-    """The hub on a real API server."""
+    """Return the hub on a real API server."""
     figures = []
     if (longest := result.get("apply_to_score_longest")) is not None:
         median = f"{result['apply_to_score_seconds']:.2f} s (-{longest:.2f})"

@@ -86,7 +86,7 @@ class ReadyAgent:
         return 100 * (self.cpu() - before) / (time.monotonic() - began)
 
     def first_result(self) -> float:
-        """Seconds from a tick to its result, on the hub's side."""
+        """Return seconds from a tick to its result, on the hub's side."""
         began = time.monotonic()
         self.tick(0)
         self.take(1)
@@ -136,7 +136,7 @@ def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[ReadyAg
 
 
 def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
-    """All figures."""
+    """Return all figures."""
     with server() as url:
         starts = []
         for _ in range(rounds):

@@ -49,14 +49,14 @@ def ways(url: str) -> dict[str, dict[str, Any]]:
 
 
 def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
-    """The scorer of the benches, asked in this way."""
+    """Return the scorer of the benches, asked in this way."""
     access_fields = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
     access = ServerAccess.model_validate(access_fields, by_alias=True, by_name=False)
     return summary("bench", url, SERIES, RESULTS).model_copy(update={"source_access": access, "scoring_access": access})
 
 
 def secrets(folder: Path, ca: TestCa) -> FileSecrets:
-    """All that they need, released for this machine."""
+    """Return all that they need, released for this machine."""
     client = ca.issue("agent")
     files = {
         "secrets": {"secret": b"a-secret", "token": b"a-token", "ca.crt": ca.cert.read_bytes()},
@@ -70,7 +70,7 @@ def secrets(folder: Path, ca: TestCa) -> FileSecrets:
 
 
 def measure(quick: bool) -> Measurement:
-    """All ways in turns."""
+    """Return all ways in turns."""
     rounds, seconds = (7, 0.3) if quick else (15, 0.8)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -60,13 +60,13 @@ Measurement = tuple[list[Figure], Any]
 
 
 def spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
-    """The median of all rounds and their range: `3.31 ms (3.20-3.52)`."""
+    """Return the median of all rounds and their range: `3.31 ms (3.20-3.52)`."""
     middle, low, high = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
     return f"{middle} {unit}" if len(values) == 1 else f"{middle} {unit} ({low}-{high})"
 
 
 def table(figures: Sequence[Figure], title: str = "") -> Table:
-    """All figures, one row each."""
+    """Return all figures, one row each."""
     rendered_table = Table(title=title or None, title_justify="left")
     for heading in ("figure", "limit it is held against", "measured: median (min-max)"):
         rendered_table.add_column(heading, overflow="fold")
@@ -93,7 +93,7 @@ def exit_code(figures: Sequence[Figure], *, strict: bool) -> int:
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that every bench has."""
+    """Return a parser with the options that every bench has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
@@ -111,7 +111,7 @@ def report(arguments: argparse.Namespace, measurement: Measurement) -> int:
 
 
 def run(description: str | None, measure: Callable[[bool], Measurement]) -> int:
-    """The whole of a bench that has no options of its own. `measure` is told whether to be quick."""
+    """Return the whole of a bench that has no options of its own. `measure` is told whether to be quick."""
     arguments = options(description).parse_args()
     return report(arguments, measure(arguments.quick))
 

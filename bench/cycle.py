@@ -75,7 +75,7 @@ def plain(url: str, done_file: Path | None = None) -> Celery:
 
 
 def plain_worker() -> int:
-    """A worker of that application, with as many threads as an agent."""
+    """Return a worker of that application, with as many threads as an agent."""
     app = plain(os.environ["DSF_REDIS_URL"], Path(os.environ["BENCH_DONE"]))
     threads = str(Settings.load().agent_concurrency)
     app.worker_main(
@@ -218,7 +218,7 @@ def memory(url: str, cycles: int) -> dict[str, Any]:
 
 
 def measure(quick: bool) -> Measurement:
-    """All figures."""
+    """Return all figures."""
     with server() as url:
         measured = cost(url, 10 if quick else 30)
         large = memory(url, 3 if quick else 10)

@@ -3,7 +3,7 @@
     python -m bench.expression [--quick] [--strict] [--json FILE]
 
 Both fetch the same series and give a score for each. The agent parses the series for an expression; to a scoring API it
-forwards them, and parses the answer. Source and scoring API are in a process of their own and are not counted. Every
+forwards them, and parses the response. Source and scoring API are in a process of their own and are not counted. Every
 size runs in its own process, so that one does not warm up the next.
 
 Two more figures are the feature's share of an agent's memory and image: the compiler with 100 compiled expressions, and
@@ -84,7 +84,7 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
                 if isinstance(request, FilePayload):
                     request.close()
 
-            # The peers make their answers at the first request.
+            # The peers make their responses at the first request.
             run()
             return run
 
@@ -125,7 +125,7 @@ def memory_figures(measured: dict[str, float]) -> list[Figure]:
 
 
 def apart(*values: object) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Return the same in a process of its own."""
     command = [sys.executable, "-m", "bench.expression", "--stages", *map(str, values)]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     measured: dict[str, Any] = json.loads(output)
@@ -171,7 +171,7 @@ def _instant(row: dict[str, Any]) -> list[Figure]:
 
 
 def measure(quick: bool) -> Measurement:
-    """All sizes."""
+    """Return all sizes."""
     rounds, seconds = (5, 0.2) if quick else (11, 0.6)
     expressions = (EXPRESSION,) if quick else (EXPRESSION, "100 * mean", "trend(values, 600)")
     with server() as url:

@@ -150,7 +150,7 @@ def running() -> Iterator[tuple[Production, str]]:
 
 
 def measure(quick: bool) -> Measurement:
-    """All rounds."""
+    """Return all rounds."""
     with running() as (stack, url):
         # The first one makes connections and imports modules, and is shown apart.
         cold = first_score(stack, url, "cold")

@@ -55,7 +55,7 @@ _WAITING, _BYTES_PER_PAIR, _COMMANDS, _LATENCY = 100, 5 * 1024, 20, 2.0
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which so large a share of them is; not a number when there are none."""
+    """Return the value below which so large a share of them is; not a number when there are none."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
 
@@ -245,7 +245,7 @@ def lines(sizes: dict[int, dict[str, Any]]) -> list[Figure]:
 
 
 def measure(clusters: Sequence[int], plan: Plan, *, say: bool = True) -> Measurement:
-    """All sizes, one after the other."""
+    """Return all sizes, one after the other."""
     figures: list[Figure] = []
     sizes: dict[int, dict[str, Any]] = {}
     for number in clusters:

@@ -71,7 +71,7 @@ class Processes:
         return lambda: self._start(name, running.command, running.environment)
 
     def release(self, name: str) -> psutil.Process:
-        """The process that was adopted does not count any more, except for what it has used until now."""
+        """Return the process that was adopted does not count any more, except for what it has used until now."""
         running = self._running[name][0]
         self._remove(name, running)
         return running.process
@@ -101,7 +101,7 @@ class Processes:
         return [running.process for running in self._running.get(name, ())]
 
     def cpu(self) -> dict[str, float]:
-        """Seconds by name, with those of processes that are gone."""
+        """Return seconds by name, with those of processes that are gone."""
         return {
             name: self._spent[name] + sum(_seconds(running.process) for running in instances)
             for name, instances in sorted(self._running.items())

@@ -454,7 +454,7 @@ class World:
         return Books(totals["scheduled"], sum(totals[outcome] for outcome in OUTCOMES), ticks, text, wrong)
 
     def bytes_per_pair(self) -> float:
-        """Bytes of Redis for each pair without clients, with histories as long as they get."""
+        """Return the bytes of Redis for each pair without clients, with histories as long as they get."""
         self.player.stop()
         self.fill_histories()
         memory = self.client.info("memory")
@@ -478,7 +478,7 @@ class World:
         return sum(state.count("ok") for state in Pairs(self.client).states(self.pairs))
 
     def ages(self) -> list[float]:
-        """Seconds since the newest score of each pair was due."""
+        """Return seconds since the newest score of each pair was due."""
         ages = []
         for start in range(0, len(self.pairs), 1000):
             with self.client.pipeline(transaction=False) as pipe:

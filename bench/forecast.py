@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 
 def made_up() -> list[Series]:
-    """A day's rhythm, a direction and noise, different in each series."""
+    """Return a day's rhythm, a direction and noise, different in each series."""
     random = np.random.default_rng(1)
     at = np.arange(SAMPLES)
     return [
@@ -57,7 +57,7 @@ def ours(series: Series) -> Array:
 
 
 def textbook(series: Series) -> Array:
-    """The plain way."""
+    """Return the plain way."""
     values = series.values
     past = np.column_stack([values[lag : lag - LAGS] for lag in range(LAGS)] + [np.ones(values.size - LAGS)])
     weights = np.linalg.lstsq(past, values[LAGS:], rcond=None)[0]

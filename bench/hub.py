@@ -142,7 +142,7 @@ class HubFleet:
         return sum(is_right(json.loads(text)) for text in texts if text is not None)
 
     def arrivals(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> list[float]:
-        """Seconds after which each cluster has it."""
+        """Return seconds after which each cluster has it."""
         began, times = time.monotonic(), []
         while len(times) < len(self.clusters):
             there = self.entries(scorer, is_right)
@@ -183,13 +183,13 @@ class HubFleet:
 
 
 def configuration() -> dict[str, Any]:
-    """The DynamicScoringConfig."""
+    """Return the DynamicScoringConfig."""
     metadata = {"name": "dynamic-scoring-config"}
     return {"apiVersion": API_VERSION, "kind": "DynamicScoringConfig", "metadata": metadata, "spec": {}}
 
 
 def scorer(name: str, url: str, **execution: Any) -> dict[str, Any]:
-    """A DynamicScorer of the scoring API there."""
+    """Return a DynamicScorer of the scoring API there."""
     spec = {"description": "bench", "configURL": f"{url}/{name}/config", "configSyncMode": "Full"}
     spec |= {"scoreDimensionFormat": "${node}", "execution": execution}
     return {"apiVersion": API_VERSION, "kind": "DynamicScorer", "metadata": {"name": name}, "spec": spec}

@@ -47,7 +47,7 @@ HALF, PERIOD = 0.5, 10_000
 
 
 def serve(queue: str) -> int:
-    """The results worker as it is, with one more task, and on this queue."""
+    """Return the results worker as it is, with one more task, and on this queue."""
     from dsf.results import worker as results_worker
     from dsf.settings import settings
     from dsf.worker.application import _queue, make_app
@@ -242,7 +242,7 @@ def measure_two(count: int, rounds: int) -> Measurement:
 
 
 def measure(count: int, rounds: int) -> Measurement:
-    """All figures of one run."""
+    """Return all figures of one run."""
     with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         client = server.client()
         log = Path(folder) / "log"

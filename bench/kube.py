@@ -54,7 +54,7 @@ _WRITING = {"POST", "PUT", "PATCH", "APPLY", "DELETE"}
 
 
 def config(*masks: dict[str, str]) -> dict[str, Any]:
-    """The DynamicScoringConfig."""
+    """Return the DynamicScoringConfig."""
     return {
         "apiVersion": API_VERSION,
         "kind": "DynamicScoringConfig",
@@ -64,7 +64,7 @@ def config(*masks: dict[str, str]) -> dict[str, Any]:
 
 
 def scorer(number: int, url: str) -> dict[str, Any]:
-    """A scorer that says everything itself, so that one scoring API serves many."""
+    """Return a scorer that says everything itself, so that one scoring API serves many."""
     return {
         "apiVersion": API_VERSION,
         "kind": "DynamicScorer",
@@ -100,7 +100,7 @@ def writes(plane: ControlPlane) -> Counter[str]:
 
 
 def time_to_score(world: World, rounds: int) -> list[float]:
-    """Seconds from the start of `kubectl apply` until both clusters have a score, per round."""
+    """Return seconds from the start of `kubectl apply` until both clusters have a score, per round."""
     text = (MANIFESTS / "scoring.yaml").read_text().replace("SCORER_URL", world.scorer_url)
     # The default validity, as users have it.
     objects = [obj for obj in yaml.safe_load_all(text) if obj["spec"].pop("execution", None) or True]
@@ -177,7 +177,7 @@ class KubeFleet:
                 self._hub.kill()
 
     def measure(self) -> dict[str, Any]:
-        """The figures."""
+        """Return the figures."""
         assert self._hub is not None
         scorers = [scorer(number, self._scorer.url) for number in range(SCORERS)]
         began = time.monotonic()
@@ -228,7 +228,7 @@ class KubeFleet:
 
 
 def measure(rounds: int, seconds: int, clusters: int) -> dict[str, Any]:
-    """All figures that were asked for."""
+    """Return all figures that were asked for."""
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="dsf-bench-") as name:
         folder = Path(name)

@@ -82,7 +82,7 @@ class Model:
 
 
 def model(problem: PlanInput) -> Model:
-    """Every option that fits and does not lower the sum."""
+    """Return every option that fits and does not lower the sum."""
     options, columns = [], []
     for number, cluster in enumerate(problem.clusters):
         tables = {table.score: table.items for table in cluster.scores}
@@ -140,7 +140,7 @@ def cpsat(built: Model, remaining_seconds: Callable[[], float]) -> float | None:
 
 
 def constraints(built: Model, count: list[Any], switches: list[Any], total: Callable[[list[Any]], Any]) -> Any:
-    """Every constraint as an expression and the most that it may be."""
+    """Return every constraint as an expression and the most that it may be."""
     by_row: dict[int, list[Any]] = {}
     by_amount: dict[tuple[int, str], list[Any]] = {}
     by_cluster: dict[int, list[Any]] = {}
@@ -169,7 +169,7 @@ OTHERS = {
 
 
 def other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
-    """The same program by another solver."""
+    """Return the same program by another solver."""
     started = time.perf_counter()
     built = model(problem)
     objective = OTHERS[name][1](built, lambda: max(1.0, seconds - (time.perf_counter() - started)))
@@ -190,7 +190,7 @@ def solve_one(size: str, solver: str, seconds: float) -> dict[str, Any]:
 
 
 def apart(size: str, solver: str, seconds: float) -> dict[str, Any] | None:
-    """The same in a process of its own; None when it fails."""
+    """Return the same in a process of its own; None when it fails."""
     command = [sys.executable, __file__, "--one", solver, "--size", size, "--seconds", str(seconds)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:

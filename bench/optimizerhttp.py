@@ -39,7 +39,7 @@ _WRITERS = 8
 
 
 def measure(size: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
-    """Seconds of a dry run, of putting the plan in force, and of doing so again when nothing changed.
+    """Return seconds of a dry run, of putting the plan in force, and of doing so again when nothing changed.
 
     Raises ControlPlaneMissingError when the programs of the API server are not there.
     """
@@ -90,7 +90,7 @@ def _is_ready(http: requests.Session, url: str) -> bool:
 
 
 def _write(session: Session, problem: PlanInput) -> dict[str, Any]:
-    """All objects of an instance; the request for a plan of all of them."""
+    """Return all objects of an instance; the request for a plan of all of them."""
     objects: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
 
     def add(resource: Resource, namespace: str, name: str, content: dict[str, Any], **labels: str) -> None:

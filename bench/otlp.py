@@ -169,7 +169,7 @@ def fill() -> dict[str, float]:
 
 
 def measure(quick: bool) -> Measurement:
-    """All figures."""
+    """Return all figures."""
     rounds, batches = (3, 10) if quick else (9, 30)
     start = time.time() - RANGE / 2
     times = iter(range(rounds * batches))

@@ -1,7 +1,7 @@
 """Source and scoring API of the benches: a process of its own that answers at once, with bodies made beforehand.
 
 `GET /get/<series>` is a Prometheus answer with so many series, `GET /single/<series>` one of one sample each,
-`GET /vector/<series>` the answer to an instant query, `POST /post/<results>` a scoring answer with so many
+`GET /vector/<series>` the response to an instant query, `POST /post/<results>` a scoring response with so many
 results.
 """
 
@@ -23,7 +23,7 @@ POINTS = 61
 
 
 def matrix(series: int) -> bytes:
-    """An answer of Prometheus as it looks: 200 KB for 100 series."""
+    """Return a response of Prometheus as it looks: 200 KB for 100 series."""
     result = [
         {
             "metric": {
@@ -44,7 +44,7 @@ def matrix(series: int) -> bytes:
 
 
 def single(series: int) -> bytes:
-    """The same series, each with its last sample alone."""
+    """Return the same series, each with its last sample alone."""
     document = json.loads(matrix(series))
     for element in document["data"]["result"]:
         element["values"] = element["values"][-1:]
@@ -52,7 +52,7 @@ def single(series: int) -> bytes:
 
 
 def vector(series: int) -> bytes:
-    """The same series with their last sample, as an instant query gets them."""
+    """Return the same series with their last sample, as an instant query gets them."""
     document = json.loads(matrix(series))
     document["data"]["resultType"] = "vector"
     for element in document["data"]["result"]:
@@ -61,7 +61,7 @@ def vector(series: int) -> bytes:
 
 
 def scores(number: int) -> bytes:
-    """An answer of a scoring API with this many results."""
+    """Return a response of a scoring API with this many results."""
     results = [{"metric": {"namespace": "team", "pod": f"workload-{i}"}, "score": i % 100 + 0.5} for i in range(number)]
     return json.dumps({"results": results}, separators=(",", ":")).encode()
 
@@ -71,7 +71,7 @@ class Peer(socketserver.StreamRequestHandler):
 
     disable_nagle_algorithm = True
     answers: dict[str, bytes]
-    #: Seconds that an answer takes.
+    #: Seconds that a response takes.
     seconds = 0.0
 
     def handle(self) -> None:
@@ -96,7 +96,7 @@ class Peer(socketserver.StreamRequestHandler):
 
 
 def response_of(path: str) -> bytes:
-    """The answer of a path. `/healthz` and whatever has no number are empty."""
+    """Return the response of a path. `/healthz` and whatever has no number are empty."""
     kind, _, number = path.strip("/").partition("/")
     make = {"get": matrix, "single": single, "vector": vector}.get(kind, scores)
     return make(int(number)) if number else b"{}"
@@ -134,7 +134,7 @@ def server(*command: str) -> Iterator[str]:
 
 
 def summary(name: str, url: str, series: int, results: int) -> ScorerSummary:
-    """A scorer whose source and scoring API are the peers at `url`."""
+    """Return a scorer whose source and scoring API are the peers at `url`."""
     return ScorerSummary(
         name=name,
         score_name=f"{name}-score",

@@ -58,7 +58,7 @@ class PlayedAgent:
         self._homes: dict[str, int] = {}
         self._written: dict[int, SentResult] = {}
         self._others = itertools.cycle(range(len(self._slots)))
-        # Requests without an answer, with their slots, in order; the first answer to the first of them, once it has
+        # Requests without a response, with their slots, in order; the first response to the first of them, once it has
         # come.
         self._sent: deque[tuple[SentResult, int]] = deque()
         self._answers: list[object] = []
@@ -162,7 +162,7 @@ class PlayedAgent:
         return (next(self._others) if result.tries and older is None else home), False
 
     def _older(self, result: SentResult) -> int | None:
-        """A slot with an older score of this one's scorer, which the hub may have taken."""
+        """Return a slot with an older score of this one's scorer, which the hub may have taken."""
         busy = {slot for _, slot in self._sent}
         for slot, old in self._written.items():
             if result.is_score and old.is_score and old.scorer == result.scorer and old.run < result.run:

@@ -90,7 +90,7 @@ class Player:
             self._selector.register(sys.stdin, selectors.EVENT_READ, None)
 
     def key(self, cluster: str) -> messages.SigningKey:
-        """The one that the hub has delivered."""
+        """Return the one that the hub has delivered."""
         if cluster not in self._keys:
             record: Any = self._client.hget(keys.CLUSTERS, cluster)
             ids = json.loads(record or "{}").get("key_ids") or [1]

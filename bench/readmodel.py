@@ -40,7 +40,7 @@ COMMANDS = ("status", "status scorer-03", "scores", "schedule list", "scores --s
 
 
 def measure(quick: bool) -> Measurement:
-    """A row for the dearest answer of each kind."""
+    """Return a row for the dearest answer of each kind."""
     clusters = QUICK_CLUSTERS if quick else CLUSTERS
     with redis_of_its_own() as (client, ports, environment, folder):
         seed(client, FULL_CLUSTERS, SCORERS, FULL_ITEMS)
@@ -120,7 +120,7 @@ def _wait(url: str) -> None:
 def _answers(
     exporter: subprocess.Popen[bytes], url: str, paths: tuple[str, ...] = PATHS
 ) -> dict[str, tuple[float, int, int]]:
-    """CPU-seconds, bytes, and bytes on the wire of each answer."""
+    """CPU-seconds, bytes, and bytes on the wire of each response."""
     watched = psutil.Process(exporter.pid)
     rows_by_path: dict[str, tuple[float, int, int]] = {}
     for path in ("/metrics", *(f"/api/v1/{path}" for path in paths)):

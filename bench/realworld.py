@@ -30,7 +30,7 @@ _MATRIX: Final = json.dumps(
     }
 ).encode()
 _ITEMS: Final = 10
-#: Share of the answers that differ from the one before.
+#: Share of the responses that differ from the one before.
 _CHANGING: Final = 0.05
 
 

@@ -13,7 +13,7 @@ class Refusal(bytes):
 
 
 def command(*parts: bytes | str) -> bytes:
-    """A command as it travels."""
+    """Return a command as it travels."""
     texts = [part.encode() if isinstance(part, str) else part for part in parts]
     return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%b\r\n" % (len(text), text) for text in texts)
 
@@ -28,7 +28,7 @@ class Connection:
         self._got = b""
         self._is_let_in = not password
         if password:
-            # The next command need not wait for the answer.
+            # The next command need not wait for the response.
             self.send(command("AUTH", password))
 
     def send(self, data: bytes) -> None:
@@ -61,7 +61,7 @@ class Connection:
 
 
 def _parsed(data: bytes, place: int) -> tuple[int, object] | None:
-    """The end of the answer that begins here and its value; None while it is not whole."""
+    """Return the end of the response that begins here and its value; None while it is not whole."""
     end = data.find(b"\r\n", place)
     if end < 0:
         return None

@@ -60,7 +60,7 @@ def drain(client: redis.Redis, queues: list[str]) -> None:
 
 
 def quantile(stats: dict[str, str], share: float) -> float:
-    """A quantile of the lag in seconds, interpolated within its bucket as Prometheus does."""
+    """Return a quantile of the lag in seconds, interpolated within its bucket as Prometheus does."""
     counts = [int(stats.get("lag:" + bound, 0)) for bound in keys.LAG_BOUNDS]
     uppers = [float(bound) for bound in keys.LAG_BOUNDS]
     rank = share * (sum(counts) + int(stats.get("lag:+Inf", 0)))
@@ -132,7 +132,7 @@ def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
 
 
 def figures(row: dict[str, Any]) -> list[Figure]:
-    """The rows of one number of entries."""
+    """Return the rows of one number of entries."""
     name = f"scheduler, {row['entries']:,} entries of {row['interval_s']} s"
     cost = f"{row['beat_cpu']:.0%} of a core, Redis {row['redis_cpu']:.0%}"
     lag = f"p50 {row['lag_p50_ms']:.0f} ms, p99 {row['lag_p99_ms']:.0f} ms; {cost}"
@@ -151,7 +151,7 @@ def figures(row: dict[str, Any]) -> list[Figure]:
 
 
 def measure(entries: list[int], seconds: float, interval: int) -> Measurement:
-    """All numbers of entries."""
+    """Return all numbers of entries."""
     rows = [measure_one(number, seconds, interval) for number in entries]
     return [figure for row in rows for figure in figures(row)], rows
 

@@ -4,7 +4,7 @@
 
 Both are served by uvicorn in a process of their own and asked over one kept connection each, in turns, so that what
 else happens on the machine meets both. The bare endpoint is what people write: pydantic models for the request, a dict
-for the answer, the mean of each series in plain Python; it checks no sizes, leaves out no NaN and measures nothing.
+for the response, the mean of each series in plain Python; it checks no sizes, leaves out no NaN and measures nothing.
 Time is that of the client per request, the median of all. Limits, in the same run: the library takes at most one and a
 half times as long for an empty request and for one series (the fixed part, fractions of a millisecond), and not longer
 for 100 series and more.
@@ -32,7 +32,7 @@ LIMITS = {(0, 0): 1.5, (1, 61): 1.5, (100, 61): 1.0, (1000, 120): 1.0}
 
 
 def library() -> Any:
-    """The scorer."""
+    """Return the scorer."""
     from dsf.scorer import Score, Scorer, Series
 
     app = Scorer(name="mean", description="", score_name="mean", interval=30)
@@ -46,7 +46,7 @@ def library() -> Any:
 
 
 def bare() -> Any:
-    """The same by hand."""
+    """Return the same by hand."""
     from fastapi import FastAPI
     from pydantic import BaseModel
 
@@ -84,7 +84,7 @@ def serve(name: str, listening: socket.socket) -> None:
 
 
 def body(series: int, samples: int) -> bytes:
-    """A request as an agent sends it."""
+    """Return a request as an agent sends it."""
     data = [
         {
             "metric": {"node": f"node-{index % 7}", "namespace": "default", "pod": f"web-{index}"},
@@ -113,7 +113,7 @@ class Client:
                 break
 
     def ask(self, request: bytes) -> bytes:
-        """Send a request and read its answer."""
+        """Send a request and read its response."""
         self._connection.request("POST", "/scoring", request, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
         text = answer.read()
@@ -122,7 +122,7 @@ class Client:
         return text
 
     def times(self, request: bytes, seconds: float) -> list[float]:
-        """Seconds of each request, for so many seconds."""
+        """Return seconds of each request, for so many seconds."""
         durations: list[float] = []
         end = time.perf_counter() + seconds
         while (before := time.perf_counter()) < end or len(durations) < 3:

@@ -21,7 +21,7 @@ from dsf.cycle.stages import Cycle, Stages
 from dsf.settings import Settings
 
 SOURCES, SERIES = 4, 100
-#: Seconds that a source takes for its answer.
+#: Seconds that a source takes for its response.
 ANSWER = 0.05
 #: Most of the CPU and of the time that one source takes. The first source's series are sent twice: that is one more.
 CPU_LIMIT, TIME_LIMIT = 5.0, 1.5

@@ -101,7 +101,7 @@ class Soak:
         scraper.join(130)
 
     def _gap(self, remaining_seconds: float) -> float:
-        """Seconds until the next fault; shorter where each kind would not have its turn."""
+        """Return seconds until the next fault; shorter where each kind would not have its turn."""
         shortest, longest = _BETWEEN
         missing_kinds = len(self._kinds) - len({fault.kind for fault in self._faults})
         gap = self._random.uniform(shortest, longest)

@@ -49,13 +49,13 @@ class Fault:
     ended_at: float = float("inf")
 
     def held_up(self, cluster: str, since: float, until: float) -> float:
-        """Seconds between the two in which it held this cluster up."""
+        """Return seconds between the two in which it held this cluster up."""
         if not self.holds_up or (self.clusters and cluster not in self.clusters):
             return 0.0
         return max(0.0, min(self.ended_at, until) - max(self.began, since))
 
     def distance(self, at: float) -> float:
-        """Seconds from the fault to this moment; negative before it."""
+        """Return seconds from the fault to this moment; negative before it."""
         return at - self.began if at < self.began else max(0.0, at - self.ended_at)
 
 

@@ -68,7 +68,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
             if isinstance(request, FilePayload):
                 request.close()
 
-        # The peers make their answers at the first request.
+        # The peers make their responses at the first request.
         requests.get(scorer.source_endpoint, timeout=60, stream=True).close()
         process = psutil.Process()
         at_rest = process.memory_info().rss
@@ -90,7 +90,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
 
 
 def apart(*values: object) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Return the same in a process of its own."""
     command = [sys.executable, "-m", "bench.stages", "--stages", *map(str, values)]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     measured: dict[str, Any] = json.loads(output)
@@ -111,7 +111,7 @@ def figure(row: dict[str, Any]) -> Figure:
 
 
 def measure(quick: bool) -> Measurement:
-    """All sizes, each with few results and with as many as series."""
+    """Return all sizes, each with few results and with as many as series."""
     rounds, seconds = (5, 0.2) if quick else (11, 0.6)
     rows = []
     with server() as url:

@@ -128,7 +128,7 @@ def ours(running: Broker, size: Size) -> float:
 
 
 def measure(binary: Path, quick: bool) -> Measurement:
-    """All figures."""
+    """Return all figures."""
     figures, details = [], []
     for size in SIZES:
         with (

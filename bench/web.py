@@ -45,7 +45,7 @@ PATHS = (
 
 
 def measure(quick: bool) -> Measurement:
-    """A row for the dearest page, and those of what runs beside."""
+    """Return a row for the dearest page, and those of what runs beside."""
     clusters = QUICK_CLUSTERS if quick else CLUSTERS
     with redis_of_its_own() as (client, ports, environment, folder):
         seed(client, clusters, SCORERS, ITEMS)

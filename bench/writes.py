@@ -125,7 +125,7 @@ class SendingClusters:
 
 
 def stats(client: redis.Redis) -> Counter[str]:
-    """The writers' counters."""
+    """Return the writers' counters."""
     stats_fields = {str(name): str(text) for name, text in client.hgetall(keys.WRITE_STATS).items()}
     return Counter({name: int(text) for name, text in stats_fields.items() if text.isdecimal()})
 
@@ -207,7 +207,7 @@ def feed(
 
 
 def measure(clusters: int, rate: int, seconds: int, workers: int, changing: float) -> Measurement:
-    """All figures of one run."""
+    """Return all figures of one run."""
     with ControlPlane() as plane, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         client, session = server.client(), plane.session()
         fleet = SendingClusters(client, clusters)

@@ -6,7 +6,7 @@
     +-- ResolutionError          a DynamicScorer and its /config are not sufficient to run it
     +-- ExpressionError          the expression of a scorer is invalid
     +-- RemoteConfigError        a scoring API's /config answer cannot be used
-    +-- ScoringResponseError     a scoring API's answer cannot be used
+    +-- ScoringResponseError     a scoring API's response cannot be used
     +-- ScoreObjectTooLargeError an AddOnPlacementScore would not fit into the API server
     +-- CycleError               a cycle ended without a score, with stage and reason
     +-- HttpError                one HTTP exchange failed, with a reason and whether a retry may help
@@ -69,7 +69,7 @@ class RemoteConfigError(DsfError):
 
 
 class ScoringResponseError(DsfError):
-    """A scoring API's answer is not `{"results": [...]}`; `reason` is the metric label of the failure."""
+    """A scoring API's response is not `{"results": [...]}`; `reason` is the metric label of the failure."""
 
     def __init__(self, message: str, reason: str = "bad_answer") -> None:
         super().__init__(message)
@@ -112,7 +112,7 @@ class CycleError(DsfError):
 class HttpError(DsfError):
     """One HTTP exchange failed.
 
-    `reason` is a snake_case word fit for a metric label, `status` the HTTP status if there was an answer, `retryable`
+    `reason` is a snake_case word fit for a metric label, `status` the HTTP status if there was a response, `retryable`
     whether a retry may succeed, `retry_after` the seconds to wait that the server requested.
     """
 
@@ -133,7 +133,7 @@ class HttpError(DsfError):
 
 
 class SourceError(HttpError):
-    """A plug-in cannot use its source's answer, or with `is_query` the scorer's query."""
+    """A plug-in cannot use its source's response, or with `is_query` the scorer's query."""
 
     def __init__(self, message: str, *, is_query: bool = False) -> None:
         super().__init__("bad_query" if is_query else "bad_answer", message)
@@ -170,7 +170,7 @@ class BackendError(DsfError):
 
     #: Whether the request was refused: a right is missing, or the object is invalid. An operator has to act.
     is_refusal: bool = False
-    #: Whether the server is overloaded: other requests would get the same answer.
+    #: Whether the server is overloaded: other requests would get the same response.
     is_busy: bool = False
     #: Whether it could not be reached or did not answer at all.
     is_unreachable: bool = False

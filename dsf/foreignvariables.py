@@ -94,5 +94,5 @@ def _drop_missing_propagators(environment: MutableMapping[str, str]) -> None:
 
 
 def removed() -> dict[str, str]:
-    """The variables that were removed from this process's environment, and what counts instead."""
+    """Return the variables that were removed from this process's environment, and what counts instead."""
     return dict(_removed)

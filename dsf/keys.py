@@ -26,12 +26,12 @@ _SPOKE_PREFIX = "spoke."
 
 
 def spoke_queue(cluster: str) -> str:
-    """The queue of one cluster's agent. Names are exact: no queue name as a glob matches another."""
+    """Return the queue of one cluster's agent. Names are exact: no queue name as a glob matches another."""
     return _SPOKE_PREFIX + cluster
 
 
 def cluster_of_queue(queue: str) -> str | None:
-    """The cluster whose queue this is, or None for another queue."""
+    """Return the cluster whose queue this is, or None for another queue."""
     return queue.removeprefix(_SPOKE_PREFIX) if queue.startswith(_SPOKE_PREFIX) else None
 
 
@@ -56,7 +56,7 @@ def mail_slot(cluster: str, slot: int) -> str:
 
 
 def mail_slots(cluster: str) -> list[str]:
-    """All slots of a cluster."""
+    """Return all slots of a cluster."""
     return [mail_slot(cluster, slot) for slot in range(MAIL_SLOTS)]
 
 

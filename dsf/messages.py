@@ -62,7 +62,10 @@ _VERSION_LIMIT = 64
 
 
 def new_run_id(at: float | None = None) -> str:
-    """A run id: unix milliseconds of its scheduled time and 32 random bits. Later runs sort after earlier ones."""
+    """Return a run id: unix milliseconds of its scheduled time and 32 random bits.
+
+    Later runs sort after earlier ones.
+    """
     milliseconds = int((time.time() if at is None else at) * 1000)
     return f"{milliseconds:013d}-{secrets.token_hex(4)}"
 
@@ -73,7 +76,7 @@ def is_run_id(text: object) -> bool:
 
 
 def run_time(run_id: str) -> float:
-    """Unix seconds at which the run was scheduled."""
+    """Return unix seconds at which the run was scheduled."""
     return int(run_id[:13]) / 1000
 
 
@@ -176,7 +179,7 @@ class Result(_Payload):
 
 
 def sign(result: Result, key: SigningKey) -> bytes:
-    """The frame of a result, signed with this key."""
+    """Return the frame of a result, signed with this key."""
     text = json.dumps(
         result.model_dump(exclude_defaults=True, exclude={"v", "cluster"}), separators=(",", ":"), ensure_ascii=False
     )
@@ -185,7 +188,7 @@ def sign(result: Result, key: SigningKey) -> bytes:
 
 
 def frame(payload: bytes, key: SigningKey, cluster: str, version: int = SCHEMA_VERSION) -> bytes:
-    """The frame of a payload, whatever is in it."""
+    """Return the frame of a payload, whatever is in it."""
     signature = _signature(key, version, cluster, payload)
     return f"DSF{version} {signature} {key.id} {cluster}\n".encode() + payload
 
@@ -214,7 +217,7 @@ def _header(text: bytes) -> _Header | None:
 
 
 def claimed_cluster(text: bytes) -> str:
-    """The cluster that a frame names, which proves nothing; empty if it names none."""
+    """Return the cluster that a frame names, which proves nothing; empty if it names none."""
     header = _header(text)
     return header.cluster if header is not None else ""
 
@@ -259,7 +262,7 @@ def verify(text: bytes, master_secret: bytes) -> Verified:
 
 
 def _first_of(error: ValidationError) -> str:
-    """The first thing that is wrong."""
+    """Return the first thing that is wrong."""
     if error.error_count() > _MAX_NUMBERS:
         # As objects of Python, hundreds of thousands would take hundreds of megabytes.
         return f"{error.error_count()} values are wrong"

@@ -21,11 +21,11 @@ class Metric:
     labels: tuple[str, ...] = ()
 
     def gauge(self, labels: tuple[str, ...] | None = None) -> GaugeMetricFamily:
-        """An empty family for a custom collector, with other labels than the default ones if given."""
+        """Return an empty family for a custom collector, with other labels than the default ones if given."""
         return GaugeMetricFamily(self.name, self.help, labels=self.labels if labels is None else labels)
 
     def counter(self, labels: tuple[str, ...] | None = None) -> CounterMetricFamily:
-        """An empty family for a custom collector, with other labels than the default ones if given."""
+        """Return an empty family for a custom collector, with other labels than the default ones if given."""
         return CounterMetricFamily(self.name, self.help, labels=self.labels if labels is None else labels)
 
 

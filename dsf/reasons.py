@@ -218,7 +218,7 @@ class RejectionReason(DescribedReason):
 
 
 class RefusalReason(DescribedReason):
-    """Why a single result of a valid answer is refused: `dynamic_scoring_results_refused_total`."""
+    """Why a single result of a valid response is refused: `dynamic_scoring_results_refused_total`."""
 
     NULL_SCORE = "null_score", "`score` is null", "omit such results"
     MISSING_SCORE = "missing_score", "`score` is missing", "set it in each result"
@@ -250,7 +250,7 @@ class RefusalReason(DescribedReason):
 
 
 class EmptyReason(DescribedReason):
-    """Why a cycle with a valid answer has nothing to publish: the outcome `empty`."""
+    """Why a cycle with a valid response has nothing to publish: the outcome `empty`."""
 
     NO_RESULTS = (
         "no_results",
@@ -286,5 +286,5 @@ class WriteReason(DescribedReason):
 
 
 def plain_text(text: str) -> str:
-    """A text of a reason without Markdown: links by their text, no backticks."""
+    """Return a text of a reason without Markdown: links by their text, no backticks."""
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")

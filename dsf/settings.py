@@ -415,23 +415,26 @@ class Settings(BaseSettings):
         return self.model_copy(update=update)
 
     def resolved_redis_url(self) -> str:
-        """The Redis URL, which may contain a password."""
+        """Return the Redis URL, which may contain a password."""
         return self.redis_url.get_secret_value()
 
     def resolved_api_token(self) -> str | None:
-        """The token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
+        """Return the token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
         return _secret(None, self.api_token_file, "API_TOKEN")
 
     def resolved_redis_password(self) -> str | None:
-        """The password that is set apart from the URL, or None. Raises SettingsError when its file cannot be read."""
+        """Return the password that is set apart from the URL, or None.
+
+        Raises SettingsError when its file cannot be read.
+        """
         return _secret(None, self.redis_password_file, "REDIS_PASSWORD")
 
     def resolved_redis_sentinel_password(self) -> str | None:
-        """The Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
+        """Return the Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
         return _secret(None, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
 
     def resolved_agent_sentinel_password(self) -> str | None:
-        """The agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or
+        """Return the agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or
         unreadable."""
         password = _secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
         if password == "":
@@ -441,7 +444,7 @@ class Settings(BaseSettings):
         return password
 
     def resolved_agent_pull_secret(self) -> str:
-        """The `.dockerconfigjson` for managed clusters; empty if there is none.
+        """Return the `.dockerconfigjson` for managed clusters; empty if there is none.
 
         Raises SettingsError for an unreadable or invalid file.
         """
@@ -465,7 +468,7 @@ class Settings(BaseSettings):
         return pull_secret
 
     def resolved_signing_secret(self) -> str | None:
-        """The hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
+        """Return the hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
         return _secret(self.signing_secret, self.signing_secret_file, "SIGNING_SECRET")
 
     @field_validator("*", mode="before")
@@ -503,7 +506,10 @@ class Settings(BaseSettings):
 
 
 def _said(error: ErrorDetails) -> str:
-    """The variable and its error; for lists and objects the expected JSON, where pydantic describes Python types."""
+    """Return the variable and its error.
+
+    For lists and objects the expected JSON, where pydantic describes Python types.
+    """
     place = error["loc"]
     name = f"{ENV_PREFIX}{str(place[0]).upper()}: " if place else ""
     inside = f" (in {place[1]!r})" if len(place) > 1 else ""
@@ -561,7 +567,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def child_environment(**values: object) -> dict[str, str]:
-    """The environment for a child process: this one's, with `DSF_` values of the given field names replaced.
+    """Return the environment for a child process: this one's, with `DSF_` values of the given field names replaced.
 
     A value of None removes the variable. Variables that would override settings are removed as well.
     """

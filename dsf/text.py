@@ -36,21 +36,21 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]
 
 
 def cleaned(text: str, limit: int) -> str:
-    """The text on one line without non-printable characters, at most `limit` characters."""
+    """Return the text on one line without non-printable characters, at most `limit` characters."""
     if len(text) <= limit and text.isprintable() and " " not in text:
         return text
     return " ".join(spaced(text[: 4 * limit]).split())[:limit]
 
 
 def visible(text: str, *, allowed_characters: str = "") -> str:
-    """The text with non-printable characters escaped, except those in `allowed_characters`."""
+    """Return the text with non-printable characters escaped, except those in `allowed_characters`."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in allowed_characters else ascii(char)[1:-1] for char in text)
 
 
 def spaced(text: str) -> str:
-    """The text with a blank in place of each non-printable character. For label values."""
+    """Return the text with a blank in place of each non-printable character. For label values."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -148,5 +148,5 @@ def _unescaped(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """The text without blanks and the characters that `cleaned` replaces by blanks."""
+    """Return the text without blanks and the characters that `cleaned` replaces by blanks."""
     return "".join(char for char in text if char.isprintable() and not char.isspace())

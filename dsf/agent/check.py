@@ -76,7 +76,7 @@ def steps(settings: Settings) -> Iterator[Step]:
 
 
 def _with_port(settings: Settings, port: int) -> Settings:
-    """The settings with another port in redis_url; its host stays the one in the certificate."""
+    """Return the settings with another port in redis_url; its host stays the one in the certificate."""
     url = urlsplit(settings.resolved_redis_url())
     user, separator, _ = url.netloc.rpartition("@")
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname

@@ -27,7 +27,7 @@ NONE: Final[Summaries] = MappingProxyType({})
 
 
 def read_limited(path: Path, max_bytes: int) -> bytes:
-    """The content of a file. Raises OSError if it is not readable, ValueError if it is too large."""
+    """Return the content of a file. Raises OSError if it is not readable, ValueError if it is too large."""
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
@@ -58,15 +58,15 @@ class AgentConfig(ABC):
         return self._loaded_at
 
     def get(self, scorer: str) -> ScorerSummary | None:
-        """The scorer's summary as of now, or None if it is not to run on this cluster."""
+        """Return the scorer's summary as of now, or None if it is not to run on this cluster."""
         return self.summaries().get(scorer)
 
     @abstractmethod
     def summaries(self) -> Summaries:
-        """All summaries as of now, by the scorer's name."""
+        """Return all summaries as of now, by the scorer's name."""
 
     def namespaces(self) -> dict[str, str]:
-        """The namespace of each scorer as of now, empty for the hub's own."""
+        """Return the namespace of each scorer as of now, empty for the hub's own."""
         return {name: summary.namespace or "" for name, summary in self.summaries().items()}
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
@@ -172,7 +172,7 @@ def _parse(data: bytes) -> Summaries:
 
 
 def from_configmap(manifest: object) -> Summaries:
-    """The summaries of a ConfigMap. Raises ManifestError."""
+    """Return the summaries of a ConfigMap. Raises ManifestError."""
     data = manifest.get("data") if isinstance(manifest, dict) else None
     text = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):

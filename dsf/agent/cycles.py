@@ -383,7 +383,7 @@ class CycleRunner:
         raise task.retry(exc=failure, countdown=pause) from None
 
     def _pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
-        """Seconds until another try; None if that cannot help, or if there is no time for it."""
+        """Return seconds until another try; None if that cannot help, or if there is no time for it."""
         if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
             return None
         # Exponential, with jitter: scorers that failed together are not tried again together.
@@ -415,7 +415,7 @@ class CycleRunner:
     def _result(
         self, scorer: str, run_id: str, outcome: Outcome, cycle: AgentCycle | None, why: CycleError | None = None
     ) -> Result:
-        """The result of a cycle; `why` it has no score."""
+        """Return the result of a cycle; `why` it has no score."""
         response = None if cycle is None or why is not None else cycle.response
         result_fields: dict[str, Any] = {}
         if why is not None:

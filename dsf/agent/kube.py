@@ -73,7 +73,7 @@ class _Watched:
             self.reflector.synced.wait(0.05)
 
     def read(self) -> Object | None:
-        """The current object, or None. While the API server is unreachable: as last seen."""
+        """Return the current object, or None. While the API server is unreachable: as last seen."""
         self.wait()
         return self.reflector.store.get(self._key)
 
@@ -278,7 +278,7 @@ def hint(resource: Resource, namespace: str, name: str, why: str) -> str:
 
 
 def _value(obj: Object | None, key: str) -> bytes:
-    """The value of a key of a Secret or ConfigMap. Raises KeyError if either is missing."""
+    """Return the value of a key of a Secret or ConfigMap. Raises KeyError if either is missing."""
     if obj is None:
         raise KeyError(key)
     if obj.get("kind") == CaKind.ConfigMap:

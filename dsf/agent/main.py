@@ -140,7 +140,10 @@ class Runtime:
 
 
 def make_relay(settings: Settings, port: int | None = None) -> HubRelay | None:
-    """The relay through the hub's API server; None if the agent connects to Redis directly. Raises SettingsError."""
+    """Return the relay through the hub's API server; None if the agent connects to Redis directly.
+
+    Raises SettingsError.
+    """
     if not settings.redis_pod:
         return None
     # Only here: importing the Kubernetes client costs 40 MB.
@@ -213,7 +216,7 @@ class AgentStep(bootsteps.StartStopStep):
         while self._timers:
             self._timers.pop().cancel()
         if agent.ending.is_set() and consumer.task_consumer is not None:
-            # Waits for the answer to the last pop: a tick in it still runs. Later ones stay in the queue.
+            # Waits for the response to the last pop: a tick in it still runs. Later ones stay in the queue.
             ignore_errors(consumer, consumer.task_consumer.channel.close)
 
 

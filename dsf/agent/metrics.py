@@ -240,7 +240,7 @@ class ScoringProbe:
 
 
 def _patience(interval: float) -> float:
-    """Seconds without success after which a scorer stops counting, also after it is first seen.
+    """Return seconds without success after which a scorer stops counting, also after it is first seen.
 
     At least ten: with an interval of one second one slow response would be an outage.
     """

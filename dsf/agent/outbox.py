@@ -41,7 +41,7 @@ class KeyRing:
         self._file = settings.signing_key_file
 
     def key(self) -> SigningKey:
-        """The key to sign with. Raises SettingsError naming the variable."""
+        """Return the key to sign with. Raises SettingsError naming the variable."""
         if self._file is None:
             raise SettingsError(
                 "DSF_SIGNING_KEY_FILE: not set; it is the file with the agent's key `<id>:<hex>` that the hub delivers"
@@ -219,7 +219,7 @@ class Outbox:
             self._ending.wait(_AGAIN)
 
     def _signed(self, result: Result) -> bytes:
-        """The frame. Raises CycleError without a key, and for a result that the hub would refuse unread."""
+        """Return the frame. Raises CycleError without a key, and for a result that the hub would refuse unread."""
         try:
             text = sign(result, self._keyring.key())
         except SettingsError as error:

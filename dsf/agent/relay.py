@@ -323,7 +323,7 @@ def _proxy_options(proxy: str) -> dict[str, Any]:
 
 
 def status_message(error: websocket.WebSocketBadStatusException) -> str:
-    """The API server's own words, at most 300 characters, or the HTTP status."""
+    """Return the API server's own words, at most 300 characters, or the HTTP status."""
     with contextlib.suppress(ValueError, AttributeError):
         message = json.loads(error.resp_body or b"").get("message")
         if isinstance(message, str) and message:

@@ -4,7 +4,7 @@ types                  fixed names and enums: source types, reasons why a scorer
 meta                   Kubernetes metadata, times and conditions, ends of pauses, and the base of all models
 fieldtypes             types of single values in specs, with their checks
 scorer                 `DynamicScorer`, a registered scoring API
-acts                   acts that annotations on a DynamicScorer request, and the answers
+acts                   acts that annotations on a DynamicScorer request, and the responses
 durations              durations in texts
 scorerule              how results become a score: aggregation, items, failing, empty, hold
 expressions            the variables of expressions, and the scores that they combine

@@ -1,4 +1,4 @@
-"""Acts that users request by an annotation on a DynamicScorer, and the hub's answers in its status.
+"""Acts that users request by an annotation on a DynamicScorer, and the hub's responses in its status.
 
 The annotation of an act is `dynamic-scoring.open-cluster-management.io/<act>`. The hub executes an act once for each
 new value. A value consists of words, quoted as in a shell: one plain word, and `name=value`.
@@ -33,7 +33,7 @@ Act = Literal["rescore", "pause", "resume", "interval", "reset", "sync"]
 ACTS: Final[tuple[Act, ...]] = get_args(Act)
 #: Most characters of an annotation's value; further ones are ignored in comparisons.
 MAX_REQUEST: Final = 2000
-#: Most runs in an answer.
+#: Most runs in a response.
 MAX_RUNS: Final = 20
 
 _NAMES: Final = ("cluster", "selector", "note", "at")
@@ -177,7 +177,7 @@ class ActRun(StatusModel):
 
 
 class ActAnswer(StatusModel):
-    """The hub's answer to the newest request for an act."""
+    """The hub's response to the newest request for an act."""
 
     act: Act = Field(description="The act: the annotation without the prefix of this API group.")
     request: str = Field(description="The value of the annotation that was handled.")

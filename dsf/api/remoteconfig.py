@@ -95,7 +95,7 @@ class RemoteScoring(_RemoteModel):
 
 
 class RemoteConfig(_RemoteModel):
-    """The answer of configURL. Empty texts and numbers below 1 are unset."""
+    """The response of configURL. Empty texts and numbers below 1 are unset."""
 
     name: str = Field(default="", description="Name of the scoring API.")
     description: str = Field(default="", description="What the score means, for people.")

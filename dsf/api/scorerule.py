@@ -131,7 +131,7 @@ class EmptyItem(SpecModel):
 
 
 class EmptyRule(SpecModel):
-    """The published score after a valid answer without results."""
+    """The published score after a valid response without results."""
 
     rules = (
         Rule(

@@ -176,7 +176,7 @@ class Remark(NamedTuple):
 def make_remark(
     refusal_counts: Mapping[str, int], results: int, *, example: str = "", series: int | None = None, note: str = ""
 ) -> Remark | None:
-    """Return the remark on an answer with so many `results`, refused ones included; None if all of them count.
+    """Return the remark on a response with so many `results`, refused ones included; None if all of them count.
 
     `refusal_counts` are numbers by RefusalReason, `example` is the name of an item that several results have, `series`
     the number of series in the scoring request, `note` that of an expression's response.

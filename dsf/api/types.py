@@ -104,7 +104,7 @@ class HealthStatus(StrEnum):
 
 
 class ConfigSyncMode(StrEnum):
-    """Whether the answer of a scoring API's `/config` wins over the DynamicScorer's own fields."""
+    """Whether the response of a scoring API's `/config` wins over the DynamicScorer's own fields."""
 
     Full = "Full"
     None_ = "None"
@@ -188,7 +188,7 @@ def is_plugin_type(name: str) -> bool:
 
 
 def _source_type(value: Any) -> str:
-    """A built-in type as a SourceType, a plug-in's type unchanged. Raises ValueError."""
+    """Return a built-in type as a SourceType, a plug-in's type unchanged. Raises ValueError."""
     if isinstance(value, str):
         if value in set(SourceType):
             return SourceType(value)

@@ -48,7 +48,7 @@ _kube_choice = KubeChoice()
 
 
 def kube_choice() -> KubeChoice:
-    """The values of `--kubeconfig`, `--context` and `--namespace`."""
+    """Return the values of `--kubeconfig`, `--context` and `--namespace`."""
     return _kube_choice
 
 
@@ -115,7 +115,7 @@ def folder() -> Path:
 
 
 def running() -> list[CliContext]:
-    """All running demos, sorted by name. Unusable files are ignored."""
+    """Return all running demos, sorted by name. Unusable files are ignored."""
     read = (_read(file) for file in folder().glob("*.json"))
     return sorted((demo for demo in read if demo is not None), key=str)
 

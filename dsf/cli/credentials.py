@@ -86,7 +86,7 @@ def revoke(
 
 
 def _chosen(clusters: list[str] | None, everywhere: bool) -> list[str] | None:
-    """The named clusters; None means all."""
+    """Return the named clusters; None means all."""
     if everywhere == bool(clusters):
         fail("give either --cluster (once or several times) or --all", USAGE)
     return list(dict.fromkeys(clusters)) if clusters else None

@@ -59,7 +59,7 @@ def open_delivery(
 
 
 def from_file(file: Path, settings: Settings) -> ClusterDelivery:
-    """The ConfigMap in a file, and secrets in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
+    """Return the ConfigMap in a file, and secrets in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
     if not file.is_file():
         raise ManifestError(f"{file}: there is no such file; the hub writes it when the cluster is accepted")
     config = FileConfig(file)
@@ -97,7 +97,7 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
 
 
 def _read(config: KubeConfig, namespace: str) -> Summaries:
-    """The summaries of the first read, as in `from_cluster`."""
+    """Return the summaries of the first read, as in `from_cluster`."""
     from dsf.agent.kube import hint
     from dsf.kube.resources import CONFIG_MAPS
 

@@ -46,7 +46,7 @@ from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry
 from dsf.text import WITHHELD, masked, shown_url
 
-#: Most bytes of a request or an answer in the report.
+#: Most bytes of a request or a response in the report.
 HEAD_BYTES = 400
 
 
@@ -81,7 +81,7 @@ class RequestView(View):
 
 
 class ResponseView(View):
-    """The answer of the scoring API."""
+    """The response of the scoring API."""
 
     status: int | None = None
     seconds: float
@@ -308,7 +308,7 @@ class _Seen(Observer):
         )
 
     def response(self, question: RequestRecord) -> ResponseView:
-        """View of the scoring API's answer."""
+        """View of the scoring API's response."""
         return ResponseView(head=self.head(question.pieces), **self._answer(question))
 
     def _answer(self, question: RequestRecord) -> dict[str, Any]:
@@ -316,22 +316,22 @@ class _Seen(Observer):
         return {"status": status, "seconds": question.seconds, "bytes": question.received}
 
     def head(self, pieces: Sequence[bytes | memoryview]) -> str:
-        """The first bytes, as text."""
+        """Return the first bytes, as text."""
         # Mask before cutting: half a token at the end would stay otherwise.
         masked_text = self.masked(b"".join(pieces))
         return masked_text[:HEAD_BYTES].decode(errors="replace") + ("..." if len(masked_text) > HEAD_BYTES else "")
 
     def masked(self, data: bytes) -> bytes:
-        """The data without the secrets."""
+        """Return the data without the secrets."""
         return self.hidden(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
     def hidden(self, text: str) -> str:
-        """The text without the secrets."""
+        """Return the text without the secrets."""
         return masked(text, *self._secrets)
 
 
 def _fates(cluster: str, summary: ScorerSummary, body: bytes, hidden: Callable[[str], str]) -> Iterator[ResultView]:
-    """The outcome of each result, in the order of the answer. `hidden` removes secrets from a text that is shown."""
+    """The outcome of each result, in the order of the response. `hidden` removes secrets from a text that is shown."""
     elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
     if summary.aggregate_with and summary.score_destination != "None":
         candidate_fates = (_fate(cluster, summary, element, "x", hidden) for element in elements)
@@ -378,7 +378,7 @@ def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: 
 
 
 def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
-    """The hub's result for this answer."""
+    """Return the hub's result for this response."""
     response, summary = cycle.response, cycle.summary
     if response is None:
         raise RuntimeError("the cycle was not scored")
@@ -420,7 +420,7 @@ def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> di
 
 
 def _url(question: RequestRecord) -> str:
-    """The requested URL, readable."""
+    """Return the requested URL, readable."""
     if "://" not in question.url:
         return question.url
     in_url = question.params and question.method == "GET"
@@ -428,5 +428,5 @@ def _url(question: RequestRecord) -> str:
 
 
 def _form(question: RequestRecord) -> list[str]:
-    """The parameters in the body of a request by POST."""
+    """Return the parameters in the body of a request by POST."""
     return [f"form {urlencode(question.params)}"] if question.params and question.method == "POST" else []

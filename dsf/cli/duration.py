@@ -32,7 +32,7 @@ def seconds(text: str | int) -> int:
 
 
 def selector(text: str | None) -> str | None:
-    """A selector of clusters by labels, as kubectl takes it. Raises typer.BadParameter."""
+    """Return a selector of clusters by labels, as kubectl takes it. Raises typer.BadParameter."""
     try:
         if text is not None:
             parse_selector(text)
@@ -64,7 +64,7 @@ def hold(text: str) -> HoldRule:
 
 
 def moment(text: str, now: float | None = None) -> float:
-    """The end of a pause in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
+    """Return the end of a pause in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
 
     Raises typer.BadParameter for anything else and for the past.
     """
@@ -76,7 +76,7 @@ def moment(text: str, now: float | None = None) -> float:
 
 
 def past(text: str, now: float | None = None) -> float:
-    """A past time in unix seconds: ISO 8601 (local time unless it has a zone), or how long ago.
+    """Return a past time in unix seconds: ISO 8601 (local time unless it has a zone), or how long ago.
 
     Raises typer.BadParameter for anything else.
     """

@@ -100,7 +100,7 @@ class CommandGroup(TyperGroup):
     """Turns the framework's errors into one line and an exit code. Other errors are bugs and keep their traceback."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command; one that is not installed names its extra."""
+        """Return the command; one that is not installed names its extra."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in extras():
             fail(needs(extras()[cmd_name]))

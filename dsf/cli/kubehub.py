@@ -3,7 +3,7 @@
 Reads go to the JSON API through the API server's service proxy, with a short-lived token of the chart's ServiceAccount
 `dynamic-scoring-viewer`, which may only get DynamicScorers. If the proxy is forbidden or does not reach the page, they
 go through a port-forward to a pod of the page. Acts patch annotations of the DynamicScorer (`dsf.api.acts`), and wait
-for the hub's answer in its status.
+for the hub's response in its status.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNRECOGNISED: Final = frozenset({401, 403, 421})
 _UNREACHED: Final = frozenset({500, 502, 503, 504})
 _SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
 _POLL_SECONDS: Final = 0.3
-#: Seconds for which an answer of the hub is waited for.
+#: Seconds for which a response of the hub is waited for.
 ANSWER_SECONDS: Final = 30
 
 
@@ -149,7 +149,7 @@ class KubeHub:
     # --- acts ----------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """The API server's time in unix seconds."""
+        """Return the API server's time in unix seconds."""
         return self._session.now().timestamp()
 
     def act(
@@ -162,7 +162,7 @@ class KubeHub:
         timeout: float,
         is_enough: Callable[[ActAnswer], bool] = lambda answer: answer.outcome != "Running",
     ) -> ActAnswer:
-        """Request an act, and return the hub's answer as soon as it `is_enough`, or the newest after `timeout` seconds.
+        """Request an act, and return the hub's answer once it `is_enough`, or the newest after `timeout` seconds.
 
         Raises UnknownScorerError, and ApiError if the act is forbidden or the hub does not answer.
         """
@@ -227,7 +227,7 @@ class KubeHub:
 
 
 def print_answer(scorer: str, answer: ActAnswer, output: Format) -> None:
-    """Print the hub's answer to an act, with the cycles of a rescore."""
+    """Print the hub's response to an act, with the cycles of a rescore."""
 
     def render() -> Renderable:
         line = flat(f"{scorer}: {answer.outcome}: {answer.message}")

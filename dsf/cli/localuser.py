@@ -31,7 +31,7 @@ def who() -> str:
 
 
 def actor(name: str | None) -> Actor:
-    """The author: `name`, or the local user."""
+    """Return the author: `name`, or the local user."""
     from dsf.fleet.changes import Actor
 
     return Actor(name=name or who(), claimed=True, way="cli")

@@ -93,7 +93,7 @@ class Installation:
                 kinds[kind].append(document)
 
     def value(self, *path: str) -> Any:
-        """A value of the chart; None if it is not set."""
+        """Return a value of the chart; None if it is not set."""
         value: Any = self.values
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
@@ -111,7 +111,10 @@ class _Scorer:
 
 
 def check(installation: Installation, namespace: str = "") -> MigrationReport:
-    """The findings, what stops first. `namespace` is the hub's; by default that of the values, else upstream's."""
+    """Return the findings, what stops first.
+
+    `namespace` is the hub's; by default that of the values, else upstream's.
+    """
     home = namespace or installation.value("hubSetting", "namespace") or HUB_NAMESPACE
     accepted = {home, *_texts(installation.value("hubSetting", "scorerNamespaces"))}
     findings: list[Finding] = []
@@ -247,7 +250,7 @@ def _conflicts(scorers: Sequence[_Scorer]) -> Iterator[Finding]:
 def _configs(
     manifests: Iterable[Manifest], home: str, findings: list[Finding]
 ) -> tuple[dict[str, DynamicScoringConfig], set[str]]:
-    """The configurations that upstream obeys, by namespace, and the namespaces of those that cannot be read."""
+    """Return the configurations that upstream obeys, by namespace, and the namespaces of those that cannot be read."""
     configs: dict[str, DynamicScoringConfig] = {}
     unread: set[str] = set()
     for manifest in manifests:
@@ -362,7 +365,7 @@ def _check_values(installation: Installation) -> Iterator[Finding]:
 
 
 def _released(installation: Installation) -> dict[str, TokenHosts]:
-    """The servers for which the values release each Secret's token."""
+    """Return the servers for which the values release each Secret's token."""
     hosts: dict[str, list[str]] = defaultdict(list)
     for entry in installation.value("spokeSetting", "agent", "tokenSecrets") or ():
         if isinstance(entry, dict) and entry.get("name"):

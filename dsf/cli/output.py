@@ -44,7 +44,7 @@ Limit = Annotated[
 
 
 def table_limit(limit: int, output: Format) -> int | None:
-    """Number of pairs to read for this output; None means all."""
+    """Return the number of pairs to read for this output; None means all."""
     return limit if output is Format.TABLE and limit else None
 
 
@@ -87,7 +87,7 @@ def until(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def clock(moment: datetime | None) -> str:
-    """A time in local time, with the date unless it is today."""
+    """Return a time in local time, with the date unless it is today."""
     if moment is None:
         return "-"
     local = moment.astimezone()
@@ -95,12 +95,12 @@ def clock(moment: datetime | None) -> str:
 
 
 def number(value: float) -> str:
-    """A score with at most six digits."""
+    """Return a score with at most six digits."""
     return f"{value:.6g}"
 
 
 def console() -> Console:
-    """A console for standard output that does not break lines in a pipe."""
+    """Return a console for standard output that does not break lines in a pipe."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -116,7 +116,7 @@ def table(
     right: Sequence[str] = (),
     cut: bool = False,
 ) -> Renderable:
-    """A table without lines. A cell is a text or (text, style); columns named in `right` are aligned right.
+    """Return a table without lines. A cell is a text or (text, style); columns named in `right` are aligned right.
 
     Long cells are folded, or truncated so that each row is one line.
     """
@@ -144,7 +144,10 @@ def table(
 
 
 def stacked(*parts: Cell | Renderable) -> Renderable:
-    """The parts below each other; a text, or a text and its style, is one line. Texts from elsewhere are `flat`."""
+    """Return the parts below each other; a text, or a text and its style, is one line.
+
+    Texts from elsewhere are `flat`.
+    """
     from rich.console import Group
     from rich.text import Text
 

@@ -49,7 +49,7 @@ def rescore(
 ) -> None:
     """Send a tick now. This does not change the schedule and ignores pauses.
 
-    With --wait, exit code 1 if a cycle ends without a score, also when the answer was valid and none of its results
+    With --wait, exit code 1 if a cycle ends without a score, also when the response was valid and none of its results
     count; the reason is printed.
 
     Example: dsf rescore sample-scorer --cluster worker01 --wait
@@ -151,7 +151,7 @@ def sync(
 ) -> None:
     """Have the hub controller read /config now, which it otherwise does every 30 seconds, and wait for it.
 
-    Exit code 1 if there was no valid answer, or none in time.
+    Exit code 1 if there was no valid response, or none in time.
 
     Example: dsf sync sample-scorer
     """

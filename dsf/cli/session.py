@@ -131,7 +131,7 @@ def _connected() -> Iterator[CommandSession]:
 
 
 #: Seconds by which this machine's clock may differ from the hub's before a command says so: less may be the time that
-#: an answer took.
+#: a response took.
 _NOTICEABLE: Final = 5.0
 
 
@@ -168,7 +168,7 @@ class _MeasuredTime:
         self._is_said = False
 
     def __call__(self) -> float:
-        """Unix seconds by the hub's clock. Raises redis.RedisError."""
+        """Return unix seconds by the hub's clock. Raises redis.RedisError."""
         self._clock.keep_measured()
         return self._clock.now()
 
@@ -182,8 +182,8 @@ class _MeasuredTime:
 def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[Client | FleetQueries]:
     """Return the data source of a read-only command: a JSON API (`reading_api`), else Redis.
 
-    `needs_time`: the command computes with the hub's time before it reads. The answers of the API have their own time.
-    `is_watching`: the command reads again and again; each read raises redis.RedisError while Redis is away.
+    `needs_time`: the command computes with the hub's time before it reads. The responses of the API have their own
+    time. `is_watching`: the command reads again and again; each read raises redis.RedisError while Redis is away.
     """
     with reading_api() as client:
         if client is not None:
@@ -279,7 +279,7 @@ def redis_hint(error: Exception) -> str:
 
 
 def running_demo(settings: Settings) -> context.CliContext | None:
-    """The demo whose Redis a command uses; None if none runs or the environment names another Redis.
+    """Return the demo whose Redis a command uses; None if none runs or the environment names another Redis.
 
     Raises ContextError if several run and none is selected.
     """

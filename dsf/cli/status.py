@@ -89,7 +89,7 @@ def _scorer_table(scorers: list[ScorerOverview]) -> Renderable:
 
 
 def _interval(scorer: ScorerOverview) -> str:
-    """The current interval, and the declared one if it differs."""
+    """Return the current interval, and the declared one if it differs."""
     declared, in_force = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
     if in_force == [declared]:
         return f"{declared}s"
@@ -160,7 +160,7 @@ def _reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:
 
 
 def _reasons(report: StatusReport) -> list[str]:
-    """A line for each problem, or reason for missing scores."""
+    """Return a line for each problem, or reason for missing scores."""
     from dsf.api.score import describe_validity_gap
 
     lines = []

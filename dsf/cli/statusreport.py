@@ -116,7 +116,7 @@ def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusRe
 
 
 def state_of(scorer: ScorerOverview) -> str:
-    """The state: unhealthy, failing, suspended, expired, paused, empty, skipped, waiting or ok; the first that
+    """Return the state: unhealthy, failing, suspended, expired, paused, empty, skipped, waiting or ok; the first that
     applies."""
     states = scorer.states
     if scorer.health_status == "Inactive":

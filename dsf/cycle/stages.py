@@ -63,7 +63,7 @@ class Cycle:
     counts: dict[str, int] = field(default_factory=dict)
     #: Number of series of each query, for an expression.
     queries: tuple[int, ...] = ()
-    #: For the answers of its sources.
+    #: For the responses of its sources.
     room: Room = field(default_factory=Room)
     #: The scoring API's response, and its time (unix seconds).
     response: ScoringResponse | None = None
@@ -80,7 +80,7 @@ class _Server(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """The answer of a server that asked to wait. `until` is by time.monotonic()."""
+    """The response of a server that asked to wait. `until` is by time.monotonic()."""
 
     until: float
     reason: str
@@ -97,7 +97,7 @@ class Observer:
         """The access used by the stage's requests, to this source if there are several."""
 
     def warned(self, cycle: Cycle, text: str) -> None:
-        """A source gave this warning with a good answer."""
+        """A source gave this warning with a good response."""
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Duration of one stage, or of one try."""
@@ -355,7 +355,7 @@ def prepare(folder: Path | None) -> None:
 
 
 def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
-    """Each source's payload by name. All have ended on return.
+    """Return each source's payload by name. All have ended on return.
 
     Raises CycleError naming each failed source.
     """

@@ -1,7 +1,7 @@
 """The read-only JSON API, /api/v1: one router, which the page mounts. Needs FastAPI.
 
-Lists are paginated (`limit`, `cursor`); an answer is at most about a megabyte for any fleet. Every answer has a weak
-ETag of its content except ages and the time of the answer.
+Lists are paginated (`limit`, `cursor`); a response is at most about a megabyte for any fleet. Every response has a weak
+ETag of its content except ages and the time of the response.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     422: {"model": Problem, "description": "Invalid parameter; the detail says which and why."},
     503: {"model": Problem, "description": "Redis cannot be read."},
 }
-# Numbers that change constantly and are excluded from the ETag; their base values are in the answer and count. Only
+# Numbers that change constantly and are excluded from the ETag; their base values are in the response and count. Only
 # numbers: a label or a scorer may have such a name, but its value is a string.
 _VOLATILE: Final = re.compile(rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL)
 
@@ -136,7 +136,7 @@ def mistakes(error: RequestValidationError) -> str:
 
 
 def problem(status: int, title: str, detail: str) -> JSONResponse:
-    """The answer for an error."""
+    """Return the response for an error."""
     body = Problem(title=title, status=status, detail=detail).model_dump(by_alias=True)
     return JSONResponse(body, status_code=status, media_type=_PROBLEM)
 
@@ -144,7 +144,7 @@ def problem(status: int, title: str, detail: str) -> JSONResponse:
 def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) -> None:
     @router.get("/summary", response_model=FleetOverview)
     def summary(request: Request, limit: Rows = MAX_ROWS) -> Response:
-        """The whole fleet: numbers of pairs by state, reasons, and ages of scores.
+        """Return the whole fleet: numbers of pairs by state, reasons, and ages of scores.
 
         With the `limit` worst scorers, and as many that could not run yet; sums are of all.
         """
@@ -154,7 +154,7 @@ def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) 
 
     @router.get("/scorers", response_model=ScorerPage)
     def scorers(request: Request, scorer: ScorerFilter = None, limit: Rows = 200, cursor: Cursor = None) -> Response:
-        """Every registered scorer and its state, by name."""
+        """Return every registered scorer and its state, by name."""
         return _answer(request, model.scorers(scorer, limit=limit, after=cursor))
 
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
@@ -178,7 +178,7 @@ def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) 
     def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: Changed = 5000) -> Response:
         """Which scorers on which clusters have news, or came or went, after this change (`sequence` of the summary).
 
-        While `more` is true there are more: ask again with the `sequence` of the answer.
+        While `more` is true there are more: ask again with the `sequence` of the response.
         """
         return _answer(request, model.updates(since, limit))
 
@@ -222,10 +222,10 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
         after: After = None,
         cursor: Cursor = None,
     ) -> Response:
-        """The newest score of every scorer on every cluster, sorted by cluster and scorer.
+        """Return the newest score of every scorer on every cluster, sorted by cluster and scorer.
 
-        With `state` only of those, worst first. At most `limit` in one answer, and fewer when they are long; while its
-        `continue` is not null, there are more. `cursor` is another word for it.
+        With `state` only of those, worst first. At most `limit` in one response, and fewer when they are long; while
+        its `continue` is not null, there are more. `cursor` is another word for it.
         """
         states = states_of(state) if state else None
         page = fleet.scores(
@@ -247,15 +247,15 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
         after: After = None,
         cursor: Cursor = None,
     ) -> Response:
-        """Every entry of the schedule with overrides and next run, sorted by cluster and scorer.
+        """Return every entry of the schedule with overrides and next run, sorted by cluster and scorer.
 
-        At most `limit` in one answer; while its `continue` is not null, there are more.
+        At most `limit` in one response; while its `continue` is not null, there are more.
         """
         return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, 500), after=cursor or after))
 
     @router.get("/history/{cluster}/{scorer}", response_model=HistoryList)
     def history(request: Request, cluster: str, scorer: str, limit: Cycles = 100, cursor: Cursor = None) -> Response:
-        """The newest cycles of one scorer on one cluster, and its counters."""
+        """Return the newest cycles of one scorer on one cluster, and its counters."""
         return _answer(request, fleet.history(cluster, scorer, limit=limit, after=cursor))
 
 

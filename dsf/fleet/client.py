@@ -6,7 +6,7 @@
     for row in fleet.all_pairs(state=["failing"]):
         print(row.cluster, row.scorer, row.failure.reason if row.failure else "")
 
-Times in answers are those of the server; `Client.offset` says how far this machine's clock is off.
+Times in responses are those of the server; `Client.offset` says how far this machine's clock is off.
 Methods raise UnknownScorerError or UnknownClusterError for an unregistered name, QueryError for a query that the server
 rejects as invalid, HttpError when it cannot be reached, and ApiError for other error answers.
 """
@@ -85,20 +85,20 @@ class Client:
         self._token = token
         self._timeout = timeout
         self._fetch = fetch or self._fetch_directly
-        #: Seconds to add to the time of this machine for that of the server, by the newest answer.
+        #: Seconds to add to the time of this machine for that of the server, by the newest response.
         self.offset = 0.0
 
     def time(self) -> tuple[int, int]:
-        """The server's time: seconds and microseconds since 1970, as of a `dsf.process.hubclock.Server`."""
+        """Return the server's time: seconds and microseconds since 1970, as of a `dsf.process.hubclock.Server`."""
         at = self.clusters(limit=1).at.timestamp()
         return int(at), int(at % 1 * 1e6)
 
     def summary(self) -> FleetOverview:
-        """The whole fleet in numbers, with its 200 worst scorers; `scorers` has all."""
+        """Return the whole fleet in numbers, with its 200 worst scorers; `scorers` has all."""
         return self._get(FleetOverview, "summary")
 
     def scorers(self, scorer: str | None = None) -> ScorerPage:
-        """Every registered scorer and its state, or one."""
+        """Return every registered scorer and its state, or one."""
         return self._gather(ScorerPage, "scorers", scorer=scorer)
 
     def scorer(self, name: str) -> ScorerDetail:
@@ -145,7 +145,7 @@ class Client:
         after: str | None = None,
     ) -> ScoreList:
         """The newest scores, sorted by cluster and scorer, or only of `states`, worst first; at most `limit` (None:
-        all), `after` is `continue` of the answer before."""
+        all), `after` is `continue` of the response before."""
         return self._gather(ScoreList, "scores", limit, after, cluster=cluster, scorer=scorer, state=[*states])
 
     def schedule(
@@ -160,7 +160,7 @@ class Client:
         return self._gather(ScheduleList, "schedule", limit, after, cluster=cluster, scorer=scorer)
 
     def history(self, cluster: str, scorer: str) -> HistoryList:
-        """The newest cycles of one pair and its counters."""
+        """Return the newest cycles of one pair and its counters."""
         path = f"history/{quote(cluster, safe='')}/{quote(scorer, safe='')}"
         return self._gather(HistoryList, path)
 
@@ -180,7 +180,7 @@ class Client:
     def _gather(
         self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **parameters: _Asked
     ) -> _View:
-        """The first page, extended by the rows of the following ones up to `limit` (None: all)."""
+        """Return the first page, extended by the rows of the following ones up to `limit` (None: all)."""
         rows, cursor, _ = _LISTS[model]
         pages = list(self._pages(model, path, limit, after, **parameters))
         gathered = [row for page in pages for row in getattr(page, rows)]
@@ -215,7 +215,7 @@ class Client:
         return view
 
     def _fetch_directly(self, url: str, timeout: float) -> Answer:
-        # The server's answers are about a megabyte at most.
+        # The server's responses are about a megabyte at most.
         return probe(url, deadline=time.monotonic() + timeout, max_bytes=16 * 1024 * 1024, access=bearer(self._token))
 
     def _refusal(self, status: int, body: bytes, path: str) -> Exception:

@@ -32,7 +32,7 @@ class CredentialList(View):
 
 
 def read_credentials(client: redis.Redis, names: set[str] | None) -> CredentialList:
-    """All clusters, or these. Raises UnknownClusterError and redis.RedisError."""
+    """Return all clusters, or these. Raises UnknownClusterError and redis.RedisError."""
     records = Registry(client).clusters()
     unregistered_names = sorted((names or set()) - records.keys())
     if unregistered_names:

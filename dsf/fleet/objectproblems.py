@@ -58,7 +58,7 @@ def problems_in(out: Path | None) -> Iterator[ManifestMistake]:
 
 
 def _load(file: Path) -> Any:
-    """A YAML file of the hub; None if missing or unreadable, as other data can still be shown."""
+    """Return a YAML file of the hub; None if missing or unreadable, as other data can still be shown."""
     # Imported only with a hub on a folder: it takes a twentieth of a command's startup.
     import yaml
 

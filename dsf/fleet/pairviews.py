@@ -39,7 +39,7 @@ MAX_ITEMS: Final = 1000
 
 
 def read_at(read: ConfigRead | None) -> datetime | None:
-    """Time of the last valid answer of a /config."""
+    """Time of the last valid response of a /config."""
     return datetime.fromtimestamp(read.at, UTC) if read is not None and read.at else None
 
 
@@ -116,7 +116,7 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
 
 
 def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[ItemView]:
-    """The items of a score, each with its result; of two results with one name the later one."""
+    """Return the items of a score, each with its result; of two results with one name the later one."""
     if not score.items:
         # The score is only exported as a metric.
         return [
@@ -137,7 +137,7 @@ def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[It
 
 
 def hold_view(record: ScorerRecord | None) -> HoldView | None:
-    """The hold of a scorer."""
+    """Return the hold of a scorer."""
     return HoldView(**record.hold.model_dump()) if record is not None and record.hold is not None else None
 
 
@@ -215,14 +215,14 @@ def _skips(skips: Skips | None, record: ScorerRecord | None) -> SkipsView | None
 
 
 def age_of(last_success: float | None, now: float) -> float | None:
-    """Seconds since then; never negative, even for a time that is to come."""
+    """Return seconds since then; never negative, even for a time that is to come."""
     return None if last_success is None else round(max(0.0, now - last_success), 3)
 
 
 def _row(
     state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float
 ) -> dict[str, Any]:
-    """The fields of PairRow."""
+    """Return the fields of PairRow."""
     is_usable = state.last_success is not None and not has_expired(state.valid_until, now)
     waits = judged is not Verdict.PAUSED and not (state.skips and state.skips.reason == INACTIVE)
     return {
@@ -234,7 +234,7 @@ def _row(
 
 
 def _pair(state: PairState, judged: Verdict, record: ScorerRecord | None, now: float) -> dict[str, Any]:
-    """The fields of PairView."""
+    """Return the fields of PairView."""
     return {
         "cluster": state.cluster,
         "scorer": state.scorer,

@@ -57,7 +57,7 @@ def _ticks(path: _Path) -> str:
 
 
 def _standing(path: _Path) -> set[str]:
-    """The stages of the service results that stand still although a run waits for its result."""
+    """Return the stages of the service results that stand still although a run waits for its result."""
     oldest: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
     run = str(oldest[0]).rpartition("/")[2] if oldest else ""
     if not is_run_id(run) or run_time(run) > path.now - SECONDS[keys.RESULTS_STAGE]:
@@ -66,7 +66,7 @@ def _standing(path: _Path) -> set[str]:
 
 
 def _results(path: _Path) -> str:
-    """The service results empties the mailboxes."""
+    """Return the service results empties the mailboxes."""
     if keys.RESULTS_STAGE not in _standing(path):
         return ""
     seconds = SECONDS[keys.RESULTS_STAGE]
@@ -77,7 +77,7 @@ def _results(path: _Path) -> str:
 
 
 def _books(path: _Path) -> str:
-    """The service results closes the books of lost runs."""
+    """Return the service results closes the books of lost runs."""
     if keys.SWEEP_STAGE not in _standing(path) or _results(path):
         return ""
     seconds = SECONDS[keys.SWEEP_STAGE]
@@ -85,7 +85,7 @@ def _books(path: _Path) -> str:
 
 
 def _agents(path: _Path) -> str:
-    """The agents take the ticks, and send results."""
+    """Return the agents take the ticks, and send results."""
     # The runs whose cycle had to end by then.
     overdue_members: Any = path.client.zrange(
         keys.OPEN_RUNS, "-inf", path.now + RUN_SLACK - LATE_RESULT, byscore=True, offset=0, num=_MOST
@@ -119,7 +119,7 @@ def _agents(path: _Path) -> str:
 
 
 def _objects(path: _Path) -> str:
-    """The elected hub controller writes AddOnPlacementScores."""
+    """Return the elected hub controller writes AddOnPlacementScores."""
     turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT)
     late = path.now - number("counter", TURN_AT, turn_at)
     if turn_at is not None and late > LATE_WRITER and path.rows:

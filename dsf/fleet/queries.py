@@ -67,7 +67,7 @@ from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 
-#: Most scores of the original project's agent in an answer.
+#: Most scores of the original project's agent in a response.
 _MAX_UPSTREAM_SCORES: Final = 100
 
 
@@ -89,7 +89,7 @@ class FleetQueries:
         self._clock = clock
 
     def rows(self) -> Rows:
-        """The rows of all pairs by scorer and cluster."""
+        """Return the rows of all pairs by scorer and cluster."""
         return self._snapshot.read()[0]
 
     def path_problems(self) -> list[Interruption]:
@@ -97,7 +97,7 @@ class FleetQueries:
         return path_problems(self._redis, self.rows(), self._clock())
 
     def summary(self) -> FleetOverview:
-        """The whole fleet, with every scorer."""
+        """Return the whole fleet, with every scorer."""
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hlen(keys.CLUSTERS)
@@ -130,7 +130,10 @@ class FleetQueries:
         )
 
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerPage:
-        """Every registered scorer by name, or one; at most `limit` of them (None: all), after the one named `after`."""
+        """Return every registered scorer by name, or one.
+
+        At most `limit` of them (None: all), after the one named `after`.
+        """
         now = self._clock()
         candidates = self._registry.scorers() if scorer is None else {scorer: self._registry.scorer(scorer)}
         remaining_names = [name for name in sorted(candidates) if after is None or name > after]
@@ -202,12 +205,12 @@ class FleetQueries:
         )
 
     def cluster_states(self) -> dict[str, StateCounts]:
-        """The states of the pairs of each cluster."""
+        """Return the states of the pairs of each cluster."""
         states = by_cluster(self._groups(self._clock()))
         return {name: state_counts(verdicts.values()) for name, verdicts in states.items()}
 
     def labels(self) -> dict[str, dict[str, str]]:
-        """The labels of each cluster, without those of addons."""
+        """Return the labels of each cluster, without those of addons."""
         return {name: notice.labels for name, notice in self._notices.clusters().items()}
 
     def clusters_like(self, pattern: str) -> set[str] | None:
@@ -270,7 +273,7 @@ class FleetQueries:
         return PairPage(at=now, total=total, cursor=cursor, pairs=self._table([at for at, _ in rows[:limit]], now))
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
-        """All reasons for missing new scores of these scorers."""
+        """Return all reasons for missing new scores of these scorers."""
         scorer_groups = self._asked(PairFilter(scorers=scorers), self._clock())
         return {why.reason for groups in scorer_groups for _, _, why in groups.reasons}
 
@@ -314,7 +317,7 @@ class FleetQueries:
         after: str | None = None,
         most_bytes: float = math.inf,
     ) -> ScoreList:
-        """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
+        """Return the newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
 
         At most `limit` of them (None: all), sorted by cluster and scorer; with `states` only those, worst first, and at
         most 200. `after` is `continue` of the previous answer. Beyond about `most_bytes` the page ends early, or items
@@ -360,7 +363,7 @@ class FleetQueries:
         return ScheduleList(at=now, entries=views, total=total, continue_=next_cursor)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
-        """The newest cycles of one pair and its counters; both are empty if it never ran.
+        """Return the newest cycles of one pair and its counters; both are empty if it never ran.
 
         At most `limit` cycles (None: all), after the run `after`.
         """
@@ -402,7 +405,7 @@ class FleetQueries:
         return read_changes(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
 
     def unready(self, name: str) -> UnreadyScorer | None:
-        """A DynamicScorer that could not run yet; None for others."""
+        """Return a DynamicScorer that could not run yet; None for others."""
         notice = self._notices.scorer(name)
         return unready_scorer(notice) if notice is not None else None
 
@@ -472,7 +475,7 @@ class FleetQueries:
         ]
 
     def _groups(self, now: float) -> dict[str, Groups]:
-        """The rows by scorer and state at `now` (unix seconds)."""
+        """Return the rows by scorer and state at `now` (unix seconds)."""
         self._kept = groups = grouped(self.rows(), now, self._kept)
         return groups
 

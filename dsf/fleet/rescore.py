@@ -79,7 +79,7 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
 
 
 def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
-    """The report without waiting for the runs to end."""
+    """Return the report without waiting for the runs to end."""
     return RescoreReport(at=hubclock.now(), scorer=scorer, runs=list(runs))
 
 
@@ -123,7 +123,7 @@ def _run(cluster: str, entry: HistoryEntry) -> RunView:
 
 
 def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
-    """The cycle of a run; None while it has not ended."""
+    """Return the cycle of a run; None while it has not ended."""
     return next((entry for entry in history if entry.run == run), None)
 
 

@@ -71,7 +71,7 @@ class Groups:
 
 
 def grouped(rows: Rows, now: float, before: Mapping[str, Groups]) -> dict[str, Groups]:
-    """The rows of each scorer by state at `now` (unix seconds); of `before`, those that still hold."""
+    """Return the rows of each scorer by state at `now` (unix seconds); of `before`, those that still hold."""
     return {
         scorer: previous_groups
         if (previous_groups := before.get(scorer)) is not None and previous_groups.is_current(scorer_rows, now)
@@ -96,7 +96,7 @@ def badness(states: Iterable[Verdict]) -> float:
 
 
 def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
-    """The groups of a scorer's pairs by reason; most clusters first."""
+    """Return the groups of a scorer's pairs by reason; most clusters first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
     # Reasons of the same time are in order of their clusters' names.
@@ -163,7 +163,7 @@ def _intervals(record: ScorerRecord, clusters: Collection[str], overrides: Mappi
 
 
 def condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
-    """All conditions, or those that are False."""
+    """Return all conditions, or those that are False."""
     conditions = notice.conditions if notice is not None else ()
     return [
         ConditionView(**condition.model_dump()) for condition in conditions if not unmet or condition.status == "False"
@@ -171,12 +171,12 @@ def condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list
 
 
 def unready_scorer(notice: ScorerNotice) -> UnreadyScorer:
-    """A DynamicScorer that could not run yet."""
+    """Return a DynamicScorer that could not run yet."""
     return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=condition_views(notice))
 
 
 def summed(counts: Iterable[StateCounts]) -> StateCounts:
-    """The states of several."""
+    """Return the states of several."""
     sums = dict.fromkeys(StateCounts.model_fields, 0)
     for states in counts:
         for name in sums:
@@ -190,7 +190,7 @@ def state_counts(states: Iterable[Verdict]) -> StateCounts:
 
 
 def cluster_overview(name: str, states: Mapping[str, Verdict]) -> ClusterOverview:
-    """A cluster; `states` by scorer."""
+    """Return a cluster; `states` by scorer."""
     return ClusterOverview(
         name=name, pairs=len(states), states=state_counts(states.values()), scorers=dict(sorted(states.items()))
     )
@@ -202,7 +202,7 @@ def worst(states: StateCounts) -> tuple[int, ...]:
 
 
 def lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
-    """The histogram whose counters have this prefix, by bound in seconds."""
+    """Return the histogram whose counters have this prefix, by bound in seconds."""
 
     def count(bound: str) -> int:
         return whole("counter", prefix + bound, stats.get(prefix + bound))

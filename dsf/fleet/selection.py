@@ -1,4 +1,4 @@
-"""Which rows an answer has: a filter of pairs, the length of a page, and where the next one begins."""
+"""Which rows a response has: a filter of pairs, the length of a page, and where the next one begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsf.fleet.rowgroups import Groups
 from dsf.fleet.snapshot import NO_END, RANKS, SnapshotRow
 from dsf.fleet.verdict import Verdict
 
-#: Most rows in one answer.
+#: Most rows in one response.
 MAX_ROWS: Final = 200
 
 

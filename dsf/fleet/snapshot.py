@@ -120,7 +120,7 @@ class Snapshot:
         self._reload_at = 0.0
 
     def read(self) -> tuple[Rows, int]:
-        """The rows as they are now, and the number of the newest change in them. Raises redis.RedisError."""
+        """Return the rows as they are now, and the number of the newest change in them. Raises redis.RedisError."""
         with self._lock:
             if self._sequence is None or time.monotonic() >= self._reload_at or not self._follow(self._sequence):
                 self._load()

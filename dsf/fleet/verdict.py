@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 
 def verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
-    """The state at `now` (unix seconds). `is_paused`: by entry and overrides."""
+    """Return the state at `now` (unix seconds). `is_paused`: by entry and overrides."""
     if is_paused:
         return Verdict.PAUSED
     if row.is_failing:

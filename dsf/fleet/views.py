@@ -30,7 +30,7 @@ Time = Annotated[
 
 
 class View(BaseModel):
-    """Base of the answers."""
+    """Base of the responses."""
 
     # Built at first use: a command needs few of them.
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, defer_build=True)
@@ -143,7 +143,7 @@ class ScoreView(PairView):
 
 
 class PagedView(View):
-    """Base of the answers that come in pages."""
+    """Base of the responses that come in pages."""
 
     at: Time
     total: int = Field(default=0, description="Total number of requested pairs, on all pages together.")
@@ -447,7 +447,7 @@ class ClusterOverview(View):
 
 
 class CursorView(View):
-    """Base of the answers that come in pages."""
+    """Base of the responses that come in pages."""
 
     at: Time
     total: int = Field(description="How many there are on all pages together.")

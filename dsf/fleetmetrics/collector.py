@@ -90,7 +90,7 @@ class FleetCollector(Collector):
         ]
 
     def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
-        """The exposed families per scorer and cluster."""
+        """Return the exposed families per scorer and cluster."""
         rows = self._model.rows()
         mine = {name: [row for row in rows.get(name, {}).values() if self._is_mine(row.cluster)] for name in scorers}
         wishes = [

@@ -60,7 +60,7 @@ def _shard(text: str) -> tuple[int, int]:
 class Scraper:
     """Renders a collector's metrics as text, in one reading of Redis for concurrent scrapes. Thread-safe.
 
-    A scrape during another one with the same format gets the answer of that one: a slow Redis and many
+    A scrape during another one with the same format gets the response of that one: a slow Redis and many
     Prometheus servers must not pile up readings of the whole fleet.
     """
 
@@ -69,6 +69,6 @@ class Scraper:
         self._texts: ValueCache[str, bytes] = ValueCache()
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
-        """The metrics in the format of the `Accept` header, and the content type."""
+        """Return the metrics in the format of the `Accept` header, and the content type."""
         encode, content_type = choose_encoder(accept)
         return self._texts.get(content_type, lambda: encode(self._collector)), content_type

@@ -86,7 +86,7 @@ class PairFamilies:
             self._stage_counts[name, stage, cluster] += number
 
     def collect(self) -> Iterable[Metric]:
-        """The families, each once, also when it is empty."""
+        """Return the families, each once, also when it is empty."""
         for family, values in self._families:
             yield filled(family, values)
         # Results carry sums, not buckets, which is a summary without quantiles.
@@ -98,7 +98,7 @@ class PairFamilies:
 
 
 def filled(family: _Family, values: Mapping[Labels, float]) -> Metric:
-    """The family with these values."""
+    """Return the family with these values."""
     for labels, value in values.items():
         family.add_metric(labels, value)
     return family

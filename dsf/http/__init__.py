@@ -1,4 +1,4 @@
-"""HTTP with bounds: one request, one answer, a deadline for the whole exchange and a limit on the decoded bytes.
+"""HTTP with bounds: one request, one response, a deadline for the whole exchange and a limit on the decoded bytes.
 
 Clients:
 

@@ -69,15 +69,16 @@ class Access:
     secrets: Sequence[str] = field(default=(), repr=False)
     #: For display, one line each: what is sent, with `***` for secrets.
     shown: tuple[str, ...] = ()
-    #: After an answer that `is_outdated`, once: a renewed Access, by the deadline (time.monotonic()). Raises HttpError.
+    #: After a response that `is_outdated`, once: a renewed Access, by the deadline (time.monotonic()). Raises
+    #: HttpError.
     renew: Callable[[float], Access] | None = field(default=None, repr=False)
-    #: Whether this answer says that the token is no longer accepted.
+    #: Whether this response says that the token is no longer accepted.
     is_outdated: Callable[[HttpError], bool] = field(default=is_unauthorized, repr=False)
     #: Adds a signature over the whole request.
     sign: Callable[[requests.PreparedRequest], None] | None = field(default=None, repr=False)
 
     def signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """The request, with its signature where there is one; as an `auth` of requests."""
+        """Return the request, with its signature where there is one; as an `auth` of requests."""
         if self.sign is not None:
             self.sign(request)
         return request
@@ -135,7 +136,10 @@ def alias(host: str, port: int | None) -> tuple[str, int]:
 
 
 def proxy_for(url: str, access: Access) -> Proxy | None:
-    """The proxy for a request to this URL, None for a direct one. Raises HttpError for a proxy that cannot be used."""
+    """Return the proxy for a request to this URL, None for a direct one.
+
+    Raises HttpError for a proxy that cannot be used.
+    """
     if access.is_direct:
         return None
     if access.proxy is not None:

@@ -93,7 +93,7 @@ def _last_32(bits: int) -> ipaddress.IPv4Address:
 
 
 def checked(host: str, port: int | None, exchange: Exchange) -> list[tuple[str, int]]:
-    """The addresses of a host, or of its alias, to connect to, in order; one connects to these alone.
+    """Return the addresses of a host, or of its alias, to connect to, in order; one connects to these alone.
 
     Raises HttpError (address_refused) when any of them is refused, and errors of urllib3 and of the operating system.
     """
@@ -133,7 +133,10 @@ def _refuse(host: str, resolved: _Resolved) -> None:
 
 
 def _resolve(host: str, port: int, seconds: float) -> _Resolved:
-    """The host's addresses. In a thread: an unresponsive name server would block the caller for half a minute."""
+    """Return the host's addresses.
+
+    In a thread: an unresponsive name server would block the caller for half a minute.
+    """
     answers: queue.SimpleQueue[_Resolved | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:

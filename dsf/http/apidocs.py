@@ -69,7 +69,7 @@ def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
 
 @cache
 def _asset(name: str) -> tuple[bytes, bytes]:
-    """A file as it is and as gzip, read once: many clients may ask for it at a time, without a login."""
+    """Return a file as it is and as gzip, read once: many clients may ask for it at a time, without a login."""
     if name == _START:
         return _BEGIN, gzip.compress(_BEGIN)
     squeezed = resources.files("dsf.http").joinpath("swagger", f"{name}.gz").read_bytes()

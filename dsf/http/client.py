@@ -49,7 +49,7 @@ Sink = Callable[[bytes], object]
 
 
 class Answer(NamedTuple):
-    """An answer with any status that is not a redirect."""
+    """A response with any status that is not a redirect."""
 
     status: int
     body: bytes
@@ -68,7 +68,7 @@ def get(
     explain: failures.Explain | None = None,
     sink: Sink | None = None,
 ) -> bytes:
-    """The body of the answer to a GET, decompressed.
+    """Return the body of the response to a GET, decompressed.
 
     `deadline` is a time of time.monotonic(), `access` has the credentials, `accept` the media types of the header
     Accept (by default JSON before any other), `explain` may read the reason of a refusal from its body, `sink` gets the
@@ -92,7 +92,7 @@ def post(
     explain: failures.Explain | None = None,
     sink: Sink | None = None,
 ) -> bytes:
-    """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
+    """Return the body of the response to a POST of `body`, decompressed. Arguments and errors as for `get`."""
     ask = partial(
         _ClientRequest,
         *(url, deadline, max_bytes),
@@ -108,9 +108,9 @@ def post(
 def ask_for_token(
     url: str, body: bytes | None, *, deadline: float, max_bytes: int, access: Access, content_type: str
 ) -> Answer:
-    """A token server's answer with status 200 to a POST of `body`, or to a GET where it is None.
+    """Return a token server's response with status 200 to a POST of `body`, or to a GET where it is None.
 
-    No error quotes the answer (dsf.http.failures.shown_token_answer). Arguments and errors as for `get`.
+    No error quotes the response (dsf.http.failures.shown_token_answer). Arguments and errors as for `get`.
     """
     request = _ClientRequest(
         url, deadline, max_bytes, access, body=body, content_type=content_type, may_hold_token=True
@@ -127,8 +127,9 @@ def probe(
     access: Access = PLAIN,
     is_for_keys: bool = False,
 ) -> Answer:
-    """The answer to a GET, or to a POST of `body`, whatever its status. `is_for_keys`: see dsf.http.deadline.Exchange.
+    """Return the response to a GET, or to a POST of `body`, for any status.
 
+    `is_for_keys`: see dsf.http.deadline.Exchange.
     Over a new connection: a pooled one says nothing about health. Arguments and errors as for `get`, without
     those for a status; a redirect is still an error.
     """
@@ -144,7 +145,7 @@ def _is_ok(status: int) -> bool:
 
 
 def _renewed(ask: Callable[[Access], _ClientRequest], access: Access, deadline: float) -> bytes:
-    """The body of the answer; if the server rejects a renewable token, that of one retry with a newer one."""
+    """Return the body of the response; if the server rejects a renewable token, that of one retry with a newer one."""
     try:
         return ask(access).answer(_is_ok).body
     except HttpError as error:
@@ -182,7 +183,7 @@ class _ClientRequest:
         may_hold_token: bool = False,
         sink: Sink | None = None,
     ) -> None:
-        """Arguments as for `get`; `may_hold_token` is what the answer may do. Raises HttpError."""
+        """Arguments as for `get`; `may_hold_token` is what the response may do. Raises HttpError."""
         method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
         if accept is not None:
             headers["Accept"] = accept
@@ -212,7 +213,7 @@ class _ClientRequest:
             self.where += f" (through the proxy {self.proxy.shown})"
 
     def answer(self, is_wanted: Callable[[int], bool]) -> Answer:
-        """The answer. Raises HttpError, also for a status that is not wanted."""
+        """Return the response. Raises HttpError, also for a status that is not wanted."""
         started = time.monotonic()
         if self.exchange.deadline <= started:
             raise HttpError("timeout", f"{self.where}: no time is left")
@@ -229,7 +230,7 @@ class _ClientRequest:
             raise failures.broken(self.where, error, self.exchange.max_bytes) from None
 
     def _response(self) -> requests.Response:
-        """Return the response. A request that fails on a kept connection without any answer is repeated on a new one,
+        """Return the response. A request that fails on a kept connection without any response is repeated on a new one,
         once.
 
         The server, or something on the way there, may have given that connection up meanwhile.
@@ -305,7 +306,7 @@ def _raw(response: requests.Response, size: int) -> Iterator[bytes]:
 def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The decompressed data, at most a MiB at a time; nothing for no pieces. Raises HTTPException.
 
-    A few compressed bytes can expand a thousandfold, and an answer can consist of many small compressed members, each
+    A few compressed bytes can expand a thousandfold, and a response can consist of many small compressed members, each
     of which costs a copy of the rest: so the output of each step is bounded, and the members are counted. Bytes after
     the last member are ignored, as gzip does.
     """

@@ -25,7 +25,7 @@ class Owner(Protocol):
 
 
 class Exchange:
-    """A request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
+    """A request and its response. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
     def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions = USUAL_TLS) -> None:
         self.owner: Owner | None = getattr(_thread, "owner", None)
@@ -38,7 +38,7 @@ class Exchange:
         self.is_new = False
         #: Whether it has a connection that was kept from an earlier one.
         self.is_kept = False
-        #: Whether a byte of the answer has come.
+        #: Whether a byte of the response has come.
         self.is_answered = False
         #: Answers, with those that the library drops unread, such as a proxy's refusal of CONNECT: each holds its
         #: socket open.
@@ -46,7 +46,7 @@ class Exchange:
         self._socket: socket.socket | None = None
 
     def remaining(self) -> float:
-        """Seconds left. Raises TimeoutError when the deadline has passed."""
+        """Return seconds left. Raises TimeoutError when the deadline has passed."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError
@@ -65,7 +65,7 @@ class Exchange:
         connection.settimeout(self.remaining())
 
     def close(self) -> None:
-        """End the exchange: hold nothing open, and not its owner in memory: a kept connection knows its last answer."""
+        """End the exchange, and release its owner, because a kept connection references its last response."""
         self._socket = self.owner = None
         while self.answers:
             self.answers.pop().close()
@@ -133,7 +133,7 @@ running: Final = _watch.running
 
 
 def current() -> Exchange:
-    """The exchange of this thread."""
+    """Return the exchange of this thread."""
     exchange: Exchange = _thread.exchange
     return exchange
 

@@ -27,11 +27,11 @@ from dsf.text import cleaned, masked
 
 
 class NotHttpError(http.client.HTTPException):
-    """The answer violates the rules of HTTP; the message says how, without quoting it."""
+    """The response violates the rules of HTTP; the message says how, without quoting it."""
 
 
 class TooMuchError(http.client.HTTPException):
-    """The answer exceeds its limit of bytes."""
+    """The response exceeds its limit of bytes."""
 
 
 #: Characters of a foreign answer shown in a message.
@@ -48,8 +48,8 @@ TLS_FAILED = "TLS failed"
 _NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
 #: Meaning of exceptions in an exchange: class, and words of its text where the class says less; reason and text of the
-#: error, {} for the exception's text (http.client's quote the answer); whether a retry may succeed. The first that fits
-#: counts.
+#: error, {} for the exception's text (http.client's quote the response); whether a retry may succeed. The first that
+#: fits counts.
 _KINDS: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tuple(
     (kind, words, reason, _NOT_HTTP + text if reason == "bad_answer" else text, retryable)
     for kind, words, reason, text, retryable in (
@@ -80,7 +80,7 @@ Explain = Callable[[int, bytes], tuple[str, str] | None]
 
 
 def excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
-    """The first characters of an answer for a message, without the secrets that were sent."""
+    """Return the first characters of a response for a message, without the secrets that were sent."""
     return cleaned(masked(body.decode(errors="replace"), *secrets), EXCERPT)
 
 
@@ -94,7 +94,7 @@ def refusal(
     *,
     may_hold_token: bool = False,
 ) -> HttpError:
-    """The error for a status other than 200. `body` is its head, `secrets` are those sent."""
+    """Return the error for a status other than 200. `body` is its head, `secrets` are those sent."""
     explanation = explain(status, body) if explain is not None else None
     if explanation is not None:
         # The text was decoded: only now can a secret in it be found.
@@ -124,18 +124,18 @@ def refusal(
 
 
 def _challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
-    """The server's error about a token in WWW-Authenticate (RFC 6750), often the only place for it."""
+    """Return the server's error about a token in WWW-Authenticate (RFC 6750), often the only place for it."""
     challenge = headers.get("WWW-Authenticate", "")
     return excerpt(challenge.encode(errors="replace"), secrets) if "error" in challenge else ""
 
 
 def _skew(date: str | None) -> str:
-    """The server's clock skew, where it may be why a token or signature is rejected."""
+    """Return the server's clock skew, where it may be why a token or signature is rejected."""
     try:
         seconds = _seconds_until(date or "")
     except (ValueError, OverflowError):
         return ""
-    # More than an answer takes, and no more than the tolerance of tokens and signatures (a minute for tokens, five for
+    # More than a response takes, and no more than the tolerance of tokens and signatures (a minute for tokens, five for
     # AWS).
     if abs(seconds) < 30.0:
         return ""
@@ -167,7 +167,7 @@ def retry_after(value: str | None, date: str | None = None) -> float | None:
 
 
 def _seconds_until(date: str) -> float:
-    """Seconds until an HTTP date. ValueError or OverflowError if invalid."""
+    """Return seconds until an HTTP date. ValueError or OverflowError if invalid."""
     parsed = email.utils.parsedate_to_datetime(date)
     # HTTP dates are GMT (RFC 9110, 5.6.7); without a zone Python would use this machine's.
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() - time.time()
@@ -180,7 +180,7 @@ def timeout(where: str, seconds: float) -> HttpError:
 
 
 def too_large(where: str, max_bytes: int, what: str = "is longer") -> HttpError:
-    """An answer that would exceed its memory limit."""
+    """Return a response that would exceed its memory limit."""
     return HttpError("too_large", f"{where}: the answer {what}, more than the {max_bytes} bytes allowed")
 
 
@@ -222,7 +222,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def shown_token_answer(status: int, content_type: str, body: bytes, secrets: Iterable[str] = ()) -> str:
-    """The fields of an error without the secrets that were sent, or else kind and length of the answer."""
+    """Return the fields of an error without the secrets that were sent, or else kind and length of the response."""
     error = _error_fields(body.decode(errors="replace")) if status >= 400 else ""
     if error:
         return cleaned(masked(error, *secrets), 500)

@@ -37,7 +37,7 @@ class Front:
             await PlainTextResponse(f"the request has the header {twice} twice\n", 400)(scope, receive, send)
             return
         request = _RequestBody(receive, send)
-        # A client that has left reads no answer; one that was too slow gets the one below.
+        # A client that has left reads no response; one that was too slow gets the one below.
         with contextlib.suppress(ClientDisconnect):
             await self._app(_as_get(scope), request.receive, request.send)
         if request.is_late and not request.is_answered:
@@ -71,7 +71,7 @@ class _RequestBody:
         return message
 
     async def send(self, message: Message) -> None:
-        """See ASGI. The answer of an application to a body that did not arrive is replaced."""
+        """See ASGI. The response of an application to a body that did not arrive is replaced."""
         if self.is_late and not self.is_answered:
             return
         self.is_answered = True
@@ -79,5 +79,5 @@ class _RequestBody:
 
 
 def _as_get(scope: Scope) -> Scope:
-    """The application answers HEAD as GET; the server sends no body."""
+    """Return the application answers HEAD as GET; the server sends no body."""
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope

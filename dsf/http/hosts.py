@@ -15,7 +15,7 @@ PROXIED_AUTHORIZATION: Final = "x-dsf-authorization"
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, in lower case without port and brackets; empty if invalid."""
+    """Return the name in a Host header, in lower case without port and brackets; empty if invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

@@ -157,7 +157,7 @@ class Listener(socket.socket):
         return connection, address
 
     def connection(self, client: Address | None) -> Connection | None:
-        """The connection of a client's address and port, as ASGI gives them."""
+        """Return the connection of a client's address and port, as ASGI gives them."""
         return self._connections.get(client) if client else None
 
     def bound_unsent(self) -> None:
@@ -256,7 +256,7 @@ class _Request:
 
 
 def repeated(names: Iterable[str]) -> str:
-    """The first of `ONCE` that a request has twice; empty if there is none."""
+    """Return the first of `ONCE` that a request has twice; empty if there is none."""
     header_names: set[str] = set()
     for name in map(str.lower, names):
         if name in ONCE and name in header_names:
@@ -266,7 +266,7 @@ def repeated(names: Iterable[str]) -> str:
 
 
 def family_of(host: str) -> tuple[socket.AddressFamily, str]:
-    """The family of an address or name to listen on, and what to bind. Raises OSError for an unknown name."""
+    """Return the family of an address or name to listen on, and what to bind. Raises OSError for an unknown name."""
     if host == EVERYWHERE and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"  # noqa: S104
     addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

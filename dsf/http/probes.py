@@ -23,7 +23,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App:
-    """The application. `checks` are by path; a failed one is answered with 503 and its message."""
+    """Return the application. `checks` are by path; a failed one is answered with 503 and its message."""
     paths = ", ".join(["/metrics", *checks])
 
     async def answer(scope: MutableMapping[str, object], receive: Receive, send: Send) -> None:

@@ -30,7 +30,7 @@ from dsf.http.access import PORTS, Proxy
 from dsf.http.deadline import Exchange, current
 from dsf.http.failures import NotHttpError, TooMuchError
 
-#: Keepalive probes every 15 s keep a slow answer's connection alive there; three without an answer end it.
+#: Keepalive probes every 15 s keep a slow response's connection alive there; three without a response end it.
 _SOCKET_OPTIONS: Final = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -60,7 +60,7 @@ class BoundedResponse(http.client.HTTPResponse):
     def begin(self) -> None:
         """Read status and headers. Raises HTTPException."""
         super().begin()
-        # Skips responses before the answer, such as early hints; after 101 it is not HTTP any more.
+        # Skips responses before the response, such as early hints; after 101 it is not HTTP any more.
         while self.status < http.client.OK and self.status != http.client.SWITCHING_PROTOCOLS:
             self.headers = None  # type: ignore[assignment]
             super().begin()
@@ -219,7 +219,7 @@ class _PooledAdapter(HTTPAdapter):
     def build_connection_pool_key_attributes(
         self, request: requests.PreparedRequest, verify: Any, cert: Any = None
     ) -> Any:
-        """The server, and the exchange's trust: connections made with one certificate or CA serve no other."""
+        """Return the server, and the exchange's trust: connections made with one certificate or CA serve no other."""
         server, _ = super().build_connection_pool_key_attributes(request, True, cert)
         if server["scheme"] != "https":
             return server, {}
@@ -263,7 +263,7 @@ session: Final = _Session()
 
 
 def send(request: requests.PreparedRequest, proxy: Proxy | None) -> requests.Response:
-    """Send a request of this thread's exchange; the body of the answer is still to be read.
+    """Send a request of this thread's exchange; the body of the response is still to be read.
 
     Raises HttpError, and what requests, urllib3 and the operating system raise.
     """

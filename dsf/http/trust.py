@@ -79,7 +79,7 @@ def use_folder(folder: Path | None) -> None:
 
 
 def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
-    """The context for a new connection; `tls` is specific to its server.
+    """Return the context for a new connection; `tls` is specific to its server.
 
     Rebuilt within a second after a file has changed: a mounted ConfigMap does so while the process runs. An unusable
     file is logged and left out. Raises HttpError (secret_invalid) for a certificate of `tls` that cannot be used.
@@ -94,7 +94,7 @@ def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
 
 
 def _made(tls: TlsOptions, places: tuple[_Place, ...], states: tuple[object, ...]) -> ssl.SSLContext:
-    """The context for servers with these options while the `states` of the places are the same."""
+    """Return the context for servers with these options while the `states` of the places are the same."""
     del states
     if tls.verify:
         ssl_context = _context(places)

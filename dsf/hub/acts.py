@@ -1,4 +1,4 @@
-"""Executes acts that users request by annotations on a DynamicScorer (`dsf.api.acts`), and keeps the answers.
+"""Executes acts that users request by annotations on a DynamicScorer (`dsf.api.acts`), and keeps the responses.
 
 Every value of an annotation is executed once: the object's status names the accepted values before they are executed.
 Later answers are written by the status reconciler, which reads them here.
@@ -80,7 +80,7 @@ class ActRunner:
         desired: DesiredState,
         on_answer: Callable[[ObjectKey], None],
     ) -> None:
-        """`on_answer` is called for a scorer whose answers have changed."""
+        """`on_answer` is called for a scorer whose responses have changed."""
         self._redis = client
         self._settings = settings
         self._backend = backend
@@ -90,7 +90,7 @@ class ActRunner:
         self._lock = threading.Lock()
 
     def answers(self, key: ObjectKey) -> list[ActAnswer] | None:
-        """Return the answers for the status of a scorer, by act; None without an answer."""
+        """Return the responses for the status of a scorer, by act; None without a response."""
         manifest = self._backend.get(*key)
         if manifest is None:
             return None
@@ -182,7 +182,7 @@ class ActRunner:
     def _perform(
         self, actions: Actions, name: str, scorer: _Scorer, request: ActRequest, answer: ActAnswer
     ) -> ActAnswer:
-        """Execute an act; return the answer. Raises UnknownNameError and ValueError before any change."""
+        """Execute an act; return the response. Raises UnknownNameError and ValueError before any change."""
         if request.act == "sync":
             ident = actions.sync(name, note=request.note)
             scorer.open["sync"] = _Open(time.monotonic() + _SYNC_LIMIT, sync=ident)
@@ -208,7 +208,7 @@ class ActRunner:
         return answer.model_copy(update={"outcome": "Done", "message": message, "clusters": len(clusters)})
 
     def _check(self, name: str, scorer: _Scorer, act: Act) -> None:
-        """Complete the answer of an open act if it has ended. Raises redis.RedisError."""
+        """Complete the response of an open act if it has ended. Raises redis.RedisError."""
         act_state = scorer.open[act]
         is_over = time.monotonic() >= act_state.deadline
         update: dict[str, Any]
@@ -257,7 +257,7 @@ def _read_answers(stored: Any) -> dict[Act, ActAnswer]:
 
 
 def _summarise(runs: list[RunView]) -> dict[str, Any]:
-    """Return the fields of an answer about ended cycles."""
+    """Return the fields of a response about ended cycles."""
     missing = [run for run in runs if not run.has_score]
     message = f"{len(runs) - len(missing)} of {len(runs)} clusters have a new score"
     if missing:

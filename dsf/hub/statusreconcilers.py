@@ -103,7 +103,7 @@ class ScorerReconciler:
     clusters: ClusterReconciler
     #: Gets the scorers that need a newer plan.
     on_change: Callable[[ObjectKey], None]
-    #: Returns the answers to the acts that were requested on a scorer.
+    #: Returns the responses to the acts that were requested on a scorer.
     find_answers: Callable[[ObjectKey], list[ActAnswer] | None]
 
     def reconcile(self, key: ObjectKey) -> float | None:

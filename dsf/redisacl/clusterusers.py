@@ -57,7 +57,7 @@ class ClusterUsers:
         self._can_save = True
 
     def password(self, cluster: str, key_id: int) -> str:
-        """The password of a cluster: for its agent's Secret only."""
+        """Return the password of a cluster: for its agent's Secret only."""
         return derive_password(self._secret, cluster, key_id)
 
     def ensure(self, cluster: str, key_ids: Iterable[int]) -> bool:
@@ -170,7 +170,7 @@ def _hashes(line: str) -> set[str]:
 
 
 def derive_password(master_secret: bytes, cluster: str, key_id: int) -> str:
-    """The password of one cluster in Redis for the key id of its signing key.
+    """Return the password of one cluster in Redis for the key id of its signing key.
 
     Its label differs from that of `dsf.messages.derive_key`: neither reveals the other. 64 hex digits, so that it
     needs no quoting in a URL.
@@ -194,7 +194,7 @@ class UsersEverywhere:
         self._replicas: dict[tuple[str, int], tuple[redis.Redis, ClusterUsers]] = {}
 
     def password(self, cluster: str, key_id: int) -> str:
-        """The password of a cluster: for its agent's Secret only."""
+        """Return the password of a cluster: for its agent's Secret only."""
         return self._main.password(cluster, key_id)
 
     def ensure(self, cluster: str, key_ids: Sequence[int]) -> None:

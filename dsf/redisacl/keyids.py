@@ -52,7 +52,7 @@ class KeyIds:
         return self
 
     def dump(self) -> str:
-        """The text for `parse`. Has no secret."""
+        """Return the text for `parse`. Has no secret."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -65,7 +65,7 @@ def cluster_user(cluster: str) -> str:
 
 
 def cluster_of_user(user: str) -> str | None:
-    """The cluster whose user this is; None for any other user."""
+    """Return the cluster whose user this is; None for any other user."""
     return user.removeprefix(_CLUSTER_PREFIX) if user.startswith(_CLUSTER_PREFIX) else None
 
 
@@ -142,7 +142,7 @@ def selector(
 
 
 def _exactly(name: str) -> str:
-    """A pattern that matches this name only."""
+    """Return a pattern that matches this name only."""
     return _SPECIAL.sub(r"\\\1", name)
 
 

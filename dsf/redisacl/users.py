@@ -15,7 +15,7 @@ DEFAULT_OFF = "user default off resetpass ~* &* +@all"
 
 
 def password_hash(password: str) -> str:
-    """A password as an ACL file may hold it: SHA-256 in hex. Ours are random, so no slow hash is needed."""
+    """Return a password as an ACL file may hold it: SHA-256 in hex. Ours are random, so no slow hash is needed."""
     return hashlib.sha256(password.encode()).hexdigest()
 
 
@@ -29,14 +29,14 @@ class User:
 
     @classmethod
     def of_hub(cls, role: str, *passwords: str) -> User:
-        """The user of a role on the hub. Raises ValueError without a password, except for `probe`."""
+        """Return the user of a role on the hub. Raises ValueError without a password, except for `probe`."""
         if not passwords and role != "probe":
             raise ValueError(f"user {hub_user(role)} needs a password")
         return cls(hub_user(role), tuple(hub_rules(role)), tuple(password_hash(text) for text in passwords))
 
     @classmethod
     def of_cluster(cls, cluster: str, *passwords: str) -> User:
-        """The user of a managed cluster. Raises ValueError for an invalid name or no password."""
+        """Return the user of a managed cluster. Raises ValueError for an invalid name or no password."""
         if not passwords:
             raise ValueError(f"user {cluster_user(cluster)} needs a password")
         rules = tuple(cluster_rules(cluster))
@@ -55,7 +55,7 @@ class User:
 
 
 def hub_users(passwords: Mapping[str, str]) -> list[User]:
-    """The users of the hub's processes that have passwords, and `probe`, which needs none."""
+    """Return the users of the hub's processes that have passwords, and `probe`, which needs none."""
     return [
         User.of_hub(role, *filter(None, [passwords.get(role)]))
         for role in hub_roles()
@@ -64,7 +64,7 @@ def hub_users(passwords: Mapping[str, str]) -> list[User]:
 
 
 def render_acl_file(users: Iterable[User], existing: str = "") -> str:
-    """An ACL file with these users and without the default one.
+    """Return an ACL file with these users and without the default one.
 
     Users of clusters in `existing`, as ACL SAVE wrote it, stay: their agents need not wait for the hub after a restart
     of Redis.
@@ -76,7 +76,7 @@ def render_acl_file(users: Iterable[User], existing: str = "") -> str:
 
 
 def acl_template() -> str:
-    """An ACL file with all users of the hub, and `#<role>` where the hash of a password belongs."""
+    """Return an ACL file with all users of the hub, and `#<role>` where the hash of a password belongs."""
     users = [
         User(hub_user(role), tuple(hub_rules(role)), () if role == "probe" else (f"<{role}>",)) for role in hub_roles()
     ]

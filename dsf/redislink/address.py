@@ -34,7 +34,7 @@ class Address:
         return self.scheme == "sentinel"
 
     def __str__(self) -> str:
-        """The URL without user and password."""
+        """Return the URL without user and password."""
         if self.scheme == "unix":
             return f"unix://{quote(self.hosts[0][0])}?db={self.db}"
         return ";".join(f"{self.scheme}://{_bracket_ipv6(host)}:{port}/{self.db}" for host, port in self.hosts)

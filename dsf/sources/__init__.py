@@ -5,7 +5,7 @@ OpenTelemetry, Kubernetes and Object are plug-ins, in `packages/dsf-sources`.
 
     base        input and output types of a source
     registry    the table of source types: built-in ones, and those of plug-ins
-    prometheus  range queries of a Prometheus, whose series are cut out of the answer
+    prometheus  range queries of a Prometheus, whose series are cut out of the response
     nosource    the source type `None`, without series
     plugin      protocol for third-party types
     room        holds answers in memory or files during a scoring request

@@ -33,7 +33,7 @@ log = dsf.log.get(__name__)
 
 @functools.cache
 def source_of(name: str) -> Source:
-    """The function for this type. Raises HttpError (unsupported_source, plugin_failed)."""
+    """Return the function for this type. Raises HttpError (unsupported_source, plugin_failed)."""
     if name in SOURCES:
         fetch: Source = importlib.import_module(SOURCES[name]).fetch
         return fetch
@@ -67,7 +67,7 @@ def begin(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
 
 @functools.cache
 def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
-    """The types of installed plug-ins, and their entry points. Invalid names are left out and logged."""
+    """Return the types of installed plug-ins, and their entry points. Invalid names are left out and logged."""
     by_name: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in sorted(entry_points(group=GROUP), key=_of):
         if is_plugin_type(entry.name):
@@ -84,7 +84,7 @@ def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 @functools.cache
 def _loaded(name: str) -> Plugin[Any] | str:
-    """The plug-in, or why it cannot be used, for as long as the process lives. `name` is one of `plugins`."""
+    """Return the plug-in, or why it cannot be used, for as long as the process lives. `name` is one of `plugins`."""
     entry, *duplicates = plugins()[name]
     if duplicates:
         return f"several packages have it: {', '.join(map(_of, (entry, *duplicates)))}; uninstall all but one"

@@ -1,6 +1,6 @@
-"""Where the answers of sources are kept while a scoring request is made of them.
+"""Where the responses of sources are kept while a scoring request is made of them.
 
-A large answer goes into a file without a name while it arrives, and is mapped into memory, which the system may take
+A large response goes into a file without a name while it arrives, and is mapped into memory, which the system may take
 back at any time. Answers that must stay in memory, as plug-ins read them, are taken out of one budget of all cycles of
 an agent.
 """
@@ -16,10 +16,10 @@ from typing import IO, Any, Final
 
 from dsf.errors import HttpError
 
-#: A complete answer.
+#: A complete response.
 Body = bytes | mmap.mmap
 
-#: Bytes of an answer that stays in memory. With one in each thread, that is some MB in the whole agent.
+#: Bytes of a response that stays in memory. With one in each thread, that is some MB in the whole agent.
 _IN_MEMORY: Final = 512 * 1024
 
 
@@ -51,10 +51,10 @@ class MemoryBudget:
 
 
 class Room:
-    """Memory and disk for the answers of one cycle. A context manager: its end frees the memory. Thread-safe."""
+    """Memory and disk for the responses of one cycle. A context manager: its end frees the memory. Thread-safe."""
 
     def __init__(self, budget: MemoryBudget | None = None, folder: Path | None = None) -> None:
-        """Without a budget memory is unlimited; `folder` is for large answers, by default the system's for temporary
+        """Without a budget memory is unlimited; `folder` is for large responses, by default the system's for temporary
         files."""
         self._budget = budget
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Room:
         self.free()
 
     def take(self, size: int) -> None:
-        """Take memory for so many bytes. Raises HttpError (too_large), also for the answers of other cycles: then a
+        """Take memory for so many bytes. Raises HttpError (too_large), also for the responses of other cycles: then a
         retry may succeed."""
         if self._budget is None:
             return
@@ -91,7 +91,7 @@ class Room:
 
 
 class Spool:
-    """An answer while it arrives: in memory, and if it is large in a file."""
+    """A response while it arrives: in memory, and if it is large in a file."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -119,7 +119,7 @@ class Spool:
             raise self._failed(error) from None
 
     def body(self) -> Body:
-        """All that was written. Raises HttpError (spool_failed)."""
+        """Return all that was written. Raises HttpError (spool_failed)."""
         if self._file is None:
             return b"".join(self._pieces)
         with self._file as file:

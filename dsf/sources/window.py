@@ -153,7 +153,7 @@ class Window:
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
-        """Number of series."""
+        """Return the number of series."""
         return len(self._series)
 
     def __contains__(self, key: Hashable) -> bool:

@@ -107,7 +107,7 @@ class Effective(NamedTuple):
 
 
 def scorer_target(scorer: str) -> str:
-    """The target of an override for a scorer on all clusters."""
+    """Return the target of an override for a scorer on all clusters."""
     return keys.pair(ALL_CLUSTERS, scorer)
 
 

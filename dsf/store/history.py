@@ -53,7 +53,7 @@ class HistoryEntry(BaseModel):
     value: FiniteFloat | None = None
 
     def row(self) -> str:
-        """The stored row, without `at`, which the run id implies; timings are rounded to 100 microseconds."""
+        """Return the stored row, without `at`, which the run id implies; timings are rounded to 100 microseconds."""
         milliseconds, _, bits = self.run.partition("-")
         why = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []
         timings = [_packed(round(self.timings[name] * _UNITS)) if name in self.timings else "" for name in STAGES]
@@ -72,7 +72,7 @@ class HistoryEntry(BaseModel):
 
 
 def read_row(row: str) -> HistoryEntry | None:
-    """The cycle of this row; None if unreadable, e.g. of a later version."""
+    """Return the cycle of this row; None if unreadable, e.g. of a later version."""
     try:
         return _unpacked(row)
     except ValueError:
@@ -88,7 +88,7 @@ def run_of(row: str) -> str:
 
 
 def _run(packed: str) -> tuple[str, int]:
-    """A run id, and its milliseconds."""
+    """Return a run id, and its milliseconds."""
     if len(packed) < _RUN:
         raise ValueError(f"not a run: {packed!r}")
     milliseconds, bits = _number(packed[:_MILLISECONDS]), _number(packed[_MILLISECONDS:_RUN])

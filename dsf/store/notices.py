@@ -153,7 +153,7 @@ class Notices:
         return lost
 
     def scorers(self) -> dict[str, ScorerNotice]:
-        """All notices by name."""
+        """Return all notices by name."""
         return parsed_all(ScorerNotice, self._redis.hgetall(keys.SCORER_NOTICES))
 
     def scorer(self, name: str) -> ScorerNotice | None:
@@ -161,7 +161,7 @@ class Notices:
         return parsed(ScorerNotice, name, self._redis.hget(keys.SCORER_NOTICES, name))
 
     def clusters(self) -> dict[str, ClusterNotice]:
-        """All notices by name."""
+        """Return all notices by name."""
         return parsed_all(ClusterNotice, self._redis.hgetall(keys.CLUSTER_NOTICES))
 
     def cluster(self, name: str) -> ClusterNotice | None:

@@ -171,7 +171,7 @@ class PairState:
         return keys.pair(self.cluster, self.scorer)
 
     def count(self, outcome: str) -> int:
-        """Number of cycles with this outcome, or `scheduled`."""
+        """Return the number of cycles with this outcome, or `scheduled`."""
         if outcome == "skipped":
             return sum(self.skipped().values())
         return self._whole(f"n:{outcome}")
@@ -338,12 +338,15 @@ class Pairs:
                 )
 
     def unwritten(self) -> dict[str, Unwritten]:
-        """Every pair whose valid score is not in the backend, sorted, and why; also pairs that are not scheduled."""
+        """Return every pair whose valid score is not in the backend, sorted, and why.
+
+        Also pairs that are not scheduled.
+        """
         texts: dict[str, str] = self._redis.hgetall(keys.UNWRITTEN)  # type: ignore[assignment]
         return parsed_all(Unwritten, dict(sorted(texts.items())))
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
-        """The newest cycles, newest first; without those of later versions."""
+        """Return the newest cycles, newest first; without those of later versions."""
         rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
         return [entry for row in rows if (entry := read_row(row)) is not None]
 

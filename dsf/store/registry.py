@@ -84,7 +84,7 @@ class Registry:
         raise UnknownScorerError(f"no scorer {name!r} runs; registered: {_listed(self.scorers())}")
 
     def scorers(self) -> dict[str, ScorerRecord]:
-        """All scorers by name."""
+        """Return all scorers by name."""
         return parsed_all(ScorerRecord, self._redis.hgetall(keys.SCORERS))
 
     def put_cluster(self, record: ClusterRecord) -> bool:
@@ -102,7 +102,7 @@ class Registry:
         raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {_listed(self.clusters())}")
 
     def clusters(self) -> dict[str, ClusterRecord]:
-        """All clusters by name."""
+        """Return all clusters by name."""
         return parsed_all(ClusterRecord, self._redis.hgetall(keys.CLUSTERS))
 
     def _put(self, key: str, record: ScorerRecord | ClusterRecord) -> bool:

@@ -158,7 +158,7 @@ class ScheduleStore:
         return parsed_all(ScheduleOverride, self._redis.hgetall(keys.OVERRIDES))
 
     def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
-        """The overrides for a scorer on these clusters, by target as for `overrides`."""
+        """Return the overrides for a scorer on these clusters, by target as for `overrides`."""
         overrides: dict[str, ScheduleOverride] = {}
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
             overrides |= parsed_all(

@@ -76,7 +76,7 @@ def without_users(*, acting: bool) -> UserAccess:
 
 
 def behind_proxy(rights: Rights) -> UserAccess:
-    """A trusted proxy authenticates the user."""
+    """Return a trusted proxy authenticates the user."""
     return UserAccess(rights, _by_headers)
 
 
@@ -98,7 +98,7 @@ def _by_headers(request: Request) -> PageUser:
 
 
 def _caller_of(request: Request, headers: Sequence[str]) -> PageUser:
-    """The user that headers of one family name. Raises AccessError (401) for one that is there twice."""
+    """Return the user that headers of one family name. Raises AccessError (401) for one that is there twice."""
     user, email, groups = (_only(request, header) for header in headers)
     return PageUser(user or email, groups=tuple(group.strip() for group in groups.split(",") if group.strip()))
 

@@ -71,7 +71,7 @@ class ActionRunner:
         return self._of_plugins[act].context(act, target) if act in self._of_plugins else {}
 
     def affected(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
-        """The affected clusters, and those that keep an override of their own, which goes before that of all."""
+        """Return the affected clusters, and those that keep an override of their own, which goes before that of all."""
         self._reading.registry.scorer(target.scorer)
         targets = self._reading.targets(target.scorer)
         if target.cluster is None:
@@ -157,14 +157,14 @@ def _source(act: str, runs: Effective) -> str:
 
 
 def place_of(target: ActionTarget) -> str:
-    """The path of the page about a target."""
+    """Return the path of the page about a target."""
     if target.cluster is None:
         return f"/scorers/{segment(target.scorer)}"
     return f"/clusters/{segment(target.cluster)}/scorers/{segment(target.scorer)}"
 
 
 def note_of(form: Mapping[str, str]) -> str:
-    """The note in a form. Raises FormError."""
+    """Return the note in a form. Raises FormError."""
     note = form.get("note", "").strip()
     if len(note) > MAX_NOTE:
         raise FormError(f"Note: at most {MAX_NOTE} characters.")
@@ -172,14 +172,14 @@ def note_of(form: Mapping[str, str]) -> str:
 
 
 def whole_number(label: str, unit: str, text: str, maximum: int) -> int:
-    """The number in a field of a form. Raises FormError."""
+    """Return the number in a field of a form. Raises FormError."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= maximum):
         raise FormError(f"{label}: a whole number of {unit} from 1 to {maximum}.")
     return int(text)
 
 
 def read_until(text: str) -> float:
-    """The end of a pause as a form has it, in unix seconds. Raises FormError."""
+    """Return the end of a pause as a form has it, in unix seconds. Raises FormError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -181,7 +181,7 @@ def is_api(request: Request) -> bool:
 
 
 def problem_for(request: Request, error: Exception) -> Response:
-    """An error for a program."""
+    """Return an error for a program."""
     if isinstance(error, LoginNeededError):
         text = "send a token with `Authorization: Bearer`; DSF_API_TOKEN_FILE names its file for `dsf`"
         answer = problem(401, "Not known", text)

@@ -23,7 +23,7 @@ class Segment:
 
 
 def bar(counts: StateCounts) -> list[Segment]:
-    """A bar of 100 units by state, in the order of STATES; each present state is at least one unit wide."""
+    """Return a bar of 100 units by state, in the order of STATES; each present state is at least one unit wide."""
     numbers = [(state, int(getattr(counts, name))) for name, state in STATES.items()]
     visible_states = [(state, number) for state, number in numbers if number > 0]
     total = sum(number for _, number in visible_states)
@@ -100,7 +100,7 @@ class Chart:
 
 
 def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
-    """The scores of cycles, newest first, as a chart; None for fewer than two scores."""
+    """Return the scores of cycles, newest first, as a chart; None for fewer than two scores."""
     scored = [cycle for cycle in reversed(cycles) if cycle.value is not None]
     if len(scored) < 2:
         return None

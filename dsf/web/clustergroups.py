@@ -48,7 +48,10 @@ class ClusterSelection:
 
 
 def select_clusters(reading: Reading, query: Mapping[str, str]) -> ClusterSelection:
-    """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
+    """Return the clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query.
+
+    `*` in them is any text.
+    """
     labels = reading.model.labels()
     frequent_labels = [
         label

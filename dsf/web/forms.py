@@ -30,7 +30,7 @@ _GIVEN: Final = {"seconds": "", "note": ""}
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises AccessError if it is too large (413) or has a field twice (400)."""
+    """Return the fields of a form. Raises AccessError if it is too large (413) or has a field twice (400)."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -102,7 +102,7 @@ def add_login(app: FastAPI, site: Site) -> None:
 
 
 def _session_user(request: Request, site: Site) -> PageUser | None:
-    """The user of the request's session; None without a session, or if it cannot be checked."""
+    """Return the user of the request's session; None without a session, or if it cannot be checked."""
     try:
         return site.caller(request)
     except (AccessError, BackendError):

@@ -64,7 +64,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def root_path(text: str) -> str:
-    """The path prefix of all addresses. Raises SettingsError for an invalid one."""
+    """Return the path prefix of all addresses. Raises SettingsError for an invalid one."""
     root = text.rstrip("/")
     if root and not is_prefix(root):
         raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is not a path such as /scores, or begins like the page's own")
@@ -83,7 +83,7 @@ def is_within(address: str, networks: Sequence[Network]) -> bool:
 
 
 class Guard:
-    """Host check, forwarded headers of trusted proxies, and headers of the answer.
+    """Host check, forwarded headers of trusted proxies, and headers of the response.
 
     `hosts` are the accepted host names besides those of this machine; `*` is any. Only trusted proxies may set the
     client's address, scheme, host and path prefix. `scope["dsf.trusted"]` is True if the peer is one.
@@ -175,7 +175,7 @@ def is_prefix(text: str) -> bool:
 
 
 def _all(headers: Headers, name: str) -> list[str]:
-    """The entries of a header, which may have several lines: a proxy extends the last one or adds a line."""
+    """Return the entries of a header, which may have several lines: a proxy extends the last one or adds a line."""
     return [entry.strip() for line in headers.getlist(name) for entry in line.split(",") if entry.strip()]
 
 
@@ -184,5 +184,5 @@ def _last(headers: Headers, name: str) -> str:
 
 
 def _address(text: str) -> str:
-    """An entry of X-Forwarded-For without a port and brackets, as some proxies write them."""
+    """Return an entry of X-Forwarded-For without a port and brackets, as some proxies write them."""
     return text if text.count(":") > 1 and not text.startswith("[") else host_name(text) or text

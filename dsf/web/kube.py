@@ -37,7 +37,7 @@ class KubeAccess:
         self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(10.0, 2000, turns=16)
 
     def holder(self, token: str, client: str) -> PageUser:
-        """The holder of a token that came from this address. Raises AccessError (401)."""
+        """Return the holder of a token that came from this address. Raises AccessError (401)."""
         require_token(token)
 
         def ask() -> PageUser:

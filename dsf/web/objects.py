@@ -54,7 +54,7 @@ def _read(file: Path) -> DynamicScorer | None:
 
 
 def parsed(manifest: Any) -> DynamicScorer | None:
-    """The scorer of a manifest; None if it is invalid."""
+    """Return the scorer of a manifest; None if it is invalid."""
     try:
         return read_known_fields(manifest, DynamicScorer) if isinstance(manifest, dict) else None
     except ValidationError:
@@ -62,7 +62,7 @@ def parsed(manifest: Any) -> DynamicScorer | None:
 
 
 def shown_config(config: RemoteConfig) -> Any:
-    """A /config as JSON for the page, without the queries of its URLs."""
+    """Return a /config as JSON for the page, without the queries of its URLs."""
     return _shown(config.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
@@ -80,7 +80,7 @@ def _shown(value: Any) -> Any:
 def settings_of(
     scorer: DynamicScorer, override: ScheduleOverride | None = None, validity: int = 0
 ) -> list[SettingView]:
-    """The scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them.
+    """Return the scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them.
 
     `override` is a user's override for all clusters, `validity` the current seconds.
     """
@@ -156,7 +156,7 @@ def _host(config_url: str) -> str:
 
 
 def _setting(name: str, synced: object, spec: object, default: object) -> SettingView:
-    """The first value that is set, and its origin."""
+    """Return the first value that is set, and its origin."""
     for value, origin in ((synced, "/config"), (spec, "spec"), (default, "default")):
         if _is_set(value):
             return SettingView(name=name, value=str(getattr(value, "value", value)), origin=origin)

@@ -135,11 +135,11 @@ class Reading:
         return rows
 
     def cluster_names(self) -> list[str]:
-        """All accepted clusters, sorted."""
+        """Return all accepted clusters, sorted."""
         return sorted(str(name) for name in self.redis.hkeys(keys.CLUSTERS))
 
     def targets(self, scorer: str) -> dict[str, Effective]:
-        """The clusters on which a scorer runs, sorted, and the schedule in force on each."""
+        """Return the clusters on which a scorer runs, sorted, and the schedule in force on each."""
         overrides, now = self.schedule.overrides(), hubclock.now()
         return {entry.cluster: effective(entry, overrides, now) for entry in self.schedule.entries_of(scorer)}
 
@@ -149,12 +149,12 @@ class Reading:
         return self.rows([detail])[0], detail
 
     def runs(self, rows: Sequence[TableRow]) -> list[list[str]]:
-        """The known run ids of each pair: past cycles and that of its score."""
+        """Return the known run ids of each pair: past cycles and that of its score."""
         past = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
         return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past, strict=True)]
 
     def of_run(self, run: str, pair_filter: PairFilter) -> list[TableRow]:
-        """The pair with this scheduled run: the id contains the time, at which few pairs are due."""
+        """Return the pair with this scheduled run: the id contains the time, at which few pairs are due."""
         at = run_time(run) + TOLERANCE / 2
         records, overrides = self.registry.scorers(), self.schedule.overrides()
         due = [

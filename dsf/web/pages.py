@@ -148,5 +148,5 @@ def plugins() -> Mapping[str, PagePlugin]:
 
 
 def all_views(own_views: Iterable[PageView]) -> list[PageView]:
-    """The page's own, and those of plug-ins."""
+    """Return the page's own, and those of plug-ins."""
     return [*own_views, *(view for plugin in plugins().values() for view in plugin.views)]

@@ -34,7 +34,7 @@ _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)
 
 
 def with_ages(html: str, now: float | None = None) -> str:
-    """The HTML with ages, for a browser without JavaScript."""
+    """Return the HTML with ages, for a browser without JavaScript."""
     at = hubclock.now() if now is None else now
 
     def put(match: re.Match[str]) -> str:
@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
 
 
 def stamp(at: float | datetime | None) -> str:
-    """A time as the attribute `datetime`."""
+    """Return a time as the attribute `datetime`."""
     if at is None:
         return ""
     moment = at if isinstance(at, datetime) else datetime.fromtimestamp(max(0.0, at), UTC)
@@ -71,14 +71,14 @@ def stamp(at: float | datetime | None) -> str:
 
 
 def _time(at: float | datetime | None, kind: str = "age") -> Markup:
-    """A time element; the browser, or `with_ages`, fills in the age."""
+    """Return a time element; the browser, or `with_ages`, fills in the age."""
     if at is None:
         return Markup('<span class="none">-</span>')
     return Markup('<time datetime="{}" data-{}></time>').format(stamp(at), kind)
 
 
 def _clock(at: float | datetime | None) -> Markup:
-    """A time of day in UTC, with the date if it is not today's."""
+    """Return a time of day in UTC, with the date if it is not today's."""
     if at is None:
         return Markup('<span class="none">-</span>')
     text = stamp(at)
@@ -98,7 +98,7 @@ def _number(value: float | None) -> str:
 
 
 def rough(seconds: float) -> str:
-    """A coarse duration that does not change each second: `10 s`, `20 s`, `1 min`."""
+    """Return a coarse duration that does not change each second: `10 s`, `20 s`, `1 min`."""
     steps = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90)
     step = next((step for step in steps if seconds <= step), None)
     return f"{step} s" if step is not None else duration(seconds)
@@ -116,7 +116,7 @@ def meaning(reason: str) -> str:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """The templates. All values are escaped, and an undefined name is an error."""
+    """Return the templates. All values are escaped, and an undefined name is an error."""
     plugin_templates = {name: plugin.templates for name, plugin in plugins().items()}
     jinja_environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(plugin_templates)]),
@@ -158,7 +158,7 @@ def prepare() -> None:
 
 
 def link(root: str, place: str, /, **query: object) -> str:
-    """The address of a page below the root path; callers quote segments of `place` with `segment`."""
+    """Return the address of a page below the root path; callers quote segments of `place` with `segment`."""
     parameters = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return root + place + (f"?{urlencode(parameters)}" if parameters else "")
 
@@ -169,12 +169,12 @@ def in_flower(flower: str, run: str) -> str:
 
 
 def segment(text: str) -> str:
-    """A name as one segment of a path."""
+    """Return a name as one segment of a path."""
     return quote(text, safe="")
 
 
 def render(template: str, root: str, context: Mapping[str, Any]) -> str:
-    """A template."""
+    """Return a template."""
     return (
         environment()
         .get_template(template)

@@ -40,7 +40,7 @@ class SearchQuery:
         return bool(self.terms or self.words)
 
     def of(self, field: str) -> list[str]:
-        """The patterns of one field; in lower case unless it is case-sensitive."""
+        """Return the patterns of one field; in lower case unless it is case-sensitive."""
         return [pattern for name, pattern in self.terms if name == field]
 
     def allows(self, field: str, value: str) -> bool:
@@ -93,7 +93,7 @@ def fits_all(value: str, patterns: Iterable[str], *, exact: bool = False) -> boo
 
 
 def quoted(text: str) -> str:
-    """The text as one term's value."""
+    """Return the text as one term's value."""
     return f'"{text}"' if not text or re.search(r'[\s"]', text) else text
 
 
@@ -144,7 +144,7 @@ def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, 
 
 
 def _interpret(reading: Reading, search_query: SearchQuery) -> _Criteria:
-    """A word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
+    """Return a word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
     fleet = reading.model.summary()
     by_label = bool(search_query.of("set") or search_query.of("label"))
     names = reading.cluster_names() if search_query.of("cluster") or search_query.words else []
@@ -211,7 +211,7 @@ def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter)
 
 
 def _matching_rows(reading: Reading, criteria: _Criteria, rows: list[TableRow]) -> list[TableRow]:
-    """The rows with such an item, and such a run among their last cycles."""
+    """Return the rows with such an item, and such a run among their last cycles."""
 
     def has(names: Iterable[str], patterns: list[str]) -> bool:
         return not patterns or any(fits_all(name, patterns) for name in names)
@@ -224,7 +224,7 @@ def _matching_rows(reading: Reading, criteria: _Criteria, rows: list[TableRow]) 
 def clusters_with_labels(
     labels: Mapping[str, Mapping[str, str]], search_query: SearchQuery, clusters: Iterable[str]
 ) -> list[str]:
-    """The clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
+    """Return the clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
     none: dict[str, str] = {}
 
     def is_selected(cluster_labels: Mapping[str, str]) -> bool:

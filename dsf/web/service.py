@@ -83,7 +83,7 @@ def _scorer_reader(settings: Settings, session: Session | None) -> ScorerReader:
 
 
 def _session(settings: Settings) -> Session | None:
-    """A session with the hub's API server, if there is one. Raises SettingsError."""
+    """Return a session with the hub's API server, if there is one. Raises SettingsError."""
     if settings.web_auth == "proxy" and not settings.web_trusted_proxies:
         raise SettingsError("DSF_WEB_AUTH is proxy, so DSF_WEB_TRUSTED_PROXIES must list the trusted proxies")
     needs_api_server = settings.web_auth == "kubernetes" or (

@@ -2,8 +2,8 @@
 
 A session is the token of the login, in Redis under the digest of its cookie and encrypted with a key from the cookie,
 which only the browser has. Therefore all replicas know it, a logout ends it, and each request checks the token again
-(the API server's answers count for some seconds), so it ends with its token. Every visitor gets a cookie; the secret of
-the forms is derived from it, so that a page of another site, which cannot read it, cannot send a form.
+(the API server's responses count for some seconds), so it ends with its token. Every visitor gets a cookie; the secret
+of the forms is derived from it, so that a page of another site, which cannot read it, cannot send a form.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Sessions:
 
     @staticmethod
     def fresh() -> str:
-        """The value of a cookie without a login."""
+        """Return the value of a cookie without a login."""
         return secrets.token_urlsafe(32)
 
     def token(self, cookie: str) -> str:
-        """The token of this cookie's session; empty without a session, or after its end."""
+        """Return the token of this cookie's session; empty without a session, or after its end."""
         sealed = self._redis.get(_key(cookie)) if cookie else None
         if sealed is None:
             return ""
@@ -81,7 +81,10 @@ def _key(cookie: str) -> str:
 
 
 def cookie_of(request: Request) -> str:
-    """The cookie of a request; empty if missing, invalid, or there twice: another site may have set one of them."""
+    """Return the cookie of a request.
+
+    Empty if missing, invalid, or there twice: another site may have set one of them.
+    """
     name, values = _name(request), set()
     for line in request.headers.getlist("cookie"):
         for part in line.split(";"):
@@ -123,7 +126,7 @@ def _path(request: Request) -> str:
 
 
 def form_secret(cookie: str) -> str:
-    """The secret that forms of this page must contain."""
+    """Return the secret that forms of this page must contain."""
     return hmac.new(cookie.encode(), b"form", hashlib.sha256).hexdigest()
 
 

@@ -48,7 +48,7 @@ class Site:
         self.version = metadata.version("dynamic-scoring-framework")
 
     def caller(self, request: Request) -> PageUser | None:
-        """The user of a request; None without a login. Raises AccessError."""
+        """Return the user of a request; None without a login. Raises AccessError."""
         page_user: PageUser | None = request.scope.get("dsf.caller")
         if page_user is None:
             page_user = self.access.recognise(request)
@@ -58,7 +58,7 @@ class Site:
         return page_user
 
     def holder(self, token: str, client: str) -> PageUser:
-        """The holder of a token that a client sent, or that opened a session.
+        """Return the holder of a token that a client sent, or that opened a session.
 
         Raises AccessError for an invalid one, BackendError if it cannot be checked.
         """
@@ -130,14 +130,14 @@ class Site:
         )
 
     def form(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A page with a form: its secret is that of the visitor's cookie."""
+        """Return a page with a form: its secret is that of the visitor's cookie."""
         cookie = cookie_of(request) or Sessions.fresh()
         answer = self.respond(request, template, status, secret=form_secret(cookie), **context)
         set_cookie(request, answer, cookie)
         return answer
 
     def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A whole page from a template that extends the base; 304 for a browser that has the same."""
+        """Return a whole page from a template that extends the base; 304 for a browser that has the same."""
         caller = request.scope.get("dsf.caller")
         leave = form_secret(cookie_of(request)) if caller is not None and self.access.login is not None else ""
         html = render(

@@ -70,7 +70,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
 
 
 def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
-    """The page after the cursor; the first page if the cursor is of the other list, for a smaller fleet."""
+    """Return the page after the cursor; the first page if the cursor is of the other list, for a smaller fleet."""
     try:
         return read(query.get("cursor") or None)
     except CursorError:
@@ -88,7 +88,10 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: ClusterS
 
 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
-    """The settings of a registered scorer; None if its DynamicScorer is unreadable. Raises UnknownScorerError."""
+    """Return the settings of a registered scorer; None if its DynamicScorer is unreadable.
+
+    Raises UnknownScorerError.
+    """
     record = sources.reading.registry.scorer(name)
     manifest = sources.scorer_object(name, record.namespace)
     if manifest is None:
@@ -142,7 +145,7 @@ def _conditions(scorer: DynamicScorer) -> list[ConditionView]:
 
 
 def _config(scorer: DynamicScorer | None, read: datetime | None = None) -> dict[str, Any]:
-    """The last known /config: its text, since when, when it was last read, and whether it is still valid."""
+    """Return the last known /config: its text, since when, when it was last read, and whether it is still valid."""
     synced = scorer.status.last_synced_config if scorer else None
     if scorer is None or synced is None:
         return {}

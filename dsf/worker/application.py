@@ -204,7 +204,7 @@ def _flower_url(link: Link) -> str:
 
 
 def make_app(config: Settings, *, is_imported: bool = False) -> Application:
-    """A Celery application for one role.
+    """Return a Celery application for one role.
 
     `is_imported` is for another program, which may have a Celery application and logging of its own: both stay in use.
     """

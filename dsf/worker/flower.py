@@ -71,7 +71,7 @@ class _Checked:
         super().__init__(**options | {"retry": Retry(NoBackoff(), 0)})
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read an answer; of a published message only what is allowed."""
+        """Read a response; of a published message only what is allowed."""
         answer = super().read_response(*args, **options)  # type: ignore[misc]
         if isinstance(answer, list) and len(answer) > 2 and answer[0] in (b"message", b"pmessage"):
             # Kombu ignores a message without data.
@@ -114,7 +114,7 @@ class Workers:
             return True
 
     def queues(self) -> list[str]:
-        """The queues of the registered clusters, sorted, as far as they are known while Redis is unavailable."""
+        """Return the queues of the registered clusters, sorted, as far as they are known while Redis is unavailable."""
         with self._lock:
             return sorted(map(keys.spoke_queue, self._registered()))
 
@@ -129,7 +129,7 @@ class Workers:
 
 
 def cleaned(data: bytes, workers: Workers) -> bytes:
-    """The message in a new envelope with only the events that may be from our workers; empty without any."""
+    """Return the message in a new envelope with only the events that may be from our workers; empty without any."""
     try:
         if len(data) > MOST_EVENT_BYTES:
             return b""
@@ -155,7 +155,7 @@ def cleaned(data: bytes, workers: Workers) -> bytes:
 
 
 def taken(event: object, workers: Workers) -> dict[str, Any] | None:
-    """The accepted fields of an event; None if it cannot be from one of our workers."""
+    """Return the accepted fields of an event; None if it cannot be from one of our workers."""
     if not isinstance(event, dict):
         return None
     host, kind, uuid = event.get("hostname"), event.get("type"), event.get("uuid")
@@ -180,7 +180,7 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """The beginning of a text, with at most `limit` bytes in memory: Flower keeps 10,000 tasks."""
+    """Return the beginning of a text, with at most `limit` bytes in memory: Flower keeps 10,000 tasks."""
     # A single emoji makes each character of a text take four bytes.
     return text[:limit] if text.isascii() else text[: limit // 4]
 

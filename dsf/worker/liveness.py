@@ -32,7 +32,7 @@ def loop_problem() -> str:
 
 
 def liveness_file() -> Path | None:
-    """The liveness file of this process, if configured."""
+    """Return the liveness file of this process, if configured."""
     folder = settings().probe_dir
     return None if folder is None else folder / "alive"
 

@@ -156,7 +156,7 @@ class RemoteControlNode(pidbox.Node):
     def reply(self, data: Any, exchange: Any, routing_key: Any, ticket: Any, **_: Any) -> None:
         """Publish a reply, as kombu's own node does in its way."""
         del exchange, routing_key
-        # Some answers hold objects, such as the one that reads the password.
+        # Some responses hold objects, such as the one that reads the password.
         jsonable = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
         # A new connection: an idle one may be dead, and the user waits for a second.
         with connect(settings(), name="dsf-control") as client:
@@ -193,7 +193,7 @@ class Listener(bootsteps.StartStopStep):
 
 
 def _channels() -> keys.ControlChannels:
-    """The channels of this process's installation."""
+    """Return the channels of this process's installation."""
     return keys.ControlChannels.of(address.parse(settings().resolved_redis_url()).db)
 
 
@@ -253,7 +253,10 @@ def _run(node: RemoteControlNode, text: str, allowed: Sequence[str]) -> None:
 
 
 def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
-    """A worker's name and its reply, if it is one to this ticket. By its channel, on which only that worker writes."""
+    """Return a worker's name and its reply, if it is one to this ticket.
+
+    By its channel, on which only that worker writes.
+    """
     try:
         # Any holder of an agent's credential can send one.
         envelope = boundedjson.loads(message["data"], _REPLY)
@@ -266,7 +269,7 @@ def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
 
 
 def _printable(reply: Any) -> Any:
-    """A reply in which every text may be printed in a terminal: no control characters, no lone surrogates."""
+    """Return a reply in which every text may be printed in a terminal: no control characters, no lone surrogates."""
     match reply:
         case str():
             return visible(reply, allowed_characters="\n\t")

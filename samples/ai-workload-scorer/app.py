@@ -69,14 +69,14 @@ class Config(BaseModel):
         ]
 
     def application(self, pod: str) -> Application | None:
-        """The first application of which a pattern fits the name of the pod."""
+        """Return the first application of which a pattern fits the name of the pod."""
         for application in self.applications:
             if any(fnmatchcase(pod, pattern) for pattern in application.pod_alias):
                 return application
         return None
 
     def device(self, profile: str) -> str:
-        """The device of a GPU_I_PROFILE: that of this name, else the one with as many slices.
+        """Return the device of a GPU_I_PROFILE: that of this name, else the one with as many slices.
 
         The memory in the name of one and the same profile differs: `3g.47gb` is `3g.48gb` for another driver.
         """
@@ -88,7 +88,7 @@ class Config(BaseModel):
 
 
 def read_config() -> Config:
-    """The file that CONFIG_FILE names. Raises ScorerError, which says what is wrong where."""
+    """Return the file that CONFIG_FILE names. Raises ScorerError, which says what is wrong where."""
     file = Path(os.environ.get("CONFIG_FILE") or Path(__file__).parent / "config.json")
     try:
         return Config.model_validate_json(file.read_bytes())
@@ -198,7 +198,7 @@ def drawn(samples: Series, times: Watts, patience: float) -> Watts:
 
 
 def added(sum_so_far: Watts | None, watts: Watts) -> Watts:
-    """The sum at each time of those that ran; NaN when none did."""
+    """Return the sum at each time of those that ran; NaN when none did."""
     if sum_so_far is None:
         return watts
     none = np.isnan(sum_so_far) & np.isnan(watts)
@@ -213,7 +213,10 @@ def expected(times: Watts, watts: Watts) -> float:
 
 
 def highest_mean(nodes: list[Watts]) -> float | None:
-    """The highest watts over time, as the mean of the nodes where it ran at that time; None when it never did."""
+    """Return the highest watts over time, as the mean of the nodes where it ran at that time.
+
+    None when it never did.
+    """
     if not nodes:
         return None
     ran = np.array(nodes)

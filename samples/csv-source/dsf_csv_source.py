@@ -45,7 +45,7 @@ def fetch(request: Request[CsvOptions]) -> Iterator[Series]:
 
 
 def _rows(body: bytes, options: CsvOptions) -> Iterator[tuple[int, dict[str, str]]]:
-    """Each line with its number. A message never quotes the answer: a server may repeat in it what it was sent."""
+    """Each line with its number. A message never quotes the response: a server may repeat in it what it was sent."""
     try:
         rows = csv.DictReader(io.StringIO(body.decode("utf-8-sig")), delimiter=options.delimiter)
         missing_columns = {options.time_column, options.value_column} - set(rows.fieldnames or ())

@@ -1,7 +1,7 @@
 """A scoring API that asks a large language model for the next value of each series; that value is the score.
 
-The model is behind an endpoint that speaks OpenAI's completions protocol, as vLLM does. An answer that is not one
-number, a number far from all samples, or no answer is no score: such a series is left out and counted, and never a 0.
+The model is behind an endpoint that speaks OpenAI's completions protocol, as vLLM does. A response that is not one
+number, a number far from all samples, or no response is no score: such a series is left out and counted, and never a 0.
 When the model has a usable number for no series, the request fails with 503, so that the last scores stay. Start it
 with `uvicorn app:app --port 8000`.
 """
@@ -27,16 +27,16 @@ FOLDER = Path(__file__).parent
 MODEL_NAME = os.environ.get("MODEL_NAME") or "Qwen/Qwen2.5-14B-Instruct"
 #: Sent as a bearer token. A mounted Secret, say; it is read for every scoring request, so that rotation takes effect.
 TOKEN_FILE = os.environ.get("INFERENCE_TOKEN_FILE", "")
-#: Seconds for one answer of the model, and for all of a scoring request. Agents wait 30 s by default.
+#: Seconds for one response of the model, and for all of a scoring request. Agents wait 30 s by default.
 INFERENCE_TIMEOUT = env_number("INFERENCE_TIMEOUT", 10, least=0.1)
 SCORING_TIMEOUT = env_number("SCORING_TIMEOUT", 25, least=0.1)
-#: Questions that wait for an answer at a time, of all scoring requests together.
+#: Questions that wait for a response at a time, of all scoring requests together.
 CONCURRENCY = int(env_number("CONCURRENCY", 8, least=1, whole=True))
 #: Newest samples that go into the prompt.
 MAX_SAMPLES = int(env_number("MAX_SAMPLES", 120, least=1, whole=True))
-#: Tokens of an answer: a number has less. A model that thinks before it answers needs some thousands.
+#: Tokens of a response: a number has less. A model that thinks before it answers needs some thousands.
 MAX_TOKENS = int(env_number("MAX_TOKENS", 32, least=1, whole=True))
-#: Bytes of an answer with all that is around the text.
+#: Bytes of a response with all that is around the text.
 _MAX_BYTES = 1024 * 1024
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:e[-+]?[0-9]+)?"
 #: A line that is one number, perhaps after the last words of the prompt, in quotes, in bold, in a box of LaTeX, in an
@@ -61,12 +61,12 @@ _THOUGHTS_END = re.compile(r".*</(?:think|thinking|thought|reasoning)>", re.DOTA
 _FENCE = re.compile(
     r"(?:[^\n`]*\n)?\s*(?:```|~~~)[a-z]*\s*\n?(?P<inside>.*?)(?:```.*|~~~.*|\Z)", re.DOTALL | re.IGNORECASE
 )
-#: Characters of an answer or an error that a message quotes.
+#: Characters of a response or an error that a message quotes.
 _EXCERPT = 200
 
 
 class NoAnswerError(Exception):
-    """The model gave no answer that can be read.
+    """The model gave no response that can be read.
 
     `reason` is a snake_case word, the message is for the log, `retry_after` the seconds that the server asks to wait.
     """
@@ -78,7 +78,7 @@ class NoAnswerError(Exception):
 
 
 def endpoint() -> str:
-    """The URL to ask, from VLLM_ENDPOINT or INFERENCE_ENDPOINT. Raises ScorerError when it is none."""
+    """Return the URL to ask, from VLLM_ENDPOINT or INFERENCE_ENDPOINT. Raises ScorerError when it is none."""
     variable = "VLLM_ENDPOINT" if os.environ.get("VLLM_ENDPOINT") else "INFERENCE_ENDPOINT"
     url = os.environ.get(variable) or "http://localhost:8000/v1/completions"
     parts = urlsplit(url)
@@ -91,7 +91,7 @@ def endpoint() -> str:
 
 
 def read_template() -> Template:
-    """The prompt, from the file that PROMPT_FILE names. Raises ScorerError."""
+    """Return the prompt, from the file that PROMPT_FILE names. Raises ScorerError."""
     file = Path(os.environ.get("PROMPT_FILE") or FOLDER / "prompt.txt")
     try:
         template = Template(file.read_text(encoding="utf-8"))
@@ -147,7 +147,7 @@ _turns = asyncio.Semaphore(CONCURRENCY)
 
 @app.score
 async def predict(series: list[Series]) -> list[Score | Skipped]:
-    """The next value of each series. Raises Unavailable if the model has a usable number for none of them."""
+    """Return the next value of each series. Raises Unavailable if the model has a usable number for none of them."""
     headers = authorization()
     deadline = asyncio.get_running_loop().time() + SCORING_TIMEOUT
     failures: dict[str, list[NoAnswerError]] = {}
@@ -179,7 +179,7 @@ async def predict(series: list[Series]) -> list[Score | Skipped]:
 
 
 def authorization() -> dict[str, str]:
-    """The header with the token. Raises Unavailable when there should be one and is none."""
+    """Return the header with the token. Raises Unavailable when there should be one and is none."""
     if not TOKEN_FILE:
         return {}
     try:
@@ -204,7 +204,7 @@ def prompt(samples: Series) -> str:
 
 
 async def answer(client: httpx2.AsyncClient, text: str) -> str:
-    """Return the answer of the model. Raises NoAnswerError."""
+    """Return the response of the model. Raises NoAnswerError."""
     # Temperature 0: the likeliest number. Equal prompts may differ in it all the same, by how the server computes them.
     request = {"model": MODEL_NAME, "prompt": text, "max_tokens": MAX_TOKENS, "temperature": 0}
     try:
@@ -231,7 +231,7 @@ async def answer(client: httpx2.AsyncClient, text: str) -> str:
 
 
 def refusal(response: httpx2.Response, body: bytes, authorization: str) -> NoAnswerError:
-    """The error for a status other than 200, with the server's text and Retry-After, and without the token."""
+    """Return the error for a status other than 200, with the server's text and Retry-After, and without the token."""
     try:
         error = json.loads(body)["error"]
         text = error["message"] if isinstance(error, dict) else error
@@ -249,7 +249,7 @@ def refusal(response: httpx2.Response, body: bytes, authorization: str) -> NoAns
 
 
 def excerpt(text: str) -> str:
-    """The first characters of a text in one line."""
+    """Return the first characters of a text in one line."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text[: 10 * _EXCERPT]).split())
     return line if len(line) <= _EXCERPT else f"{line[:_EXCERPT]}..."
 
@@ -266,7 +266,7 @@ async def exchange(client: httpx2.AsyncClient, request: dict[str, object]) -> tu
 
 
 def usable_value(text: str, finite: Series) -> float:
-    """The number in an answer about a series without NaN. Raises NoAnswerError (no_number, out_of_range)."""
+    """Return the number in a response about a series without NaN. Raises NoAnswerError (no_number, out_of_range)."""
     value = next_value(text)
     if value is None:
         raise NoAnswerError("no_number", f"the answer is no number: {excerpt(text)!r}")
@@ -276,7 +276,7 @@ def usable_value(text: str, finite: Series) -> float:
 
 
 def next_value(text: str) -> float | None:
-    """The number that is all of the first line of an answer; None if that line is something else.
+    """Return the number that is all of the first line of a response; None if that line is something else.
 
     Thoughts before it and a block of code around it do not count. The rest of the text is ignored: a model that was
     trained to continue texts goes on until it is stopped.

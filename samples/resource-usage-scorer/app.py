@@ -22,7 +22,7 @@ OLDER_NAMES: Final = {"cpu": "cpuAvailable", "mem": "memAvailable"}
 
 
 def maxima(environment: Mapping[str, str]) -> dict[str, float]:
-    """The limits in force. Raises ValueError naming the variable that is not a positive number."""
+    """Return the limits in force. Raises ValueError naming the variable that is not a positive number."""
     maxima_by_kind: dict[str, float] = {}
     for kind, (variable, default) in MAXIMA.items():
         text = environment.get(variable, "").strip()

@@ -46,7 +46,7 @@ app = Scorer(
 
 @app.score
 def predict(series: list[Series]) -> Iterable[Score | Skipped]:
-    """A score per series, the highest last, or why it has none.
+    """Return a score per series, the highest last, or why it has none.
 
     If several results have one name the framework takes the last one, so a namespace is as close to the threshold as
     the closest of its pods.
@@ -60,7 +60,7 @@ def predict(series: list[Series]) -> Iterable[Score | Skipped]:
 
 
 def prediction(series: Series, newest: float) -> Score | Skipped:
-    """The score of one series; `newest` is the time of the newest sample of all series."""
+    """Return the score of one series; `newest` is the time of the newest sample of all series."""
     prediction_result = forecast(series, horizon=HORIZON_LENGTH, lags=LAGS, least=MIN_LENGTH)
     if isinstance(prediction_result, Skipped):
         return prediction_result

@@ -2,11 +2,11 @@
 
     python samples/simple-prediction-scorer/backtest.py [FILE ...]
 
-A file is the answer of a range query of Prometheus; without one, recorded.json beside this program. In each series the
-program stands at one sample after another, sees at most the 120 before it, and forecasts the 10 that follow. The error
-is the mean distance from what came: over the 10 values, and of the highest of them, which is what the score is made of.
-Both are in percent of the standard deviation of the series, so that series of all units count alike. The series are put
-together by the label `kind` if they have one.
+A file is the response of a range query of Prometheus; without one, recorded.json beside this program. In each series
+the program stands at one sample after another, sees at most the 120 before it, and forecasts the 10 that follow. The
+error is the mean distance from what came: over the 10 values, and of the highest of them, which is what the score is
+made of. Both are in percent of the standard deviation of the series, so that series of all units count alike. The
+series are put together by the label `kind` if they have one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Errors = tuple[float, float, float, float]
 
 
 def read(file: Path) -> list[Series]:
-    """The series in the answer of a range query."""
+    """Return the series in the response of a range query."""
     matrix = json.loads(file.read_bytes())["data"]["result"]
     return [
         Series(item["metric"], *np.array([[float(at), float(value)] for at, value in item["values"]]).T)

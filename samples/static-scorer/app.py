@@ -62,5 +62,5 @@ def power_consumption_scores(_: list[Series]) -> list[Score]:
 
 
 def scores(table: Table) -> list[Score]:
-    """The whole table, whatever was posted."""
+    """Return the whole table, whatever was posted."""
     return [Score(score, {"app": application, "device": device}) for (application, device), score in table.items()]

@@ -10,6 +10,6 @@ import pytest
 
 
 def load(name: str) -> list[Any]:
-    """The cases of `<name>.json`: each a mapping with an `id`, beside what its test reads."""
+    """Return the cases of `<name>.json`: each a mapping with an `id`, beside what its test reads."""
     cases = json.loads((Path(__file__).parent / f"{name}.json").read_text(encoding="utf-8"))
     return [pytest.param(case, id=case["id"]) for case in cases]

@@ -114,7 +114,7 @@ class ManagedCluster:
         return b'"value"' in (http_answer(url) or b"")
 
     def tail(self) -> str:
-        """The end of the agent's log."""
+        """Return the end of the agent's log."""
         return self._agent.tail() if self._agent is not None else ""
 
     def _start_prometheus(self) -> Child:

@@ -135,7 +135,7 @@ class Migration:
         return result.stdout
 
     def scores(self) -> dict[str, dict[str, Any]]:
-        """The status of each AddOnPlacementScore with items, by `<cluster>/<name>`."""
+        """Return the status of each AddOnPlacementScore with items, by `<cluster>/<name>`."""
         items = self.session.request("GET", ADDON_PLACEMENT_SCORES.path())["items"]
         return {
             f"{item['metadata']['namespace']}/{item['metadata']['name']}": item["status"]
@@ -144,14 +144,14 @@ class Migration:
         }
 
     def delivered(self, cluster: str) -> list[dict[str, Any]]:
-        """The summaries in the ConfigMap on a managed cluster."""
+        """Return the summaries in the ConfigMap on a managed cluster."""
         with contextlib.suppress(ObjectNotFoundError):
             config_map = self.clusters[cluster].spoke.session.get(CONFIG_MAPS.path(NAMESPACE, "dynamic-scoring-config"))
             return json.loads(config_map["data"]["summaries"])
         return []
 
     def summaries_of_work(self, cluster: str) -> list[dict[str, Any]]:
-        """The summaries in the ManifestWork of a cluster."""
+        """Return the summaries in the ManifestWork of a cluster."""
         with contextlib.suppress(ObjectNotFoundError):
             work = self.session.get(MANIFEST_WORKS.path(cluster, "dynamic-scoring-config-manifestwork"))
             manifests = work["spec"]["workload"]["manifests"]

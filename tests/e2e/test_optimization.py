@@ -117,7 +117,7 @@ def test_documented_optimization_commands_work(hub: ControlPlane, tmp_path: Path
 
 
 def bound(hub: Session, cluster: str) -> list[str]:
-    """The policies that OCM's policy add-on would bring to a cluster."""
+    """Return the policies that OCM's policy add-on would bring to a cluster."""
     bindings = hub.get(PLACEMENT_BINDINGS.path("default"))["items"]
     there = [binding for binding in bindings if cluster in chosen(hub, binding["placementRef"]["name"])]
     return [subject["name"] for binding in there for subject in binding["subjects"]]

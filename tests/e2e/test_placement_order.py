@@ -348,7 +348,7 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
 
 
 def _published(bench: Bench, resource: str, at: int) -> Scores:
-    """The AddOnPlacementScores of this name as a backtest's moment."""
+    """Return the AddOnPlacementScores of this name as a backtest's moment."""
     score_objects = [
         score_object
         for score_object in list_objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource)
@@ -484,7 +484,7 @@ def test_placement_command_prints_the_ranking(bench: Bench, monkeypatch: pytest.
 
 
 def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:
-    """A Placement and a score by which another cluster would come in."""
+    """Return a Placement and a score by which another cluster would come in."""
     for number in range(FLEETS):
         name = f"fleet-{number:03}"
         view = bench.reader.explain(NAMESPACE, name)
@@ -520,7 +520,7 @@ def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
         selected_clusters = [row.locator("th").inner_text() for row in rows.filter(has_text="has it").all()]
         assert set(selected_clusters) == set(view.decided)
         assert tab.violations("dark", "light") == []
-        # Each change is a question, and the answers to the first ones come last.
+        # Each change is a question, and the responses to the first ones come last.
         held_routes: list[Route] = []
         page.route("**/*value=0*", lambda route: held_routes.append(route))
         page.locator("#if-cluster").select_option(question.cluster)
@@ -538,7 +538,7 @@ def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
         tab.picture("placement")
         assert tab.wrong == []
         assert tab.foreign_requests == []
-        # When there is no answer the page itself says why, and does not keep the one before.
+        # When there is no response the page itself says why, and does not keep the one before.
         page.route(
             "**/*value=*", lambda route: route.fulfill(status=503, content_type="text/html", body="<h1>Not now</h1>")
         )

@@ -33,7 +33,7 @@ DECISIONS = Resource("cluster.open-cluster-management.io", "v1beta1", "placement
 
 
 def chosen(hub: Session, placement: str, namespace: str = "default") -> list[str]:
-    """The clusters that OCM decided on for a Placement."""
+    """Return the clusters that OCM decided on for a Placement."""
     query = {"labelSelector": f"cluster.open-cluster-management.io/placement={placement}"}
     items = hub.request("GET", DECISIONS.path(namespace), query=query)["items"]
     return [decision["clusterName"] for item in items for decision in (item.get("status") or {}).get("decisions") or []]
@@ -116,7 +116,7 @@ class World:
             self.clusters[cluster].measure(value)
 
     def score(self, cluster: str, name: str = SCORE) -> dict[str, Any] | None:
-        """The cluster's AddOnPlacementScore."""
+        """Return the cluster's AddOnPlacementScore."""
         try:
             return self.session.get(ADDON_PLACEMENT_SCORES.path(cluster, name))
         except ObjectNotFoundError:
@@ -129,11 +129,11 @@ class World:
         return None if score is None else {item["name"]: item["value"] for item in items}
 
     def decision(self) -> list[str]:
-        """The clusters that the Placement `best` chose."""
+        """Return the clusters that the Placement `best` chose."""
         return chosen(self.session, "best", "apps")
 
     def logs(self) -> str:
-        """The ends of all logs, for messages."""
+        """Return the ends of all logs, for messages."""
         tails = {name: child.tail() for name, child in self.children.items()}
         tails |= {name: cluster.tail() for name, cluster in self.clusters.items()}
         tails |= {f"work agent of {name}": cluster.work_agent.tail() for name, cluster in self.clusters.items()}

@@ -34,7 +34,7 @@ _Value = TypeVar("_Value")
 
 
 def scores(*values: float, **labels: str) -> Handler:
-    """A good answer of a scoring API: nodes n1, n2, ... with these scores."""
+    """Return a good response of a scoring API: nodes n1, n2, ... with these scores."""
     results = [
         {"metric": {"node": f"n{number}", **labels}, "score": value} for number, value in enumerate(values, start=1)
     ]
@@ -121,7 +121,7 @@ class Fleet(Stack):
     # --- what came of it -----------------------------------------------------------------------------------------
 
     def read(self, file: str) -> Any:
-        """An object that the hub wrote, or None."""
+        """Return an object that the hub wrote, or None."""
         try:
             return yaml.load((self.out / file).read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
         except FileNotFoundError:
@@ -139,11 +139,11 @@ class Fleet(Stack):
         return "", "", ""
 
     def failures(self, scorer: str, cluster: str = "c1") -> list[dict[str, Any]]:
-        """The failures in the status of a DynamicScorer, on one cluster."""
+        """Return the failures in the status of a DynamicScorer, on one cluster."""
         return [failure for failure in self.status(scorer).get("failures") or [] if failure["cluster"] == cluster]
 
     def object(self, scorer: str, cluster: str = "c1") -> dict[str, Any] | None:
-        """The AddOnPlacementScore, or None."""
+        """Return the AddOnPlacementScore, or None."""
         score_object = self.read(f"clusters/{cluster}/addonplacementscores/{scorer}-score.yaml")
         return score_object if isinstance(score_object, dict) else None
 
@@ -157,11 +157,11 @@ class Fleet(Stack):
         )
 
     def state(self, scorer: str, cluster: str = "c1") -> PairState:
-        """The books and the state of a pair."""
+        """Return the books and the state of a pair."""
         return Pairs(self.redis).state(cluster, scorer)
 
     def history(self, scorer: str, cluster: str = "c1") -> list[HistoryEntry]:
-        """The newest cycles of a pair, newest first."""
+        """Return the newest cycles of a pair, newest first."""
         return Pairs(self.redis).history(cluster, scorer)
 
     def open_runs(self) -> list[str]:
@@ -278,7 +278,7 @@ class Fleet(Stack):
         timeout: float = 20.0,
         counted_by_agent: bool = True,
     ) -> str:
-        """The reason stands in the status, `dsf status`, the history and /metrics; returns the message."""
+        """Return the reason stands in the status, `dsf status`, the history and /metrics; returns the message."""
 
         def failure() -> dict[str, Any] | None:
             failures = self.failures(scorer, cluster)

@@ -50,7 +50,7 @@ def gauge(fleet: Fleet, process: str, scorer: str, cluster: str) -> float | None
 
 
 def gaps(fleet: Fleet, since: float) -> list[float]:
-    """The times between the ends of two cycles of c1 since then (unix seconds), however they ended."""
+    """Return the times between the ends of two cycles of c1 since then (unix seconds), however they ended."""
     times = [entry.at for entry in fleet.history("cpu") if entry.at >= since]
     return [new - old for new, old in pairwise(times)]
 

@@ -27,7 +27,7 @@ from tests.support.wait import wait_for
 
 #: Seconds between two cycles of those that fail.
 INTERVAL = 4
-#: Bytes that an agent may grow by with all these at once. An answer of up to 8 MB, the limit, is in memory as a whole,
+#: Bytes that an agent may grow by with all these at once. A response of up to 8 MB, the limit, is in memory as a whole,
 #: and the one of 200,000 results takes about 100 MB while it is read as JSON.
 GROWTH = 250_000_000
 FLOODS = {
@@ -84,7 +84,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator[Fleet]:
-    """All answer well until a test says otherwise."""
+    """All response well until a test says otherwise."""
     world = World(tmp_path_factory.mktemp("failures") / "stack")
     world.scorer("steady", scores(60), interval=BY_HAND, query="up", source=prometheus)
     for name in FLOODS:

@@ -33,7 +33,7 @@ class WrongFleet(Fleet):
         super().start()
 
     def environment(self, name: str) -> dict[str, str]:
-        """All variables of one process."""
+        """Return all variables of one process."""
         return super().environment(name) | (self._clock.environment if name == self._process else {})
 
 

@@ -70,7 +70,7 @@ def test_stopped_beat_is_reported_by_page_metrics_and_status(fleet: Fleet, tmp_p
 
 
 def pace(fleet: Fleet, cluster: str, cycles: int) -> list[float]:
-    """Seconds between the newest cycles, from `dsf history`."""
+    """Return seconds between the newest cycles, from `dsf history`."""
     newest_cycles = fleet.data("history", "sample", "--cluster", cluster)["cycles"][:cycles]
     # A run id begins with the milliseconds at which it was due.
     times = [int(cycle["runId"][:13]) / 1000 for cycle in newest_cycles]
@@ -83,7 +83,7 @@ def left_out(fleet: Fleet) -> int:
 
 
 def gaps(fleet: Fleet, runs: int) -> list[float]:
-    """Seconds between the newest runs of c1, whether or not their cycles have ended."""
+    """Return seconds between the newest runs of c1, whether or not their cycles have ended."""
     # In this order: a run that ends meanwhile is in both.
     started = [member.rpartition("/") for member in fleet.open_runs()]
     known_runs = [run for pair, _, run in started if pair == "c1/sample"] + [

@@ -85,7 +85,7 @@ def forget(world: World) -> None:
 
 
 def labelled(cluster: Cluster) -> set[str]:
-    """Every object that has the chart's label, of all kinds and namespaces."""
+    """Return every object that has the chart's label, of all kinds and namespaces."""
     kinds = ",".join(_kinds(cluster, namespaced=True) + _kinds(cluster, namespaced=False))
     return set(cluster.kubectl("get", kinds, "-A", "-l", LABEL, "-o", "name", "--ignore-not-found").split())
 

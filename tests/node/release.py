@@ -61,7 +61,7 @@ OWN_IMAGES = [f"--set-string {value}.tag=" for _, value, _ in _IMAGES.values()]
 
 
 def last(folder: Path, root: Path = ROOT) -> Release:
-    """The files of the newest tag `vX.Y.Z` before HEAD or at it, else those of HEAD, in `folder`.
+    """Return the files of the newest tag `vX.Y.Z` before HEAD or at it, else those of HEAD, in `folder`.
 
     Raises LabError where there is no repository.
     """

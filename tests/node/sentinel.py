@@ -60,7 +60,7 @@ class SentinelPods:
         wait_for(lambda: self.master() == SERVERS["redis-0"], 120, "Sentinels that agree", interval=1)
 
     def master(self) -> int:
-        """The port of the server that the Sentinels name. Raises AssertionError unless all that run agree."""
+        """Return the port of the server that the Sentinels name. Raises AssertionError unless all that run agree."""
         ports = set()
         for name in SENTINELS:
             try:

@@ -52,7 +52,7 @@ def celery(world: World, *arguments: str) -> str:
 
 
 def inspected(world: World, question: str, *arguments: str) -> dict[str, Any]:
-    """Worker -> its answer. AssertionError unless all agents and a results worker answer."""
+    """Worker -> its response. AssertionError unless all agents and a results worker answer."""
     try:
         replies: dict[str, Any] = json.loads(celery(world, "inspect", question, "--json", *arguments))
     except LabError as error:

@@ -36,7 +36,7 @@ def deployed(world: World, images: dict[str, str]) -> dict[str, str]:
 
 
 def _on_node(cluster: Cluster) -> set[str]:
-    """The names of images on a cluster's node, as kubelet reports them."""
+    """Return the names of images on a cluster's node, as kubelet reports them."""
     (node,) = cluster.items("nodes")
     return {name for image in node["status"].get("images") or [] for name in image.get("names") or []}
 

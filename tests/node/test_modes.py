@@ -46,7 +46,7 @@ def test_change_of_mode_loses_no_score_override_or_history(world: World) -> None
 
 
 def _components(world: World) -> set[str]:
-    """The components that have pods, without Flower, Redis and people's pods."""
+    """Return the components that have pods, without Flower, Redis and people's pods."""
     pods = world.pods(world.hub, HUB_NAMESPACE, "app.kubernetes.io/name=dynamic-scoring-framework")
     components = {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods}
     return components - {"flower", "redis", "operator"}

@@ -127,7 +127,7 @@ def agent_pods(world: World) -> Iterator[Pods]:
 
 
 def _refused(pods: Pods, flows: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
-    """All are tried at once: each refusal takes the whole time of a connection that is not answered."""
+    """Return all are tried at once: each refusal takes the whole time of a connection that is not answered."""
     with ThreadPoolExecutor(len(flows)) as pool:
         reached = pool.map(lambda flow: pods.connects(*flow), flows)
         return [flow for flow, works in zip(flows, reached, strict=True) if not works]

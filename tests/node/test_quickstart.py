@@ -97,7 +97,7 @@ def test_flower_responds_at_the_documented_address(world: World) -> None:
 
 
 def _chosen(world: World) -> str:
-    """The cluster of the page's Placement; AssertionError unless it is the one with the highest score."""
+    """Return the cluster of the page's Placement; AssertionError unless it is the one with the highest score."""
     scores = {name: world.score(name, "cluster-free") for name in MANAGED}
     assert all(scores.values()), scores
     best = max(MANAGED, key=lambda name: scores[name]["cluster_free"])

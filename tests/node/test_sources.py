@@ -79,7 +79,7 @@ def _registered(world: World) -> Iterator[None]:
 
 
 def _page(world: World) -> dict[str, Any]:
-    """The quickstart's second scorer."""
+    """Return the quickstart's second scorer."""
     return world.hub.get("dynamicscorer", "cluster-free", "-n", HUB_NAMESPACE)
 
 

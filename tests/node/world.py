@@ -73,7 +73,7 @@ class World:
                 self._wait_for_first_score()
 
     def command(self, text: str) -> str:
-        """The page's first command with these words."""
+        """Return the page's first command with these words."""
         return next(command.text for command in self._commands if text in command.text)
 
     def type(self, text: str) -> str:
@@ -112,7 +112,7 @@ class World:
         return self.hub.kubectl("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--", "dsf", *arguments)
 
     def history(self, cluster: str, scorer: str = "sample-scorer") -> dict[str, Any]:
-        """The last cycles of a pair and its books, as `dsf history` has them."""
+        """Return the last cycles of a pair and its books, as `dsf history` has them."""
         history: dict[str, Any] = json.loads(self.dsf("history", scorer, "--cluster", cluster, "--output", "json"))
         return history
 
@@ -164,7 +164,7 @@ class World:
         return [pod for pod in lasting if "deletionTimestamp" not in pod["metadata"]]
 
     def all_ready(self, cluster: Cluster, namespace: str, selector: str = "") -> list[dict[str, Any]]:
-        """The pods; raises AssertionError while there are none or one is not ready."""
+        """Return the pods; raises AssertionError while there are none or one is not ready."""
         pods = self.pods(cluster, namespace, selector)
         assert pods, f"no pods of {selector}"
         for pod in pods:
@@ -175,7 +175,7 @@ class World:
     def wait_ready(
         self, cluster: Cluster, namespace: str, selector: str = "", timeout: float = 90
     ) -> list[dict[str, Any]]:
-        """The pods, as soon as all of them are ready: an agent is not while its connection is a new one."""
+        """Return the pods, as soon as all of them are ready: an agent is not while its connection is a new one."""
         return wait_for(
             lambda: self.all_ready(cluster, namespace, selector), timeout, f"{selector} ready", interval=0.5
         )

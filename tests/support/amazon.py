@@ -24,7 +24,7 @@ def _canonical(query: str) -> str:
 
 
 def expected(exchange: Exchange, region: str, service: str, signed: list[str]) -> str:
-    """The signature that this request must have."""
+    """Return the signature that this request must have."""
     request = exchange.request
     raw = urlsplit(exchange.http.path)
     headers = {name.lower(): value.strip() for name, value in request.headers.items()}

@@ -70,7 +70,7 @@ class Assistant:
         return self.run(work)
 
     def call(self, tool: str, **arguments: Any) -> CallToolResult:
-        """The raw result of one tool."""
+        """Return the raw result of one tool."""
 
         async def work(client: Client) -> CallToolResult:
             return await client.call_tool(tool, arguments)
@@ -78,7 +78,7 @@ class Assistant:
         return self.run(work)
 
     def ask(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The answer of one tool."""
+        """Return the response of one tool."""
         return answer(self.call(tool, **arguments))
 
     def problem(self, tool: str, **arguments: Any) -> str:
@@ -87,7 +87,7 @@ class Assistant:
 
 
 def answer(result: CallToolResult) -> dict[str, Any]:
-    """A good answer; its text says the same as its data."""
+    """Return a good response; its text says the same as its data."""
     text = result.content[0].text  # type: ignore[union-attr]
     assert not result.is_error, text
     assert result.structured_content is not None
@@ -96,7 +96,7 @@ def answer(result: CallToolResult) -> dict[str, Any]:
 
 
 def problem(result: CallToolResult) -> str:
-    """An error as the assistant reads it."""
+    """Return an error as the assistant reads it."""
     assert result.is_error, result.content
     assert result.structured_content is None
     (content,) = result.content

@@ -71,7 +71,7 @@ class Bed:
         )
 
     def fetch(self, url: str, methods: dict[str, Any] | None = None, tls: dict[str, Any] | None = None) -> int:
-        """The number of series that the source gives. Raises CycleError."""
+        """Return the number of series that the source gives. Raises CycleError."""
         cycle = Cycle("one", "run", self.summary(url, methods, tls), math.inf)
         return self.stages.fetch(cycle).series
 
@@ -97,7 +97,7 @@ class Bed:
 
 
 def ref(name: str, key: str = "token") -> dict[str, dict[str, str]]:
-    """A value that is in a Secret."""
+    """Return a value that is in a Secret."""
     return {"secretRef": {"name": name, "key": key}}
 
 
@@ -136,7 +136,7 @@ class TokenServer:
         self.secret = secret
         self.seconds = seconds
         self.tokens_issued = 0
-        #: Asked before an answer.
+        #: Asked before a response.
         self.before: Callable[[], None] = lambda: None
         self.server = ScriptedServer(self._give)
 

@@ -191,7 +191,7 @@ class RenderError(Exception):
 
 
 def render(values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Object]:
-    """Every object of the chart. Raises RenderError with Helm's message."""
+    """Return every object of the chart. Raises RenderError with Helm's message."""
     return [json.loads(text) for text in _rendered(json.dumps(values or {}, sort_keys=True), release, namespace)]
 
 
@@ -232,7 +232,7 @@ def _rendered(values: str, release: str, namespace: str) -> tuple[str, ...]:
 
 @functools.lru_cache(64)
 def _files(values: str, release: str, namespace: str) -> dict[str, str]:
-    """The rendered files by name, by Helm's own code in helm-python-sdk."""
+    """Return the rendered files by name, by Helm's own code in helm-python-sdk."""
     import helm_python
 
     chart = _chart()
@@ -246,7 +246,7 @@ def _files(values: str, release: str, namespace: str) -> dict[str, str]:
 
 @functools.cache
 def _chart() -> Any:
-    """The chart, read once: what is read cannot be changed."""
+    """Return the chart, read once: what is read cannot be changed."""
     import helm_python
 
     return helm_python.Chart.load(CHART)
@@ -269,18 +269,18 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def one(objects: Iterable[Object], kind: str, name: str = "") -> Object:
-    """The object of this kind and name."""
+    """Return the object of this kind and name."""
     (found,) = [o for o in objects if o["kind"] == kind and (not name or o["metadata"]["name"] == name)]
     return found
 
 
 def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
-    """The objects of these kinds."""
+    """Return the objects of these kinds."""
     return [o for o in objects if o["kind"] in kinds]
 
 
 def agent_objects(objects: list[Object]) -> list[Object]:
-    """The objects in the AddOnTemplate; none without one."""
+    """Return the objects in the AddOnTemplate; none without one."""
     return [m for t in of_kind(objects, "AddOnTemplate") for m in t["spec"]["agentSpec"]["workload"]["manifests"]]
 
 
@@ -291,7 +291,7 @@ def workloads(objects: list[Object]) -> dict[str, Object]:
 
 
 def pod(workload: Object) -> Object:
-    """The pod spec of a workload."""
+    """Return the pod spec of a workload."""
     spec: Object = workload["spec"]["template"]["spec"]
     return spec
 
@@ -308,11 +308,11 @@ def environment(container: Object) -> dict[str, str]:
 
 
 def told(objects: list[Object] | dict[str, Object], name: str) -> dict[str, str]:
-    """The environment of the only container of a process, of these objects or workloads."""
+    """Return the environment of the only container of a process, of these objects or workloads."""
     (container,) = containers((workloads(objects) if isinstance(objects, list) else objects)[f"dynamic-scoring-{name}"])
     return environment(container)
 
 
 def secret_text(secret: Object, key: str) -> str:
-    """A value of a Secret."""
+    """Return a value of a Secret."""
     return base64.b64decode(secret["data"][key], validate=True).decode()

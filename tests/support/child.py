@@ -60,7 +60,7 @@ class Child:
         return self._process.poll() is None
 
     def tail(self) -> str:
-        """The end of what it printed, for messages."""
+        """Return the end of what it printed, for messages."""
         return self.log.read_text(errors="replace")[-3000:]
 
     def signal(self, number: signal.Signals) -> None:
@@ -79,7 +79,7 @@ class Child:
 
 
 def ran(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
-    """A program that has run, with what it printed; `options` are those of subprocess.run."""
+    """Return a program that has run, with what it printed; `options` are those of subprocess.run."""
     usual = {"capture_output": True, "text": True, "timeout": 300, "check": False}
     return subprocess.run([str(argument) for argument in command], **{**usual, **options})
 

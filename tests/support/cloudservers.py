@@ -38,7 +38,7 @@ class Cluster:
         self.ahead = 0
 
     def token(self, audience: str, seconds: int, until: float = 0.0) -> Token:
-        """A new token."""
+        """Return a new token."""
         now = int(time.time()) + self.ahead
         times = {"iat": now, "nbf": now, "exp": now + seconds}
         claims = {"iss": "https://cluster1", "sub": ACCOUNT, "aud": [audience], **times}
@@ -159,7 +159,7 @@ class World(NamedTuple):
     tls: dict[str, Any]
 
     def methods(self, cloud: str, url: str = "", **options: Any) -> dict[str, Any]:
-        """The method of a cloud; `url` is where tokens are given."""
+        """Return the method of a cloud; `url` is where tokens are given."""
         url = url or self.clouds.server.url
         methods_by_cloud: dict[str, dict[str, Any]] = {
             "azure": {"tenantID": "tenant", "clientID": "app", "authorityURL": url},

@@ -179,7 +179,7 @@ class ControlPlane:
     # --- use -------------------------------------------------------------------------------------------------------
 
     def session(self, kubeconfig: Path | None = None, **options: int) -> Session:
-        """A new session as admin, or with another kubeconfig; closed by `stop`, closing it before is fine."""
+        """Return a new session as admin, or with another kubeconfig; closed by `stop`, closing it before is fine."""
         session = Session.load(kubeconfig or self.kubeconfig, **options)
         self._sessions.append(session)
         return session
@@ -201,14 +201,14 @@ class ControlPlane:
         return response.stdout
 
     def namespace(self, prefix: str = "test") -> str:
-        """A new namespace with a name nobody else has."""
+        """Return a new namespace with a name nobody else has."""
         # Padded: names sort as they were given, and tests may compare sorted lists.
         name = f"{prefix}-{os.getpid()}-{next(self._numbers):05d}"
         self._admin().create(_NAMESPACES.path(), {"metadata": {"name": name}})
         return name
 
     def cluster(self, prefix: str = "cluster", *, accepted: bool = True) -> str:
-        """A new ManagedCluster with its namespace; its name."""
+        """Return a new ManagedCluster with its namespace; its name."""
         name = self.namespace(prefix)
         self._admin().create(MANAGED_CLUSTERS.path(), _managed_cluster(name, accepted))
         return name

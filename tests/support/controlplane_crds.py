@@ -37,7 +37,7 @@ def read_ocm_crds(ocm: Path) -> list[dict[str, Any]]:
 
 
 def open_crd(group: str, version: str, plural: str, kind: str) -> dict[str, Any]:
-    """A CRD of a namespaced kind of another project, whose objects may have any fields and a status."""
+    """Return a CRD of a namespaced kind of another project, whose objects may have any fields and a status."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     only = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"kind": kind, "plural": plural, "singular": kind.lower()}

@@ -57,7 +57,7 @@ def session(control_plane: ControlPlane) -> Iterator[Session]:
 
 
 def control_plane_or_skip() -> ControlPlane:
-    """A control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
+    """Return a control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
     with programs_needed():
         return ControlPlane()
 

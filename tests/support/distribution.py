@@ -71,7 +71,7 @@ class Spread(OrderedDict[str, dict[str, bool]]):
         self._given = 0
 
     def popitem(self, last: bool = True) -> tuple[str, dict[str, bool]]:
-        """The next file; always from the front, as the scheduler does it."""
+        """Return the next file; always from the front, as the scheduler does it."""
         is_turn = self._given % _APART == 0
         self._given += 1
         names = sorted(self, key=_turn)
@@ -91,7 +91,7 @@ class _ByFile(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """The scheduler of `--dist loadgroup`."""
+    """Return the scheduler of `--dist loadgroup`."""
     if config.getvalue("dist") != "loadgroup":
         return None
     # In the order of their names: the slow ones come first, and the short ones of single modules fill up the end.

@@ -34,7 +34,7 @@ _lock = threading.Lock()
 def child(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, inherit: bool = True
 ) -> Child:
-    """A `Child`, forked if the command is one of our modules."""
+    """Return a `Child`, forked if the command is one of our modules."""
     match command:
         case [sys.executable, "-m", module, *arguments] if module in forkserver.LOADED:
             return Forked(module, log, environment, arguments=arguments, inherit=inherit)
@@ -154,7 +154,7 @@ class _Server:
                     return _Process(self, reply["pid"])
 
     def code_of(self, pid: int) -> int | None:
-        """The exit code of a process; None while it runs."""
+        """Return the exit code of a process; None while it runs."""
         with self._lock, contextlib.suppress(BlockingIOError):
             while pid not in self._codes:
                 self._receive(socket.MSG_DONTWAIT)

@@ -31,7 +31,7 @@ class Received:
     body: bytes
 
     def json(self) -> Any:
-        """The body, parsed."""
+        """Return the body, parsed."""
         return json.loads(self.body)
 
 
@@ -47,7 +47,7 @@ class Exchange:
     closing: threading.Event
 
     def send(self, body: bytes, status: int = 200, **headers: str) -> None:
-        """A complete answer. Underscores in header names stand for dashes."""
+        """A complete response. Underscores in header names stand for dashes."""
         self.start(status, len(body), **headers)
         self.http.wfile.write(body)
 
@@ -181,7 +181,7 @@ class ScriptedServer:
 
 
 def answer(body: object, status: int = 200, **headers: str) -> Handler:
-    """A complete answer: bytes and text as they are, anything else as JSON."""
+    """Return a complete response: bytes and text as they are, anything else as JSON."""
     data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
 
     def handle(exchange: Exchange) -> None:
@@ -191,7 +191,7 @@ def answer(body: object, status: int = 200, **headers: str) -> Handler:
 
 
 def at_another_time(ahead: float, then: Handler) -> Handler:
-    """The same from a machine whose clock is this many seconds ahead, as the header Date says."""
+    """Return the same from a machine whose clock is this many seconds ahead, as the header Date says."""
 
     def handle(exchange: Exchange) -> None:
         date = email.utils.formatdate(time.time() + ahead, usegmt=True)
@@ -206,18 +206,18 @@ def at_another_time(ahead: float, then: Handler) -> Handler:
 
 
 def zipped(body: bytes) -> Handler:
-    """A complete answer with Content-Encoding: gzip."""
+    """Return a complete response with Content-Encoding: gzip."""
     return answer(gzip.compress(body), Content_Encoding="gzip")
 
 
 def matrix(*series: object) -> Handler:
-    """Prometheus' answer to a range query."""
+    """Prometheus' response to a range query."""
     document = {"status": "success", "data": {"resultType": "matrix", "result": list(series)}}
     return answer(json.dumps(document, separators=(",", ":")))
 
 
 def hang(exchange: Exchange) -> None:
-    """No answer until the server is closed."""
+    """No response until the server is closed."""
     exchange.closing.wait()
     exchange.http.close_connection = True
 
@@ -233,7 +233,7 @@ def slow(seconds: float, then: Handler) -> Handler:
 
 
 def drip(exchange: Exchange) -> None:
-    """An answer of which one byte comes every 50 ms."""
+    """A response of which one byte comes every 50 ms."""
     exchange.start(200, 1_000_000)
     while not exchange.closing.wait(0.05):
         exchange.http.wfile.write(b"x")
@@ -257,12 +257,12 @@ def half_chunked(exchange: Exchange) -> None:
 
 
 def close_early(exchange: Exchange) -> None:
-    """The connection ends without an answer."""
+    """The connection ends without a response."""
     exchange.http.close_connection = True
 
 
 def endless(length: int | None = None) -> Handler:
-    """A body of 1 GB, announced with `length` or not at all."""
+    """Return a body of 1 GB, announced with `length` or not at all."""
 
     def handle(exchange: Exchange) -> None:
         exchange.start(200, length)
@@ -288,7 +288,7 @@ def bomb(exchange: Exchange) -> None:
 
 @dataclass
 class Gate:
-    """Holds an answer until a test opens it; `entered` says that a request is waiting."""
+    """Holds a response until a test opens it; `entered` says that a request is waiting."""
 
     then: Handler
     entered: threading.Event = field(default_factory=threading.Event)

@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def kinds(item: pytest.Item) -> set[str]:
-    """The marks of a test."""
+    """Return the marks of a test."""
     by_fixture = {mark for fixture, mark in _FIXTURES.items() if fixture in getattr(item, "fixturenames", ())}
     by_place = {mark for prefix, mark in PLACES.items() if item.nodeid.startswith(prefix)}
     return by_fixture | by_place

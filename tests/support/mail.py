@@ -16,7 +16,7 @@ class Sent:
         self._next = 0
 
     def take(self) -> str | None:
-        """The oldest one, or None."""
+        """Return the oldest one, or None."""
         for step in range(len(self._slots)):
             slot = (self._next + step) % len(self._slots)
             body = self._redis.getdel(self._slots[slot])
@@ -30,5 +30,5 @@ class Sent:
         return int(self._redis.exists(*self._slots))
 
     def texts(self) -> list[str]:
-        """All that are there, as they were sent; they stay."""
+        """Return all that are there, as they were sent; they stay."""
         return [str(text) for text in self._redis.mget(self._slots) if text is not None]

@@ -13,7 +13,10 @@ CONFIG_URL = "http://sample-scorer.dynamic-scoring.svc:8000/config"
 
 
 def scorer(namespace: str, name: str = "sample", **spec: Any) -> dict[str, Any]:
-    """A DynamicScorer with the least a user must write, and `spec` on top; a value of None takes a field away."""
+    """Return a DynamicScorer with the least a user must write, and `spec` on top.
+
+    A value of None takes a field away.
+    """
     whole = {"description": "A sample", "configURL": CONFIG_URL, "configSyncMode": "Full", **spec}
     return {
         "apiVersion": API_VERSION,
@@ -24,13 +27,13 @@ def scorer(namespace: str, name: str = "sample", **spec: Any) -> dict[str, Any]:
 
 
 def ignored(manifest: dict[str, Any], reason: str = OTHER_NAMESPACE) -> dict[str, Any]:
-    """A DynamicScorer with the condition by which the hub says that it ignores it."""
+    """Return a DynamicScorer with the condition by which the hub says that it ignores it."""
     condition = {"type": "Ready", "status": "False", "reason": reason, "message": "", "lastTransitionTime": _NOW}
     return {**manifest, "status": {"conditions": [condition]}}
 
 
 def config(namespace: str, **spec: Any) -> dict[str, Any]:
-    """A DynamicScoringConfig."""
+    """Return a DynamicScoringConfig."""
     return {
         "apiVersion": API_VERSION,
         "kind": "DynamicScoringConfig",
@@ -40,7 +43,7 @@ def config(namespace: str, **spec: Any) -> dict[str, Any]:
 
 
 def applied(generation: int) -> dict[str, Any]:
-    """The condition that OCM's work agent sets on a ManifestWork when it has applied this generation of it."""
+    """Return the condition that OCM's work agent sets on a ManifestWork when it has applied this generation of it."""
     return {
         "type": "Applied",
         "status": "True",

@@ -44,7 +44,7 @@ def _server() -> fakeredis.FakeServer:
 
 
 def memory_client() -> redis.Redis:
-    """A client of the empty store in memory, which is one per process; it decodes to str."""
+    """Return a client of the empty store in memory, which is one per process; it decodes to str."""
     client: redis.Redis = fakeredis.FakeRedis(server=_server(), decode_responses=True)
     client.flushall()
     return client

@@ -45,7 +45,7 @@ class Receiver:
                 self.spans += [(attributes["service.name"], span) for span in scope.spans]
 
     def of(self, trace: str) -> list[tuple[str, Any]]:
-        """The spans of one trace."""
+        """Return the spans of one trace."""
         return [(service, span) for service, span in list(self.spans) if span.trace_id.hex() == trace]
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dsf.optimizer.model import Cluster, Configuration, PlanInput, Preference, S
 
 
 def sized(size: str) -> PlanInput:
-    """The instance of a size such as `100x50x3`, or `mixed-100x50x3`: several kinds, replicas and weights."""
+    """Return the instance of a size such as `100x50x3`, or `mixed-100x50x3`: several kinds, replicas and weights."""
     mixed, _, numbers = size.rpartition("-")
     workloads, clusters, configurations = (int(number) for number in numbers.split("x"))
     if mixed:

@@ -44,12 +44,12 @@ PROGRAMS = {
 
 
 def cached(name: str) -> Path | None:
-    """The program from PATH or from the cache; None when it needs a download."""
+    """Return the program from PATH or from the cache; None when it needs a download."""
     return debian.cached(PROGRAMS[name])
 
 
 def find(name: str) -> Path:
-    """The program, fetched first if needed. Raises ToolError when it cannot be fetched."""
+    """Return the program, fetched first if needed. Raises ToolError when it cannot be fetched."""
     return debian.find(PROGRAMS[name])
 
 
@@ -63,7 +63,7 @@ def fetch(names: Iterable[str] = tuple(PROGRAMS)) -> Iterator[str]:
 
 
 def selected_programs(program_names: list[str]) -> list[str]:
-    """The programs that the command line names; all of them without words."""
+    """Return the programs that the command line names; all of them without words."""
     if program_names[:1] == ["--without"]:
         return [name for name in PROGRAMS if name not in program_names[1:]]
     return program_names or list(PROGRAMS)

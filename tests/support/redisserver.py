@@ -57,7 +57,7 @@ _BLOCK = 150
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on, and that no other test process will be given."""
+    """Return a TCP port of 127.0.0.1 that nobody listens on, and that no other test process will be given."""
     ports = _own_ports()
     for _ in range(_BLOCK):
         port = next(ports)
@@ -100,11 +100,11 @@ class Server(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """The program and its arguments."""
+        """Return the program and its arguments."""
 
     @abstractmethod
     def _probe(self) -> redis.Redis:
-        """A client that may ping."""
+        """Return a client that may ping."""
 
     def start(self) -> Self:
         """Start the server and wait until it answers. Raises RuntimeError with its log when it ends."""
@@ -132,7 +132,7 @@ class Server(ABC):
         return self._process.pid
 
     def _kept(self, client: redis.Redis) -> redis.Redis:
-        """The client, which `stop()` closes."""
+        """Return the client, which `stop()` closes."""
         self._clients.append(client)
         return client
 
@@ -194,7 +194,7 @@ class RedisServer(Server):
         return redis.Redis(port=self.port, socket_timeout=10, retry=AT_ONCE)
 
     def client(self) -> redis.Redis:
-        """A new client that decodes to str; closed by `stop()`."""
+        """Return a new client that decodes to str; closed by `stop()`."""
         return self._kept(redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=PATIENCE))
 
 

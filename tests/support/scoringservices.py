@@ -44,7 +44,7 @@ def hub_waits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def load(file: Path) -> Any:
-    """The module in a file that is in no package."""
+    """Return the module in a file that is in no package."""
     spec = importlib.util.spec_from_file_location(f"loaded_{file.parent.name.replace('-', '_')}_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None

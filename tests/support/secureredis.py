@@ -19,7 +19,7 @@ _ADMIN = f"user admin on #{password_hash(ADMIN_PASSWORD)} ~* &* +@all"
 
 
 def find_tls_server() -> str:
-    """A server program that speaks TLS: on PATH, else Debian's in the demo's cache (fetched if need be)."""
+    """Return a server program that speaks TLS: on PATH, else Debian's in the demo's cache (fetched if need be)."""
     return os.environ.get("DSF_TEST_REDIS_SERVER") or str(programs.find("redis-server"))
 
 
@@ -56,7 +56,7 @@ class SecureRedis(Server):
         return f"rediss://{f'{user}:{password}@' if user else ''}localhost:{self.port}/0"
 
     def hub_url(self, role: str) -> str:
-        """The URL of one of the hub's users."""
+        """Return the URL of one of the hub's users."""
         return self.url(hub_user(role), self.passwords[role])
 
     def start_as_replica(self, port: int) -> None:
@@ -90,7 +90,7 @@ class SecureRedis(Server):
         return self._connect("admin", ADMIN_PASSWORD)
 
     def client(self, user: str = "admin", password: str = ADMIN_PASSWORD) -> redis.Redis:
-        """A client as this user; closed by `stop`."""
+        """Return a client as this user; closed by `stop`."""
         return self._kept(self._connect(user, password))
 
     def _connect(self, user: str, password: str) -> redis.Redis:

@@ -155,15 +155,15 @@ class Stack:
         return int(psutil.Process(self.pid(name)).memory_info().rss)
 
     def tail(self, name: str) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.processes[name].tail()
 
     def log(self, name: str) -> str:
-        """All that it logged."""
+        """Return all that it logged."""
         return (self.logs / f"{name.replace(' ', '-')}.log").read_text(errors="replace")
 
     def port(self, name: str) -> int:
-        """The port that it serves on; the same after a restart."""
+        """Return the port that it serves on; the same after a restart."""
         return self._ports.setdefault(name, free_port())
 
     def __enter__(self) -> Self:
@@ -190,12 +190,12 @@ class Stack:
         return self._client
 
     def spooled(self, cluster: str) -> list[str]:
-        """Names of the files in the agents' folder for payloads, which have none."""
+        """Return the names of the files in the agents' folder for payloads, which have none."""
         del cluster
         return sorted(path.name for path in (self.folder / "spool").iterdir())
 
     def page(self, name: str, path: str) -> requests.Response:
-        """The answer of a process's HTTP server."""
+        """Return the response of a process's HTTP server."""
         return self._http.get(f"http://127.0.0.1:{self.port(name)}{path}", timeout=300)
 
     def samples(self, name: str) -> Iterator[Sample]:
@@ -206,7 +206,7 @@ class Stack:
             yield from family.samples
 
     def metric(self, process: str, sample: str, **labels: str) -> float | None:
-        """The sum of the samples of this name that have these labels; None when there is none."""
+        """Return the sum of the samples of this name that have these labels; None when there is none."""
         values = [
             metric.value
             for metric in self.samples(process)
@@ -229,7 +229,7 @@ class Stack:
     # --- details -------------------------------------------------------------------------------------------------
 
     def environment(self, name: str) -> dict[str, str]:
-        """All variables of one process, without any `DSF_` one of the shell."""
+        """Return all variables of one process, without any `DSF_` one of the shell."""
         role, _, cluster = name.partition(" ")
         values = _SETTINGS | {"role": role, "redis_url": self.redis_server.url, "manifests": self.manifests}
         if role in _TARGETS:

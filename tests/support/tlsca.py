@@ -69,7 +69,7 @@ class TestCa:
     def issue(
         self, *names: str, start: timedelta = timedelta(hours=-1), end: timedelta = timedelta(days=1)
     ) -> Certificate:
-        """A certificate for these names or IP addresses, valid from `start` to `end` counted from now."""
+        """Return a certificate for these names or IP addresses, valid from `start` to `end` counted from now."""
         self._number += 1
         certificate = Certificate(self._folder / f"{self._number}.crt", self._folder / f"{self._number}.key")
         request = self._folder / f"{self._number}.csr"

@@ -35,14 +35,14 @@ def failed(stderr: str) -> NoReturn:
 
 
 def built(package: Path, folder: Path, *options: str) -> Path:
-    """The wheel of a package, made in a folder."""
+    """Return the wheel of a package, made in a folder."""
     uv("build", "--quiet", *options, str(package), "--out-dir", str(folder))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def environment(folder: Path, *requirements: str | Path) -> Path:
-    """A new virtual environment with these files and packages; its folder of programs."""
+    """Return a new virtual environment with these files and packages; its folder of programs."""
     uv("venv", "--quiet", "--python", sys.executable, str(folder))
     programs = folder / "bin"
     uv("pip", "install", "--quiet", "--python", str(programs / "python"), *map(str, requirements))

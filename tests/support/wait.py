@@ -12,7 +12,7 @@ _Value = TypeVar("_Value")
 _PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "6"))
 #: Seconds, before they are multiplied: what takes a tenth of a second waits for a minute on a machine that is busy.
 _LEAST = 10.0
-#: Seconds for one step of what a test waits for without `wait_for`: an answer, a process or thread that ends. A limit
+#: Seconds for one step of what a test waits for without `wait_for`: a response, a process or thread that ends. A limit
 #: on what is said to come soon is no shorter either: how fast something is, bench/ measures.
 PATIENCE = _LEAST * _PATIENCE
 #: Looks take no more than a third of the time, so that what is waited for has the processor; but one comes each quarter

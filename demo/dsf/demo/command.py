@@ -34,7 +34,7 @@ def _names(comma_separated: str) -> list[str]:
 
 
 def _checked_names(comma_separated: str) -> str:
-    """The names in --with. Raises typer.BadParameter for an unknown name."""
+    """Return the names in --with. Raises typer.BadParameter for an unknown name."""
     from dsf.demo.extras import EXTRAS
 
     for name in _names(comma_separated):

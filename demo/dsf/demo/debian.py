@@ -65,7 +65,7 @@ def cache_dir() -> Path:
 
 
 def cached(program: DebianProgram) -> Path | None:
-    """The program from PATH or from the cache; None when it needs a download."""
+    """Return the program from PATH or from the cache; None when it needs a download."""
     for name in (program.name, *program.aliases):
         path = shutil.which(name)
         if path is not None:
@@ -75,7 +75,7 @@ def cached(program: DebianProgram) -> Path | None:
 
 
 def find(program: DebianProgram) -> Path:
-    """The program, downloaded and unpacked first if needed. Concurrent calls by several processes are safe.
+    """Return the program, downloaded and unpacked first if needed. Concurrent calls by several processes are safe.
 
     Raises ToolError, which says how to get the program, when it is not available.
     """
@@ -105,7 +105,7 @@ def _locked(cache: Path) -> Iterator[None]:
 
 
 def _unpacked(program: DebianProgram, cache: Path) -> Path:
-    """The folder of the program's package, downloaded first unless another program of it was."""
+    """Return the folder of the program's package, downloaded first unless another program of it was."""
     folder = max(cache.glob(f"{program.package}_*"), key=lambda path: path.stat().st_mtime, default=None)
     if folder is not None:
         return folder
@@ -199,7 +199,7 @@ def _apt(*arguments: str, options: tuple[str, ...], folder: Path | None = None) 
 
 
 def _run(*command: str, folder: Path | None = None) -> str:
-    """The output of a command. Raises ToolError with the command's own last message when it fails."""
+    """Return the output of a command. Raises ToolError with the command's own last message when it fails."""
     what = " ".join(command)
     try:
         process = subprocess.run(

@@ -65,7 +65,7 @@ def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list
 
 
 def _replaced(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """The text with each scorer's address as in `after`."""
+    """Return the text with each scorer's address as in `after`."""
     moved = {f"http://{before[name]}/": f"http://{address}/" for name, address in after.items() if name in before}
     # In one pass: two services may have swapped ports.
     pattern = "|".join(re.escape(old) for old in moved)

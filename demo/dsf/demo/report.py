@@ -48,7 +48,7 @@ class DemoReport:
         self._out_dir = out_dir
 
     def lines(self) -> list[Line]:
-        """Every pair of the schedule, sorted."""
+        """Return every pair of the schedule, sorted."""
         rows: list[tuple[str, float]] = self._redis.zrange(keys.DUE, 0, -1, withscores=True)  # type: ignore[assignment]
         due = dict(rows)
         problems = {name: record.problem for name, record in Registry(self._redis).scorers().items()}
@@ -76,14 +76,14 @@ class DemoReport:
         return reasons
 
     def problems(self) -> list[str]:
-        """The hub's errors about the manifests."""
+        """Return the hub's errors about the manifests."""
         return [
             f"{problem.place}: {problem.message}" if problem.place else problem.message
             for problem in problems_in(self._out_dir)
         ]
 
     def _wanted(self) -> set[str]:
-        """The pairs defined by the manifests."""
+        """Return the pairs defined by the manifests."""
         clusters: list[str] = []
         scorers: list[str] = []
         masks: set[tuple[str, str]] = set()

@@ -47,7 +47,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
 
 
 def causes(lines: Sequence[Line]) -> list[str]:
-    """A sentence for each failure, the cause before the address; pairs with the same failure share one."""
+    """Return a sentence for each failure, the cause before the address; pairs with the same failure share one."""
     clusters: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for line in lines:
         if line.failure:

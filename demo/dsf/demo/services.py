@@ -45,7 +45,7 @@ class DemoCluster:
 
     @classmethod
     def choose(cls, name: str, index: int, ports: Ports) -> DemoCluster:
-        """A cluster with the usual ports, incremented per cluster, where they are free."""
+        """Return a cluster with the usual ports, incremented per cluster, where they are free."""
         return cls(
             name,
             ports.choose(9090 + index, f"the Prometheus of {name}"),
@@ -102,7 +102,7 @@ class DemoCluster:
         return [prometheus, exporter]
 
     def prometheus_config(self) -> str:
-        """The configuration file of its Prometheus."""
+        """Return the configuration file of its Prometheus."""
         targets = {"prometheus": self.prometheus_port, "node-exporter": self.exporter_port, "agent": self.agent_port}
         jobs = "".join(
             f"  - job_name: {app}\n"

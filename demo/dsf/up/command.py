@@ -99,7 +99,7 @@ def up(
 
 
 def foreign_redis(url: str | None, file: Path | None) -> str | None:
-    """The given URL, or the one in the given file; None for an embedded Redis.
+    """Return the given URL, or the one in the given file; None for an embedded Redis.
 
     Raises typer.BadParameter without the URL, which may contain a password.
     """

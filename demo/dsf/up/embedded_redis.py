@@ -41,7 +41,7 @@ class EmbeddedRedis:
         return f"redis://{LOCALHOST}:{self._port}/0"
 
     def program(self) -> Program:
-        """The server program. Raises ToolError when there is none."""
+        """Return the server program. Raises ToolError when there is none."""
         config = self._folder / "redis.conf"
         # In a file, because all users of the machine can read command lines.
         _write_private(

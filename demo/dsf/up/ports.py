@@ -46,7 +46,7 @@ class Ports:
         return port
 
     def any(self) -> int:
-        """A free port."""
+        """Return a free port."""
         while True:
             with socket.socket() as probe:
                 probe.bind((LOCALHOST, 0))

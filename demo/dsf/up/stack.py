@@ -194,7 +194,7 @@ class Stack:
         )
 
     def _environment(self, role: str, **values: object) -> dict[str, str]:
-        """The environment of one process; roles get no secrets of others."""
+        """Return the environment of one process; roles get no secrets of others."""
         common: dict[str, object] = {
             "role": role,
             "redis_url": self.redis_url,
@@ -226,12 +226,15 @@ class Stack:
 
 
 def http_ready(url: str) -> Callable[[], bool]:
-    """A condition: the URL on this machine answers 200."""
+    """Return a condition: the URL on this machine answers 200."""
     return lambda: http_answer(url) is not None
 
 
 def http_answer(url: str) -> bytes | None:
-    """The body of a good answer of a server on this machine, without a proxy of the environment; None otherwise."""
+    """Return the body of a good response of a server on this machine, without a proxy of the environment.
+
+    None otherwise.
+    """
     try:
         # Always read to the end: servers log an early disconnect as an error.
         with _OPENER.open(url, timeout=2) as answer:
@@ -242,7 +245,7 @@ def http_answer(url: str) -> bytes | None:
 
 
 def default_state_dir(manifests: Path) -> Path:
-    """The folder of Redis' data and logs for this folder of manifests.
+    """Return the folder of Redis' data and logs for this folder of manifests.
 
     The folder is outside of the manifests: those are watched for changes, and Redis writes every second.
     """

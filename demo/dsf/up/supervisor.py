@@ -179,7 +179,7 @@ class Supervisor:
                 _end(group, 0)
 
     def tail(self, name: str, lines: int = 8) -> str:
-        """The last lines of a program's log."""
+        """Return the last lines of a program's log."""
         return _tail(self._children[name].log, lines)
 
     def _log_hint(self, child: _Child) -> str:

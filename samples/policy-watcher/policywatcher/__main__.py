@@ -19,7 +19,7 @@ _GRACE = 2.0
 
 
 def main() -> int:
-    """The program."""
+    """Return the program."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     # This logger says for every refused request what is in our own message already.
     logging.getLogger("urllib3").setLevel(logging.ERROR)

@@ -49,7 +49,7 @@ class State:
     interrupted: bool = False
 
     def observe(self, look: Look, requested_at: float, answered: float) -> State:
-        """The state after a look, with the seconds of a clock that never goes back before and after it.
+        """Return the state after a look, with the seconds of a clock that never goes back before and after it.
 
         The result of a look was true at some moment between the two. Therefore compliance has lasted at least from the
         end of the first look to the beginning of the last one, and only that counts: an API server that takes its time
@@ -65,11 +65,14 @@ class State:
         return State(self.stable, compliance, since, settled, look.policies, interrupted)
 
     def missed(self) -> State:
-        """The state after a failed poll: the meantime is unknown, so the stable time starts again."""
+        """Return the state after a failed poll: the meantime is unknown, so the stable time starts again."""
         return replace(self, since=None, settled=False)
 
     def next_claim(self, claim: str | None) -> Compliance | None:
-        """The value to write when the claim says `claim` (None: there is no claim); None when it is right as it is."""
+        """Return the value to write when the claim says `claim` (None: there is no claim).
+
+        None when it is right as it is.
+        """
         if self.compliance is None:
             return None
         value = self.compliance

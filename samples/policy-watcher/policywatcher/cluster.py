@@ -14,9 +14,9 @@ _POLICIES: Final = ("policy.open-cluster-management.io", "v1")
 _CLAIMS: Final = ("cluster.open-cluster-management.io", "v1alpha1")
 #: Owner of the claim's value, for server-side apply.
 _FIELD_MANAGER: Final = "policy-watcher"
-#: Seconds to connect, and to wait for bytes of the answer. The API server answers or refuses within its own 60 s.
+#: Seconds to connect, and to wait for bytes of the response. The API server answers or refuses within its own 60 s.
 _TIMEOUT: Final = (5.0, 60.0)
-#: Policies of one answer.
+#: Policies of one response.
 _PAGE: Final = 500
 #: Bytes of an error's text that are passed on.
 _TEXT: Final = 500
@@ -83,7 +83,7 @@ class Cluster:
             query = {"_continue": token}
 
     def claim(self) -> str | None:
-        """The claim's value; None when there is no claim, empty when it has no value. Raises ClusterError."""
+        """Return the claim's value; None when there is no claim, empty when it has no value. Raises ClusterError."""
         try:
             claim = self._ask(
                 f"read ClusterClaim {self._claim}",

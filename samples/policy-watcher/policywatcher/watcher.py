@@ -22,7 +22,7 @@ class Cluster(Protocol):
         ...
 
     def claim(self) -> str | None:
-        """The claim's value."""
+        """Return the claim's value."""
         ...
 
     def set_claim(self, value: Compliance) -> None:

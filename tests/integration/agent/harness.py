@@ -139,7 +139,7 @@ class Agent:
         self.redis.close()
 
     def log(self) -> str:
-        """All that it logged in this test."""
+        """Return all that it logged in this test."""
         return self._whole_log()[self._log_from :]
 
     def _whole_log(self) -> str:
@@ -152,7 +152,7 @@ class Agent:
         return run_id
 
     def result(self, timeout: float = 30.0) -> Result:
-        """The next result, verified as the hub does it."""
+        """Return the next result, verified as the hub does it."""
 
         raw = wait_for(self.sent.take, timeout, "a result")
         return verify(raw.encode(), MASTER).result
@@ -163,7 +163,7 @@ class Agent:
         return self.sent.count() == 0
 
     def port(self) -> int:
-        """The port of its /metrics, from its log."""
+        """Return the port of its /metrics, from its log."""
 
         def announced_port() -> int | None:
             lines = [line for line in self._whole_log().splitlines() if "metrics served" in line]
@@ -185,7 +185,7 @@ class Agent:
         return [line for line in self.page()[1].splitlines() if line.startswith(prefix)]
 
     def spooled(self) -> list[str]:
-        """Names of the files in its spool."""
+        """Return the names of the files in its spool."""
         return sorted(path.name for path in self.spool.iterdir())
 
 

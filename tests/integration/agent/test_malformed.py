@@ -60,7 +60,7 @@ def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, s
 
 
 def _fuzzed(draw: random.Random) -> bytes:
-    """An honest tick with some of it replaced, removed, cut or turned into noise."""
+    """Return an honest tick with some of it replaced, removed, cut or turned into noise."""
     document: Any = tick(draw.choice(["sample", "sample", "unknown"]), 1577836800.0)
     for _ in range(draw.randint(1, 3)):
         container = draw.choice([document, document.get("headers"), document.get("properties")])

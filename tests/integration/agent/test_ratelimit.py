@@ -33,7 +33,7 @@ class Stopwatch:
 
 
 def limited(make_agent: AgentFactory, source: str, scorer: str, **limits: str) -> Agent:
-    """An agent with so many scorers that none waits for an earlier cycle of its own."""
+    """Return an agent with so many scorers that none waits for an earlier cycle of its own."""
     agent = make_agent(**limits)
     agent.configure(*(summary(f"s{n}", source, scorer) for n in range(TICKS)))
     return agent

@@ -74,7 +74,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         self.revoked: set[str] = set()
         #: Whether every token counts as revoked.
         self.takes_none = False
-        #: The status of the source's answers.
+        #: The status of the source's responses.
         self.answers: list[int] = []
         self.register_grant(_Grant)
         self.register_token_generator("default", _Generator(self))
@@ -86,7 +86,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
     # --- what Authlib leaves to whoever stores and serves ------------------------------------------------------------
 
     def query_client(self, client_id: str) -> _Client | None:
-        """The only one that there is."""
+        """Return the only one that there is."""
         return _Client() if client_id == CLIENT else None
 
     def save_token(self, token: dict[str, Any], request: OAuth2Request) -> None:

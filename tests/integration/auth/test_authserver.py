@@ -23,7 +23,7 @@ class World(NamedTuple):
     ca: TestCa
 
     def methods(self, **options: Any) -> dict[str, Any]:
-        """The method with this server of tokens."""
+        """Return the method with this server of tokens."""
         return {
             "oauth2": {
                 "tokenURL": f"{self.server.http.url}/token",
@@ -35,7 +35,7 @@ class World(NamedTuple):
         }
 
     def fetch(self, **options: Any) -> int:
-        """The number of series."""
+        """Return the number of series."""
         return self.bed.fetch(self.server.http.url, self.methods(**options), _TLS)
 
     def failure(self, **options: Any) -> tuple[str, str]:

@@ -30,7 +30,7 @@ def source(tokens: TokenServer) -> Iterator[ScriptedServer]:
 
 
 def methods(tokens: TokenServer | ScriptedServer, **options: Any) -> dict[str, Any]:
-    """The method with this server of tokens."""
+    """Return the method with this server of tokens."""
     server = tokens.server if isinstance(tokens, TokenServer) else tokens
     return {
         "oauth2": {

@@ -17,7 +17,7 @@ TOKEN = {"tokenSecretRef": {"name": "s", "key": "token"}}
 
 
 def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str, **access_fields: Any) -> str:
-    """The reason why there is no answer, or `ok`; `access_fields` change the access of the source."""
+    """The reason why there is no response, or `ok`; `access_fields` change the access of the source."""
     summary = bed.summary(url, methods).model_dump(by_alias=True, exclude_none=True, mode="json")
     summary["sourceAccess"] |= {"authentication": "bound", "allowedHosts": list(hosts), **access_fields}
     try:

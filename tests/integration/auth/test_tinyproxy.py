@@ -77,7 +77,7 @@ def proxied_requests(server: ScriptedServer) -> list[bool]:
 
 
 def once_more(stage: Callable[[], Any]) -> Any:
-    """As an agent does: this proxy closes each connection after an answer and does not say so before."""
+    """As an agent does: this proxy closes each connection after a response and does not say so before."""
     try:
         return stage()
     except CycleError as error:

@@ -85,7 +85,7 @@ def test_manifest_work_keeps_foreign_fields_and_is_repaired(
 
 
 def _foreign_work(cluster: str, name: str) -> dict[str, Any]:
-    """A ManifestWork of another program, which has taken our name."""
+    """Return a ManifestWork of another program, which has taken our name."""
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": "default"}}
     return {
         "apiVersion": MANIFEST_WORKS.api_version,

@@ -48,12 +48,12 @@ def running(*module: str, **settings: object) -> Iterator[Process]:
 
 
 def beat(url: str, **settings: object) -> AbstractContextManager[Process]:
-    """A real beat, as `dsf hub --target beat` runs it."""
+    """Return a real beat, as `dsf hub --target beat` runs it."""
     return running("dsf.hub", redis_url=url, target="beat", probe_port=0, **settings)
 
 
 def celerys_beat(url: str) -> AbstractContextManager[Process]:
-    """A real beat by Celery's own command."""
+    """Return a real beat by Celery's own command."""
     return running("celery", "-A", "dsf.celery", "beat", role="beat", redis_url=url)
 
 

@@ -47,7 +47,7 @@ def test_full_redis_grants_the_lock_to_a_starting_beat(full: redis.Redis) -> Non
 def test_lock_with_our_token_is_held_despite_a_lost_response(redis_client: redis.Redis) -> None:
     lock = BeatLock(redis_client, 60)
     assert lock.ensure()
-    # As when the answer did not come.
+    # As when the response did not come.
     lock._held = False
     with capture_logs() as logged:
         assert lock.ensure()

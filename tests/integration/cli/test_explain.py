@@ -71,7 +71,7 @@ class Bed:
         return file
 
     def secret(self, name: str) -> Path:
-        """The folder of a Secret of the cluster, with TOKEN under the key `token`."""
+        """Return the folder of a Secret of the cluster, with TOKEN under the key `token`."""
         folder = self.folder.parents[2] / "_secrets" / "worker01" / name
         folder.mkdir(parents=True)
         (folder / "token").write_text(f"{TOKEN}\n")
@@ -83,7 +83,7 @@ class Bed:
         return self._dsf("explain", "sample-scorer", "--cluster", "worker01", *arguments)
 
     def report(self) -> Any:
-        """The same as data."""
+        """Return the same as data."""
         return loaded(self.explain("-o", "json"))
 
 
@@ -256,7 +256,7 @@ def test_explain_of_a_plugin_source_sends_and_hides_the_token(
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
 def test_explain_sends_tokens_and_never_shows_them(bed: Bed, output: str) -> None:
     bed.secret("scorer-token")
-    # A server that repeats what it was sent, in good answers and in bad ones.
+    # A server that repeats what it was sent, in good responses and in bad ones.
     echo = {"results": [{"metric": {"node": TOKEN}, "score": 1}] * 40, "you sent": f"Bearer {TOKEN}"}
     bed.scorer.script(answer(echo))
     reference = {"scoring_endpoint_auth_name": "scorer-token", "scoring_endpoint_auth_key": "token"}

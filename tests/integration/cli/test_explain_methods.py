@@ -46,7 +46,7 @@ class World:
     cluster: Cluster
 
     def secrets(self) -> list[str]:
-        """All secrets: those in Secrets, and what was got for them."""
+        """Return all secrets: those in Secrets, and what was got for them."""
         tokens = [f"token-{number}-of-server" for number in range(1, 9)]
         clouds = [f"cl0ud-token-{number}" for number in range(1, 9)]
         return [
@@ -111,7 +111,7 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
 
 
 def cloud(name: str, **options: Any) -> Callable[[World], dict[str, Any]]:
-    """A workload identity."""
+    """Return a workload identity."""
     return lambda world: {name: {**cloudservers.World(world.bed, world.clouds, {}).methods(name)[name], **options}}
 
 
@@ -179,7 +179,7 @@ def test_documented_methods_are_shown_by_explain() -> None:
 
 
 def deliver(world: World, name: str) -> ScriptedServer:
-    """A scorer whose source is asked by this method, beside another one without any; the server of the first."""
+    """Return a scorer whose source is asked by this method, beside another one without any; the server of the first."""
     methods, _, is_secure = CASES[name]
     server = world.secure if is_secure else world.source
     access = {"methods": methods(world), "tls": {"caRef": {"kind": "Secret", "name": "ca"}} if is_secure else None}

@@ -20,7 +20,7 @@ _CYCLES = 8
 
 
 def _answer(megabytes: int) -> bytes:
-    """A matrix of one series after the other."""
+    """Return a matrix of one series after the other."""
     series = b'{"metric":{"a":"b"},"values":[%s]}' % b",".join([b'[1700000000,"1"]'] * 1000)
     return b'{"status":"success","data":{"resultType":"matrix","result":[%s]}}' % b",".join(
         [series] * (megabytes * 1_000_000 // len(series))

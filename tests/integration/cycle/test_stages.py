@@ -175,7 +175,7 @@ def test_invalid_response_fails_with_a_reason_and_advice(
 
 
 def several(servers: tuple[ScriptedServer, ScriptedServer], other: str, **values: object) -> Cycle:
-    """A cycle of the sources `load` and `power`; `power` is at the URL `other`."""
+    """Return a cycle of the sources `load` and `power`; `power` is at the URL `other`."""
     power = {"name": "power", "type": "Prometheus", "endpoint": f"{other}/api/v1/query_range", "query": "watts"}
     return cycle_of(
         servers, source_query="up", source_name="load", sources=[power | {"range": 60, "step": 15}], **values
@@ -190,7 +190,7 @@ def test_several_sources_are_queried_concurrently_and_sent_by_name(
     servers[0].script(first)
 
     def second(exchange: Exchange) -> None:
-        # The first is under way and gets its answer only now.
+        # The first is under way and gets its response only now.
         assert first.entered.wait(60)
         first.opened.set()
         matrix(watts)(exchange)

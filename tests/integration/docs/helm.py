@@ -18,7 +18,7 @@ from tests.support.jobs import jobs_complete
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands and flags that pages use; any other one is an error."""
+    """Return the commands and flags that pages use; any other one is an error."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--namespace", "-n", default="default")
     common.add_argument("--kube-context", default="")

@@ -72,7 +72,7 @@ def name(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page."""
+    """Return the fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(name(page), text.count("\n", 0, match.start()) + 1, match["language"], textwrap.dedent(match["text"]))
@@ -151,7 +151,7 @@ def links(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Names of its headings, as GitHub makes them."""
+    """Return the names of its headings, as GitHub makes them."""
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     page_anchors: set[str] = set()
     for heading in re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE):

@@ -156,7 +156,7 @@ class StackWorld(Fleet):
 
 
 def _remote_write(remote: dict[str, Any], port: int) -> dict[str, Any]:
-    """A remote write of the operator's values in Prometheus' own words, to another address."""
+    """Return a remote write of the operator's values in Prometheus' own words, to another address."""
     relabel = [
         {
             "source_labels": rule["sourceLabels"],

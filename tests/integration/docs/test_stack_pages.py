@@ -20,7 +20,7 @@ _FAILING = "broken"
 
 
 def _commands() -> list[Command]:
-    """Each once, in the order in which a reader meets them."""
+    """Return each once, in the order in which a reader meets them."""
     commands_by_text: dict[str, Command] = {}
     for command in venues.of(Venue.STACK):
         commands_by_text.setdefault(command.text, command)
@@ -84,7 +84,7 @@ def test_dashboard_panels_show_series(world: StackWorld) -> None:
 
 
 def _filled(expression: str) -> str:
-    """The query with every variable at `All`."""
+    """Return the query with every variable at `All`."""
     return re.sub(r"\$\w+", ".*", expression)
 
 

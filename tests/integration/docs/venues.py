@@ -111,7 +111,7 @@ def venue(command: Command) -> Venue:
 
 @functools.cache
 def of(*venues: Venue) -> tuple[Command, ...]:
-    """The commands of all pages that are run there; one that nobody has thought of is nowhere."""
+    """Return the commands of all pages that are run there; one that nobody has thought of is nowhere."""
     return tuple(command for command in pages.all_commands() if _known(command) in venues)
 
 

@@ -36,7 +36,7 @@ class Fleet:
         )
 
     def cluster_record(self, cluster: str) -> ClusterRecord:
-        """A cluster for the registry."""
+        """Return a cluster for the registry."""
         return ClusterRecord(name=cluster, uid=f"uid-{cluster}")
 
     def entry(self, cluster: str, scorer: str = SAMPLE, *, interval: int = 10, due_in: float = 5.0) -> None:
@@ -63,7 +63,7 @@ class Fleet:
         valid_for: float = 300.0,
         age: float = 2.0,
     ) -> str:
-        """A score of `age` seconds ago; the pair has succeeded then. Returns its run id."""
+        """Return a score of `age` seconds ago; the pair has succeeded then. Returns its run id."""
         at = self.now - age
         score = PairScore(
             run=new_run_id(at),
@@ -133,7 +133,7 @@ def tell_readers(client: redis.Redis, cluster: str, scorer: str) -> None:
 
 
 def loads(text: str) -> dict[str, object]:
-    """A JSON object."""
+    """Return a JSON object."""
     value = json.loads(text)
     assert isinstance(value, dict)
     return value

@@ -16,5 +16,5 @@ class ApiProcess(WebProcess):
         super().__init__(redis_url, log, listen_host="127.0.0.1")
 
     def get(self, path: str, **headers: str) -> requests.Response:
-        """GET on a connection of its own, of an answer that is not compressed."""
+        """GET on a connection of its own, of a response that is not compressed."""
         return super().get(path, **{"Accept-Encoding": "identity", **headers})

@@ -65,7 +65,7 @@ scoring_response = parse_response
 
 
 def matrix(data: bytes) -> None:
-    """Prometheus' answer."""
+    """Prometheus' response."""
     cut(data)
 
 
@@ -118,7 +118,7 @@ def page_form(data: bytes) -> None:
 
 
 def _pieces(data: bytes, size: int = 16384) -> Callable[[], Awaitable[dict[str, Any]]]:
-    """A body as it arrives."""
+    """Return a body as it arrives."""
     stream = io.BytesIO(data)
 
     async def receive() -> dict[str, Any]:
@@ -138,5 +138,5 @@ def event(data: bytes) -> None:
 
 
 def token(data: bytes) -> None:
-    """The answer of a token server."""
+    """The response of a token server."""
     oauth2._parse_token(http.Answer(200, data), "http://t/")

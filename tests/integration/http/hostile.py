@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from tests.support.tlsca import Certificate
 
-#: Most bytes of an answer in these tests.
+#: Most bytes of a response in these tests.
 MAX_BYTES = 2_000_000
 #: Seconds between two bytes of a server that drips.
 _DROP = 0.02

@@ -53,7 +53,7 @@ def _close_connections() -> Iterator[None]:
     transport.close()
 
 
-#: Rows that are tried in every way to ask: what reads an answer is the same for all.
+#: Rows that are tried in every way to ask: what reads a response is the same for all.
 _EACH_WAY = ("headers never end", "chunks drip", "chunks for ever", "gzip cut off", "closed at once", "redirect")
 
 

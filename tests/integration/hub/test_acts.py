@@ -31,7 +31,7 @@ def annotate(running: World, api: ScriptedServer) -> Any:
 
 
 def answer_to(world: World, act: str, request: str) -> dict[str, Any]:
-    """The answer to this request, when it is complete."""
+    """Return the response to this request, when it is complete."""
 
     def find() -> dict[str, Any] | None:
         answers = world.status("cpu-scorer").get("acts") or []

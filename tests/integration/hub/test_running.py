@@ -79,7 +79,7 @@ def test_first_cycle_is_due_at_once_whatever_the_clock_of_the_hubs_machine_shows
 
 
 def _second(world: World, tmp_path: Path) -> World:
-    """A hub of another folder on the same Redis."""
+    """Return a hub of another folder on the same Redis."""
     folder = tmp_path / "other"
     folder.mkdir()
     settings = world.settings.model_copy(update={"manifests": folder})

@@ -27,7 +27,7 @@ QUERY: dict[str, Any] = {"type": "Prometheus", "params": {"query": "up", "range"
 
 
 def _content(world: World) -> dict[str, str]:
-    """All that anybody can read, but for the users' own manifests and their copies in `spec`."""
+    """Return all that anybody can read, but for the users' own manifests and their copies in `spec`."""
     text_by_surface: dict[str, str] = {}
     for file in world.out.rglob("*.yaml"):
         documents = list(yaml.load_all(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader))

@@ -42,7 +42,7 @@ def remote_config(name: str = "cpu", interval: int = 30, **source: Any) -> dict[
 
 
 def scoring_api(name: str = "cpu", interval: int = 30) -> ScriptedServer:
-    """A healthy scoring API."""
+    """Return a healthy scoring API."""
     server = ScriptedServer(answer("no such path", 404))
     server.script(answer("ok"), path="/healthz")
     server.script(answer(remote_config(name, interval)), path="/config")
@@ -154,7 +154,7 @@ class World:
         return None if config_map is None else json.loads(config_map["data"]["summaries"])
 
     def delivered_scorers(self, cluster: str) -> list[str] | None:
-        """Names of the scorers that a cluster's agent was told of."""
+        """Return the names of the scorers that a cluster's agent was told of."""
         summaries = self.summaries(cluster)
         return None if summaries is None else [summary["name"] for summary in summaries]
 
@@ -204,7 +204,7 @@ class World:
 
 
 def hub_process(world: World, log: Path, probe_port: int = 0) -> Child:
-    """A hub controller with the settings of a world."""
+    """Return a hub controller with the settings of a world."""
     url = world.settings.redis_url.get_secret_value()
     environment = child_environment(
         role="hub",

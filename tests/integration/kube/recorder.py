@@ -37,7 +37,7 @@ class Recorder:
                 self.copy[key] = new["metadata"]["resourceVersion"]
 
     def names(self, change: str) -> list[str]:
-        """The names of the objects that were reported as added, changed or deleted, in order."""
+        """Return the names of the objects that were reported as added, changed or deleted, in order."""
         with self._lock:
             return [key[1] for reported, key in self.reports if reported == change]
 

@@ -84,7 +84,7 @@ class StubServer:
         self._thread.start()
 
     def session(self) -> Session:
-        """A session with it."""
+        """Return a session with it."""
         configuration = client.Configuration()
         configuration.host = f"http://127.0.0.1:{self._server.server_address[1]}"
         return Session(configuration)
@@ -100,11 +100,11 @@ class StubServer:
 
 
 def config_map(name: str, version: int, value: str = "") -> dict[str, Any]:
-    """A ConfigMap as a list or a watch gives it."""
+    """Return a ConfigMap as a list or a watch gives it."""
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": str(version)}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
 
 
 def listing(version: int, *items: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a list."""
+    """Return the response to a list."""
     return {"kind": "ConfigMapList", "metadata": {"resourceVersion": str(version)}, "items": list(items)}

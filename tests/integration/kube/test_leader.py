@@ -44,7 +44,7 @@ class Candidate:
         self.process = Child([*command, *arguments], log, {"PYTHONPATH": str(_ROOT)})
 
     def when(self, state: str, timeout: float = 20.0) -> float:
-        """The time at which it first said so."""
+        """Return the time at which it first said so."""
         return wait_for(lambda: self._times().get(state), timeout, f"{state!r} in {self.process.log}")
 
     def has_logged(self, state: str) -> bool:

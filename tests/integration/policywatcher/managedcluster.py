@@ -102,7 +102,7 @@ class ManagedCluster:
         self.session.delete(POLICIES.path(self.name, name))
 
     def claim(self) -> str | None:
-        """The claim's value, None without a claim."""
+        """Return the claim's value, None without a claim."""
         try:
             return str(self.session.get(CLAIMS.path(name=CLAIM))["spec"]["value"])
         except ObjectNotFoundError:
@@ -127,7 +127,7 @@ class ManagedCluster:
             self.session.delete(CLAIMS.path(name=CLAIM))
 
     def version(self) -> str:
-        """The claim's resourceVersion: it changes with every write."""
+        """Return the claim's resourceVersion: it changes with every write."""
         return str(self.session.get(CLAIMS.path(name=CLAIM))["metadata"]["resourceVersion"])
 
     def wait_claim(self, value: str, timeout: float = 10.0) -> None:

@@ -33,7 +33,7 @@ class Traced(Fleet):
 
 
 def _trace_of(fleet: Fleet, scorer: str, outcome: str) -> str:
-    """The trace that `dsf history` names for the newest cycle with this outcome."""
+    """Return the trace that `dsf history` names for the newest cycle with this outcome."""
 
     def newest() -> dict[str, Any] | None:
         cycles = fleet.data("history", scorer, "--cluster", "c1")["cycles"]
@@ -46,7 +46,10 @@ def _trace_of(fleet: Fleet, scorer: str, outcome: str) -> str:
 
 
 def _whole(receiver: Receiver, trace: str, outcome: str) -> dict[str, tuple[str, Any]]:
-    """The spans of a trace by name, once that of its result is there. Names are there once but those of Redis."""
+    """Return the spans of a trace by name, once that of its result is there.
+
+    Names are there once but those of Redis.
+    """
 
     def is_whole() -> bool:
         names = {span.name for _, span in receiver.of(trace)}

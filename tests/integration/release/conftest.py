@@ -29,7 +29,7 @@ class DryRun:
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command that has to succeed, in a folder."""
+    """Return a command that has to succeed, in a folder."""
     process = ran(command, cwd=folder)
     assert process.returncode == 0, process.stderr
     return process
@@ -77,6 +77,6 @@ def sources(dry_run: DryRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel(dist: Path, name: str) -> Path:
-    """The wheel of `dynamic-scoring-<name>`."""
+    """Return the wheel of `dynamic-scoring-<name>`."""
     (wheel_path,) = dist.glob(f"dynamic_scoring_{name}-*.whl")
     return wheel_path

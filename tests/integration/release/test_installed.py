@@ -48,7 +48,7 @@ print(*where)
 
 
 def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command without the settings and paths of this process."""
+    """Return a command without the settings and paths of this process."""
     variables = {
         name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTHON", "VIRTUAL_ENV"))
     }

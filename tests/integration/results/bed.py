@@ -148,7 +148,7 @@ class Bed:
         self.changed_statuses: set[str] = set()
 
     def writer(self) -> ScoreWriter:
-        """A new writer, as another leader would have one."""
+        """Return a new writer, as another leader would have one."""
         return ScoreWriter(
             self.client,
             self.settings,
@@ -187,7 +187,7 @@ class Bed:
         return run
 
     def frame(self, run: str, cluster: str = "c1", scorer: str = "s1", *, key_id: int = 1, **values: Any) -> bytes:
-        """A signed result; by default a good one with the items a=1 and b=2."""
+        """Return a signed result; by default a good one with the items a=1 and b=2."""
         outcome = values.setdefault("outcome", "ok")
         if outcome in ("ok", "partial"):
             values.setdefault("results", [({"node": "a"}, 1.0), ({"node": "b"}, 2.0)])
@@ -198,7 +198,7 @@ class Bed:
         return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, key_id))
 
     def signed(self, payload: bytes, cluster: str = "c1") -> bytes:
-        """A frame with any payload, well signed."""
+        """Return a frame with any payload, well signed."""
         return messages.frame(payload, messages.derive_key(bytes.fromhex(SECRET), cluster, 1), cluster)
 
     def backlog(self, number: int) -> list[Any]:
@@ -215,7 +215,7 @@ class Bed:
         return handle(self.ingest, self.frame(run, cluster, scorer, **values))
 
     def cycle(self, cluster: str = "c1", scorer: str = "s1", **values: Any) -> str:
-        """A whole cycle: the tick, a second, the result."""
+        """Return a whole cycle: the tick, a second, the result."""
         run = self.open(cluster, scorer)
         self.now += 1
         return self.send(run, cluster, scorer, **values)

@@ -32,7 +32,7 @@ def bed(bed: Bed) -> Bed:
 
 
 def cycle(bed: Bed, *values: float, seconds: float = 30, **options: Any) -> dict[str, int]:
-    """A cycle with nodes of these values, so long after the one before; the items in force after it."""
+    """Return a cycle with nodes of these values, so long after the one before; the items in force after it."""
     bed.now += seconds - 1
     results = [({"node": "abcdefgh"[number]}, value) for number, value in enumerate(values)]
     bed.cycle(results=results, **options)

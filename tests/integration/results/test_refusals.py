@@ -266,7 +266,7 @@ def test_full_redis_ingests_results_as_a_whole(bed: Bed) -> None:
 
 
 def _unchecked(bed: Bed, run: str, **fields: Any) -> bytes:
-    """A result with these fields, well signed, as no agent of ours makes one."""
+    """Return a result with these fields, well signed, as no agent of ours makes one."""
     valid_result = messages.verify(bed.frame(run, outcome="partial"), bytes.fromhex(SECRET)).result
     return messages.sign(valid_result.model_copy(update=fields), messages.derive_key(bytes.fromhex(SECRET), "c1", 1))
 

@@ -64,7 +64,7 @@ def llm_forecast() -> Iterator[Start]:
 
 
 def ask(method: str, url: str, body: Any = None, **options: Any) -> Any:
-    """The JSON that is answered with 200."""
+    """Return the JSON that is answered with 200."""
     response = requests.request(method, url, json=body, timeout=300, **options)
     assert response.status_code == 200, response.text
     return response.json()

@@ -15,7 +15,7 @@ MODEL = "test/model-1b"
 class LanguageModel:
     """Answers prompts. Use as a context manager.
 
-    `says` is the text of each answer, `seconds` how long it thinks, `token` what it wants to be asked with.
+    `says` is the text of each response, `seconds` how long it thinks, `token` what it wants to be asked with.
     """
 
     def __init__(self) -> None:

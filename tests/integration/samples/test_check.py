@@ -49,7 +49,7 @@ WARNED = {"sample-scorer": {"range"}}
 
 
 def check(url: str, *options: str, warned: Collection[str] = ()) -> dict[str, str]:
-    """The outcome of each point; the service is conformant and only `warned` are warned of."""
+    """Return the outcome of each point; the service is conformant and only `warned` are warned of."""
     result = dsf("scorer", "check", url, "-o", "json", *options)
     assert result.exit_code == 0, result.output
     points: list[dict[str, Any]] = json.loads(result.stdout)["points"]

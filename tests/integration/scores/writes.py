@@ -10,6 +10,6 @@ APPLY, DELETE = ("apply", "c1", NAME), ("delete", "c1", NAME)
 
 
 def stats(bed: Bed) -> dict[str, int]:
-    """The writer's counters; without the factor and the time of the newest turn, which are none."""
+    """Return the writer's counters; without the factor and the time of the newest turn, which are none."""
     stats_fields = {str(name): str(text) for name, text in bed.client.hgetall(keys.WRITE_STATS).items()}
     return {name: int(text) for name, text in stats_fields.items() if name not in ("validity_factor", "turn_at")}

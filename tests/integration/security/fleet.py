@@ -228,7 +228,7 @@ class Fleet:
         self._children[name] = forked.child(command, self.logs / f"{name}.log", environment)
 
     def environment(self, name: str, **settings: object) -> dict[str, str]:
-        """The environment of a process, or of a person's shell with the name `operator`."""
+        """Return the environment of a process, or of a person's shell with the name `operator`."""
         role = "agent" if name.startswith("agent") else name
         proxied: dict[str, str] = {}
         values: dict[str, object] = {
@@ -257,7 +257,7 @@ class Fleet:
         return environment | {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
 
     def operator_environment(self) -> dict[str, str]:
-        """The environment of a person at the hub, who also has the files of the first agent."""
+        """Return the environment of a person at the hub, who also has the files of the first agent."""
         folder = self.out / "clusters" / self.clusters[0]
         files = {"agent_config": folder / "dynamic-scoring-config.yaml", "agent_secrets_dir": folder / "secrets"}
         return self.environment("operator", **files)
@@ -283,17 +283,17 @@ class Fleet:
         return self._children[name]
 
     def log(self, name: str) -> str:
-        """All that a process printed."""
+        """Return all that a process printed."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
     # --- files ---------------------------------------------------------------------------------------------------
 
     def password_file(self, cluster: str) -> Path:
-        """The cluster's password in Redis."""
+        """Return the cluster's password in Redis."""
         return self.out / "clusters" / cluster / "agent-credentials" / "redis-password"
 
     def key_file(self, cluster: str) -> Path:
-        """The cluster's signing key."""
+        """Return the cluster's signing key."""
         return self.out / "clusters" / cluster / "agent-credentials" / "signing-key"
 
     def deliver(self, cluster: str, key_id: int) -> None:
@@ -369,7 +369,7 @@ class Fleet:
         replace(self.manifests / "all.yaml", yaml.safe_dump_all(manifests))
 
     def _clouds(self, group: str) -> dict[str, Any]:
-        """The scorer that asks with keys of clouds."""
+        """Return the scorer that asks with keys of clouds."""
         aws = {
             "region": "eu-west-1",
             "accessKeyID": {"value": "AKIDEXAMPLE"},
@@ -387,7 +387,7 @@ class Fleet:
         return manifest
 
     def _other(self, group: str) -> dict[str, Any]:
-        """The scorer that asks with every other method."""
+        """Return the scorer that asks with every other method."""
         basic = {"username": {"value": "reader"}, "password": {"name": "others", "key": "password"}}
         oauth2 = {
             "tokenURL": f"{self.oauth.url}/token",
@@ -442,7 +442,7 @@ class Fleet:
         return derive_key(MASTER, cluster, self.key_id(cluster))
 
     def spoke(self, cluster: str = "c1", key_id: int | None = None) -> redis.Redis:
-        """A client with a cluster's credential, of another key than the newest one if it is given: a thief."""
+        """Return a client with a cluster's credential, of another key than the newest one if it is given: a thief."""
         password = self.users.password(cluster, key_id or self.key_id(cluster))
         return self.redis.client(cluster_user(cluster), password)
 
@@ -463,7 +463,7 @@ class Fleet:
         return int(self.admin.hget("dsf:rejected", reason) or 0)
 
     def get(self, port: int, path: str) -> str:
-        """A page of one of the HTTP services, be it that of an error."""
+        """Return a page of one of the HTTP services, be it that of an error."""
         try:
             response = urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300)
         except urllib.error.HTTPError as error:
@@ -489,7 +489,7 @@ def replace(path: Path, text: str) -> None:
 
 
 def gives(canary: str, status: int = 200) -> Handler:
-    """A token that is good for 5 s."""
+    """Return a token that is good for 5 s."""
     return answer({"access_token": CANARIES[canary], "token_type": "Bearer", "expires_in": 5}, status)
 
 

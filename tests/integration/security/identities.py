@@ -71,7 +71,7 @@ class Identities:
         return f"http://agent:{CANARIES['proxy password']}@127.0.0.1:{self._proxy.port}"
 
     def manifests(self, group: str, scorer: dict[str, Any]) -> list[dict[str, Any]]:
-        """The DynamicScorer, made of one like it, and the ScoringAuthentications that it names."""
+        """Return the DynamicScorer, made of one like it, and the ScoringAuthentications that it names."""
         url = self._clouds.url
         auth_methods: dict[str, dict[str, Any]] = {
             "account": {"serviceAccountToken": {"audience": "thanos"}},

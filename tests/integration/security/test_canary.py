@@ -99,7 +99,7 @@ def quoted(exchange: Exchange) -> None:
 
 
 def in_an_error(exchange: Exchange) -> None:
-    """An answer with status 200 that is an error, with the token in it."""
+    """A response with status 200 that is an error, with the token in it."""
     token = exchange.request.headers.get("Authorization", "")
     exchange.send(json.dumps({"status": "error", "error": f"not a good token: {token}"}).encode(), 200)
 
@@ -111,7 +111,7 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     before = fleet.state("c1").count("error")
 
     def shows_error() -> bool:
-        """A failure by deadline or timeout would not contain the echoed secret."""
+        """Return a failure by deadline or timeout would not contain the echoed secret."""
         failure = fleet.state("c1").failure
         assert fleet.state("c1").count("error") > before
         assert failure is not None

@@ -91,7 +91,7 @@ HUB_FORBIDDEN: dict[str, str] = {
 
 
 def commands_of(table: str) -> list[str]:
-    """The commands of a table, between which there is `|` or the end of a line."""
+    """Return the commands of a table, between which there is `|` or the end of a line."""
     return re.split(r"[|\n] *", table)
 
 

@@ -107,7 +107,7 @@ def test_failover_loses_nothing_and_every_process_follows(
 
 
 def _calmly(condition: Callable[[], Any]) -> Any:
-    """The condition, false while servers change places and cut connections."""
+    """Return the condition, false while servers change places and cut connections."""
 
     def ask() -> Any:
         try:

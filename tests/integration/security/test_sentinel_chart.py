@@ -68,7 +68,7 @@ def secrets(pair: SentinelRedis, tmp_path: Path) -> dict[str, Path]:
 def _told(
     workload: chart.Object, secrets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, **extra_variables: str
 ) -> Settings:
-    """The settings of a pod whose Secrets and ConfigMaps are these folders, as Kubernetes would mount them."""
+    """Return the settings of a pod whose Secrets and ConfigMaps are these folders, as Kubernetes would mount them."""
     (container,) = chart.containers(workload)
     environment = chart.environment(container)
     for volume in chart.pod(workload)["volumes"]:

@@ -58,7 +58,7 @@ class Urls:
         replace(fleet.manifests / "urls.yaml", yaml.safe_dump_all(map(self._scorer, _SCORERS)))
 
     def _remote_config(self) -> dict[str, Any]:
-        """The /config of `remote-config`."""
+        """Return the /config of `remote-config`."""
         return {
             "name": "remote-config",
             "description": "its URLs are those of /config",
@@ -131,7 +131,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
 
 
 def _without_specs(text: str) -> str:
-    """Objects of a file without what their authors wrote, which is `spec` and the answer of /config."""
+    """Objects of a file without what their authors wrote, which is `spec` and the response of /config."""
     documents = [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if isinstance(document, dict)]
     for document in documents:
         document.pop("spec", None)

@@ -91,7 +91,7 @@ def pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
 
 
 def secrets_in(text: str, secrets: Mapping[str, str]) -> list[str]:
-    """Names of the secrets that are in a text, as they are or in base64."""
+    """Return the names of the secrets that are in a text, as they are or in base64."""
     return [
         name
         for name, secret in secrets.items()

@@ -19,7 +19,7 @@ from tests.support.wait import wait_for
 SIZE = 4_700_000
 #: Cycles of the honest scorer beside it, seconds between two, and within how many each must end.
 CYCLES, PAUSE, LIMIT = 5, 0.5, 20.0
-#: Megabytes that an agent may take while it reads such an answer, and keep once the scorer is removed.
+#: Megabytes that an agent may take while it reads such a response, and keep once the scorer is removed.
 WHILE, AFTER = 250, 60
 
 

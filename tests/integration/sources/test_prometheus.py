@@ -1,4 +1,4 @@
-"""A real Prometheus behind a real nginx, with the limits that both come with: long queries, and answers that are
+"""A real Prometheus behind a real nginx, with the limits that both come with: long queries, and responses that are
 incomplete."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 def _ask(url: str, query: str, method: str | None = None, path: str = "/api/v1/query_range") -> list[int]:
-    """The number of samples of each series."""
+    """Return the number of samples of each series."""
     scorer_summary = summary(
         "Prometheus", query, source_endpoint=url + path, source_range=60, source_step=15, source_method=method
     )

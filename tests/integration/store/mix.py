@@ -210,7 +210,7 @@ class Mix:
 
 
 def every_row(model: FleetQueries) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """All that is known of each pair."""
+    """Return all that is known of each pair."""
     rows_by_pair = {}
     for row in every(model.rows()):
         reason = row.why(Verdict.FAILING if row.is_failing else Verdict.OK)

@@ -81,7 +81,7 @@ def fleet(redis_client: redis.Redis) -> Fleet:
 
 def check_problem(name: str, problem: str) -> None:
     begin, part = PROBLEMS[name]
-    # The clock goes on between the set-up and the answer.
+    # The clock goes on between the set-up and the response.
     problem = re.sub(r"\b40[0-9] s old", "400 s old", problem)
     assert problem.startswith(begin), name
     assert part in problem, name

@@ -52,7 +52,7 @@ def fetch(page: WebProcess, path: str, *texts: str) -> str:
 
 
 def clusters_of(html: str) -> list[str]:
-    """The clusters of the pairs in a table, in its order."""
+    """Return the clusters of the pairs in a table, in its order."""
     return re.findall(r'<td data-name="State"><a href="/clusters/([^/"]*)/', html)
 
 

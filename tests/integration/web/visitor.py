@@ -18,7 +18,7 @@ class Visitor:
         self.headers = headers
 
     def get(self, path: str) -> str:
-        """The text of a page."""
+        """Return the text of a page."""
         response = self.page.request("GET", path, cookies=self.cookies, headers=self.headers)
         self.cookies.update(response.cookies.get_dict())
         self.status = response.status_code

@@ -31,7 +31,7 @@ class Authority:
             run("openssl", "genrsa", "-out", self.path("sa.key"), "2048")
 
     def path(self, name: str) -> Path:
-        """A file of this folder."""
+        """Return a file of this folder."""
         return self.folder / name
 
     def sign(self, name: str, subject: str, names: str = "") -> None:

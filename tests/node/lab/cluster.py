@@ -108,12 +108,12 @@ class Cluster:
         return process.returncode == 0
 
     def get(self, *arguments: str) -> dict[str, Any]:
-        """An object, or a list of them."""
+        """Return an object, or a list of them."""
         response: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
         return response
 
     def items(self, *arguments: str) -> list[dict[str, Any]]:
-        """The objects of a list."""
+        """Return the objects of a list."""
         response: list[dict[str, Any]] = self.get(*arguments)["items"]
         return response
 

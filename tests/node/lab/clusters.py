@@ -33,13 +33,13 @@ _VOLUMES = 4
 
 @functools.cache
 def programs() -> Path:
-    """The folder with all programs; what is missing is built, which is said. Raises CannotRunError."""
+    """Return the folder with all programs; what is missing is built, which is said. Raises CannotRunError."""
     return _controlplane(*PROGRAMS)
 
 
 @functools.cache
 def crds() -> Path:
-    """The folder with OCM's CRD files."""
+    """Return the folder with OCM's CRD files."""
     return _controlplane("crds")
 
 

@@ -64,13 +64,13 @@ def stop() -> None:
 
 
 def docker(*arguments: str | Path) -> list[str]:
-    """The command line of its client."""
+    """Return the command line of its client."""
     return [_client(), f"--host=unix://{SOCKET}", *(str(argument) for argument in arguments)]
 
 
 @functools.cache
 def _client() -> str:
-    """The engine's own client, also where a stand-in of the same name comes first on PATH."""
+    """Return the engine's own client, also where a stand-in of the same name comes first on PATH."""
     path_folders = [folder for folder in os.environ["PATH"].split(":") if folder != str(folders.RUN / "bin")]
     return shutil.which("docker", path=":".join(path_folders)) or "docker"
 
@@ -84,7 +84,7 @@ def build(context: Path, tag: str, *options: str | Path) -> None:
 
 
 def image_id(image: str) -> str:
-    """The id of an image; empty if there is none of this name."""
+    """Return the id of an image; empty if there is none of this name."""
     process = subprocess.run(
         docker("image", "inspect", "--format={{.Id}}", image), capture_output=True, text=True, check=False
     )

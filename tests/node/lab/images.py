@@ -74,7 +74,7 @@ def load(node: NodeRuntime, *images: str) -> None:
 
 
 def node_client(node: NodeRuntime) -> list[str]:
-    """The command line of containerd's client there."""
+    """Return the command line of containerd's client there."""
     return [str(node.programs / "ctr"), "-a", str(node.socket), "-n", "k8s.io"]
 
 
@@ -135,7 +135,7 @@ def _uv_name() -> str:
 
 
 def _uv() -> Path:
-    """The uv that scripts/uv keeps, or the one on PATH that it uses."""
+    """Return the uv that scripts/uv keeps, or the one on PATH that it uses."""
     run(folders.ROOT / "scripts" / "uv", "--version", timeout=600)
     version = re.search(r"^VERSION=(.*)$", (folders.ROOT / "scripts" / "uv").read_text(), re.MULTILINE)
     cached = folders.CACHE.parent / f"uv-{version[1] if version else ''}" / "bin" / "uv"

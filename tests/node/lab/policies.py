@@ -74,7 +74,7 @@ class _Rules:
         self._namespaces = {space["metadata"]["name"]: space["metadata"].get("labels", {}) for space in spaces}
 
     def lines(self) -> tuple[list[str], int]:
-        """The lines, and how many pods they speak of."""
+        """Return the lines, and how many pods they speak of."""
         chains, jumps, rules, spoken_of = [f":{_CHAIN} - [0:0]"], [], [], set()
         for pod in self._pods:
             address = pod["status"]["podIP"]

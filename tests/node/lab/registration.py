@@ -25,7 +25,7 @@ _INTERVAL = 1.0
 
 
 def secret(hub: Cluster, name: str) -> dict[str, object]:
-    """The Secret of a managed cluster, with a certificate that the hub's authority signs once."""
+    """Return the Secret of a managed cluster, with a certificate that the hub's authority signs once."""
     groups = (
         f"system:open-cluster-management:cluster:{name}:addon:{ADDON_NAME}",
         f"system:open-cluster-management:addon:{ADDON_NAME}",

@@ -83,7 +83,7 @@ STAND_INS: dict[str, Callable[[list[str]], None]] = {"kind": kind, "clusteradm":
 
 
 def folder() -> Path:
-    """A folder for PATH, with the stand-ins, and the real kubectl and helm."""
+    """Return a folder for PATH, with the stand-ins, and the real kubectl and helm."""
     path = folders.RUN / "bin"
     targets = {name: clusters.programs() / name for name in ("kubectl", "helm")}
     if all((path / name).is_symlink() and (path / name).readlink() == target for name, target in targets.items()):

@@ -173,7 +173,7 @@ def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mail
 
 
 def teams(**namespaces: int) -> dict[str, str]:
-    """The namespace of each scorer: so many of each, `a0`, `a1` ... of `a`; `hub` is the hub's own."""
+    """Return the namespace of each scorer: so many of each, `a0`, `a1` ... of `a`; `hub` is the hub's own."""
     return {
         f"{name}{number}": "" if name == "hub" else name
         for name, scorers in namespaces.items()

@@ -27,7 +27,7 @@ SCORES = {"at": "2026-11-30T06:00:00Z", "scores": [], "total": 0, "continue": No
 
 
 def refusal(status: int, message: str) -> tuple[int, Any]:
-    """An error document of the API server."""
+    """Return an error document of the API server."""
     return status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": status}
 
 

@@ -24,7 +24,7 @@ SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDI
 
 
 def pair(at: float, factor: float) -> tuple[str, PairScore]:
-    """The row of a pair, and its score."""
+    """Return the row of a pair, and its score."""
     until = valid_until(at, VALIDITY, factor)
     score = PairScore(
         run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]

@@ -27,7 +27,7 @@ def scorer(
     status: dict[str, Any] | None = None,
     **spec: Any,
 ) -> DynamicScorer:
-    """A scorer without a source that needs no /config."""
+    """Return a scorer without a source that needs no /config."""
     manifest = {
         "apiVersion": GROUP,
         "kind": "DynamicScorer",
@@ -51,7 +51,7 @@ def scorer(
 
 
 def config(*masks: tuple[str, str], name: str = "dynamic-scoring-config", **metadata: Any) -> DynamicScoringConfig:
-    """The configuration with these masks (cluster, score)."""
+    """Return the configuration with these masks (cluster, score)."""
     spec = {"masks": [{"clusterName": cluster, "scoreName": score} for cluster, score in masks]}
     return DynamicScoringConfig.from_manifest(
         {
@@ -64,7 +64,7 @@ def config(*masks: tuple[str, str], name: str = "dynamic-scoring-config", **meta
 
 
 def cluster(name: str, *, accepted: bool = True, **metadata: Any) -> ManagedCluster:
-    """A managed cluster."""
+    """Return a managed cluster."""
     return ManagedCluster.from_manifest(
         {
             "apiVersion": "cluster.open-cluster-management.io/v1",
@@ -82,6 +82,6 @@ def refusal(plan: FleetPlan, scorer: str) -> tuple[str, str]:
 
 
 def summaries(plan: FleetPlan, cluster: str) -> list[ScorerSummary]:
-    """The summaries for a cluster's agent."""
+    """Return the summaries for a cluster's agent."""
     running_summaries = (scorer.summary_on(cluster) for scorer in plan.list_running_scorers(cluster))
     return [summary for summary in running_summaries if summary is not None]

@@ -15,7 +15,7 @@ from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summa
 
 
 def expression(name: str, text: str = "1", namespace: str = "hub", **inputs: Any) -> DynamicScorer:
-    """A scorer with an expression of these inputs: the name of a scorer, or the name and a default."""
+    """Return a scorer with an expression of these inputs: the name of a scorer, or the name and a default."""
     scores = [
         {"scorer": score, "as": variable}
         if isinstance(score, str)

@@ -157,7 +157,7 @@ def _shares(program: str, period: int) -> list[float]:
     now, cpu_seconds, rested = [0.0], [0.0], list[float]()
 
     def thread_time() -> float:
-        """Each reading of the clock takes half a millisecond of work."""
+        """Return each reading of the clock takes half a millisecond of work."""
         cpu_seconds[0] += 0.0005
         now[0] += 0.0005
         return cpu_seconds[0]

@@ -182,7 +182,7 @@ class Demo:
         return state
 
     def items(self, cluster: str, scorer: str = "sample-scorer") -> set[str]:
-        """Names of the items of a score."""
+        """Return the names of the items of a score."""
         scores = self.data("scores", "--cluster", cluster, "--scorer", scorer).get("scores", [])
         return {item["name"] for score in scores for item in score["items"]}
 
@@ -191,7 +191,7 @@ class Demo:
         return self.data("schedule", "list", scorer, "--demo", str(folder or self.folder)).get("entries", [])
 
     def stages(self, run: str = "") -> set[str]:
-        """Names of the tasks, of this run if one is given, that Flower has heard of so far."""
+        """Return the names of the tasks, of this run if one is given, that Flower has heard of so far."""
         tasks = requests.get(f"{self.context()['flower_url']}/api/tasks", timeout=300).json().values()
         return {task["name"] for task in tasks if run in json.dumps(task)}
 

@@ -44,7 +44,7 @@ class BacktestActions:
         self._runner = BacktestRunner(sources)
 
     def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
-        """The scorers that this one can be compared with, by name."""
+        """Return the scorers that this one can be compared with, by name."""
         return {"others": self._others(target.scorer) if act == "compare" else []}
 
     def perform(

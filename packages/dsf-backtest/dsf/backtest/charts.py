@@ -14,7 +14,7 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def blocks(line: Sequence[int | None], width: int = 40) -> str:
-    """The line as blocks from its lowest to its highest value; a blank where there is none."""
+    """Return the line as blocks from its lowest to its highest value; a blank where there is none."""
     columns = min(width, len(line))
     means = list(_means(line, columns)) if columns else []
     present_means = [mean for mean in means if mean is not None]

@@ -108,7 +108,10 @@ def installed() -> Replay | None:
 
 
 def in_common(a: Recording, b: Recording) -> Common:
-    """The clusters and the moments of both, in the time that both cover. Raises BacktestError when there are none."""
+    """Return the clusters and the moments of both, in the time that both cover.
+
+    Raises BacktestError when there are none.
+    """
     clusters = sorted(a.questions.keys() & b.questions.keys())
     if not clusters:
         raise BacktestError(
@@ -167,7 +170,7 @@ def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
 
 
 def _tested(side: Recording, common: Common) -> list[BacktestView]:
-    """The backtests of a side in the time that both have; none of scores as they are now."""
+    """Return the backtests of a side in the time that both have; none of scores as they are now."""
     start, end = common.times[0], common.times[-1]
     questions = [side.questions[name] for name in common.clusters if side.questions[name].every]
     # Moments are whole multiples of their distance; the time may begin with one of the other side.

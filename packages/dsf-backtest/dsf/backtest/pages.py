@@ -97,7 +97,7 @@ def _unreached(run: KeptRun) -> str:
 
 
 def _plots(run: KeptRun) -> list[tuple[str, Chart]]:
-    """All lines of each cluster."""
+    """Return all lines of each cluster."""
     of_clusters: dict[str, list[SeriesLine]] = {}
     compared = run.comparison
     sides = {"A: ": compared.backtests_a, "B: ": compared.backtests_b} if compared else {"": run.backtests}

@@ -68,7 +68,7 @@ class Question(_Line):
 
     @classmethod
     def of(cls, cluster: str, summary: ScorerSummary, every: int) -> Self:
-        """The question of a scorer on a cluster, each `every` seconds."""
+        """Return the question of a scorer on a cluster, each `every` seconds."""
         aggregate = f"{summary.aggregate_with} by {','.join(summary.aggregate_by or ())}"
         return cls(
             cluster=cluster,
@@ -97,12 +97,12 @@ class Question(_Line):
         return sanitize_resource_name(self.score_name)
 
     def differs(self, other: Question) -> list[str]:
-        """Names of the fields in which both differ."""
+        """Return the names of the fields in which both differ."""
         return [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
 
 
 class Record(_Line):
-    """The answer of the scorer at a past moment."""
+    """The response of the scorer at a past moment."""
 
     cluster: str
     #: The end of the range query, in unix seconds.
@@ -190,7 +190,7 @@ class Recording:
         self._note(record, self._append(record))
 
     def missing(self, cluster: str, moments: range) -> list[int]:
-        """Return those of `moments` without a good answer."""
+        """Return those of `moments` without a good response."""
         return [at for at in moments if (cluster, at) not in self._good]
 
     def times(self, cluster: str) -> list[int]:
@@ -198,7 +198,7 @@ class Recording:
         return sorted(self._places[cluster])
 
     def get(self, cluster: str, at: int) -> Record | None:
-        """Return the answer at this moment."""
+        """Return the response at this moment."""
         place = self._places[cluster].get(at)
         if place is None:
             return None

@@ -41,7 +41,7 @@ MAX_MOMENTS: Final = 100_000
 
 
 def moments(since: int, every: int, now: float) -> range:
-    """The whole multiples of `every` in the last `since` seconds, so that two runs have the same ones.
+    """Return the whole multiples of `every` in the last `since` seconds, so that two runs have the same ones.
 
     Raises BacktestError for none, and for more than MAX_MOMENTS.
     """
@@ -147,7 +147,7 @@ _FIRST_SAMPLE: Final = re.compile(rb'"values"\s*:\s*\[\s*\[\s*(\d{1,12})')
 
 
 def _unsampled(summary: ScorerSummary, payload: Payload, at: int) -> int:
-    """Seconds at the beginning of the longest range in which no series has a sample; 0 without series."""
+    """Return seconds at the beginning of the longest range in which no series has a sample; 0 without series."""
     longest = max(source.source_range for source in summary.each_source)
     times = (int(match[1]) for piece in payload.inside for match in _FIRST_SAMPLE.finditer(piece))
     first = min(times, default=0)

@@ -65,7 +65,7 @@ class RunRequest:
         return [self.scorer, self.other] if self.other else [self.scorer]
 
     def command(self, names: Sequence[str]) -> list[str]:
-        """The command for it; `names` are those of the scorers, or files with their manifests."""
+        """Return the command for it; `names` are those of the scorers, or files with their manifests."""
         command = [sys.executable, "-P", "-m", "dsf.cli"]
         command += ["compare", *names] if self.other else ["backtest", self.scorer]
         if not self.other and names[0] != self.scorer:
@@ -134,7 +134,7 @@ class BacktestRunner:
             process.kill()
 
     def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
-        """The DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
+        """Return the DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
         scorer_object = self._sources.scorer_object(scorer, self._sources.reading.registry.scorer(scorer).namespace)
         if scorer_object is None:
             raise BacktestError(

@@ -46,7 +46,7 @@ class KeptRun(View):
 
 
 def new_id(now: float) -> str:
-    """An id for a run that starts now."""
+    """Return an id for a run that starts now."""
     return f"{int(now * 1000):015}-{secrets.token_hex(4)}"
 
 
@@ -72,7 +72,7 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
 
 
 def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
-    """The runs of a scorer, the newest first. Raises redis.RedisError."""
+    """Return the runs of a scorer, the newest first. Raises redis.RedisError."""
     texts_by_id = sorted(client.hgetall(backtests_key(scorer)).items(), reverse=True)
     runs = (parsed(KeptRun, scorer, str(text)) for ident, text in texts_by_id if not _is_old(str(ident)))
     return [run for run in runs if run is not None]

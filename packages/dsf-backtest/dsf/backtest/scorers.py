@@ -48,7 +48,7 @@ def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = 
 
 
 def read_objects(file: Path) -> list[ApiObject]:
-    """The objects in a file of manifests. Raises ManifestError."""
+    """Return the objects in a file of manifests. Raises ManifestError."""
     try:
         parsed = parse_documents(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
@@ -59,7 +59,7 @@ def read_objects(file: Path) -> list[ApiObject]:
 
 
 def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") -> ScorerSummary:
-    """The DynamicScorer `name` of the hub, as an agent of `cluster` would run it.
+    """Return the DynamicScorer `name` of the hub, as an agent of `cluster` would run it.
 
     Other objects that cannot be read, such as those of a later version, count as missing, as they do for the hub.
     Raises BackendError, UnknownScorerError, ManifestError, ResolutionError, BacktestError.
@@ -157,7 +157,7 @@ def _server(url: str) -> str:
 
 
 def redirected(summary: ScorerSummary, scorer_url: str = "", source_url: str = "") -> ScorerSummary:
-    """The scorer with its scoring API, and its Prometheus servers, at other addresses. Raises BacktestError."""
+    """Return the scorer with its scoring API, and its Prometheus servers, at other addresses. Raises BacktestError."""
     if scorer_url:
         if summary.expression is not None:
             raise BacktestError(f"scorer {summary.name!r} has an expression and no scoring API: leave out --scorer-url")

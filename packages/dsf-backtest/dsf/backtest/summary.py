@@ -119,7 +119,7 @@ class _Hold:
         self._at = 0
 
     def published(self, record: Record) -> dict[str, int]:
-        """The items in force after this moment; none after one without a score."""
+        """Return the items in force after this moment; none after one without a score."""
         if not record.items:
             return {}
         if record.at - self._at > self._validity:
@@ -141,7 +141,7 @@ class _Hold:
 def summarised(
     question: Question, moment_range: range, records: Iterable[Record], *, noise: int, hold: HoldRule | None = None
 ) -> BacktestView:
-    """The summary of these records, which are in the order of time; `moment_range` are the moments until now.
+    """Return the summary of these records, which are in the order of time; `moment_range` are the moments until now.
 
     With `hold` it also counts the changes that this rule would have left.
     """

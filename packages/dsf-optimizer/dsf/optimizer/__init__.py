@@ -3,7 +3,7 @@
 Without input or output:
 
     model          the problem
-    views          parts of the result, as answers have them
+    views          parts of the result, as responses have them
     plan           the result
     labels         parses manifests into the model
     solve          the function `solve(problem, limits)`

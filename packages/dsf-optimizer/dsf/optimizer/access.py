@@ -94,7 +94,7 @@ class CallerAccess:
     needs_token = True
 
     def authenticate(self, token: str | None, client: str) -> Caller:
-        """The holder of this token, which came from a client's address. Raises AccessError (401, 429)."""
+        """Return the holder of this token, which came from a client's address. Raises AccessError (401, 429)."""
         if token is None:
             raise AccessError("no token; send `Authorization: Bearer TOKEN`", 401)
         return self._holder(token, client)

@@ -137,7 +137,7 @@ def _add_plans(app: FastAPI, service: OptimizerService) -> None:
     def plans(
         namespace: Annotated[Namespace | None, Query(description="Only this namespace; default: all.")] = None,
     ) -> PlanList:
-        """The plans in force, one per namespace, read from their objects."""
+        """Return the plans in force, one per namespace, read from their objects."""
         return service.plans(namespace)
 
 

@@ -35,7 +35,7 @@ class ManifestClient:
             return None
 
     def objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
-        """All objects of a kind, of one namespace or all, filtered by a label selector and by name.
+        """Return all objects of a kind, of one namespace or all, filtered by a label selector and by name.
 
         Read in pages. A kind that the hub does not have gives an empty list.
         """
@@ -46,7 +46,7 @@ class ManifestClient:
         ]
 
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
-        """The named objects that exist."""
+        """Return the named objects that exist."""
         wanted_names = set(names)
         # More are listed: a ManifestWorkReplicaSet carries whole workloads.
         if len(wanted_names) <= 8:

@@ -36,7 +36,7 @@ class Relaxation:
 
 
 def trivial(table: Table) -> Relaxation:
-    """The bound in which every replica gets its workload's best option."""
+    """Return the bound in which every replica gets its workload's best option."""
     best = np.zeros(len(table.workloads), dtype=np.int64)
     items = table.items
     np.maximum.at(best, items.row, items.value)
@@ -44,7 +44,7 @@ def trivial(table: Table) -> Relaxation:
 
 
 def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
-    """The relaxation for the whole table at prices found for the items `active_items`."""
+    """Return the relaxation for the whole table at prices found for the items `active_items`."""
     items = table.items
     link = np.zeros(len(items))
     link[active_items] = prices.link

@@ -11,7 +11,7 @@ from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationVi
 
 
 def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanComparison:
-    """The changes of `plan`, whose report this is, at a unix time: changed workloads and clusters first, then by
+    """Return the changes of `plan`, whose report this is, at a unix time: changed workloads and clusters first, then by
     name."""
     clusters = sorted({configuration.cluster for configuration in (*now.configurations, *plan.configurations)})
     before, after = _columns(now, plan.requests), _columns(plan.placed, plan.requests)
@@ -65,7 +65,7 @@ def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[
 
 
 def share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
-    """The share of a configuration that replicas use, of the most used resource."""
+    """Return the share of a configuration that replicas use, of the most used resource."""
     amounts = [(amount, configuration.supply.get(kind, 0)) for kind, amount in request.items()]
     return max([0.0, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 

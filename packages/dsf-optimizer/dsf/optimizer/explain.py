@@ -87,7 +87,7 @@ class Explainer:
         return worth
 
     def _next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
-        """The column of the greatest value, the first by name of equal ones, among those not chosen."""
+        """Return the column of the greatest value, the first by name of equal ones, among those not chosen."""
         refusal_codes = self._table.refused[row]
         is_candidate = refusal_codes == 0 if usable else (refusal_codes != _NO_SCORE) & (refusal_codes != _EXPIRED)
         is_candidate[chosen_columns] = False
@@ -121,7 +121,7 @@ class Explainer:
         return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
 
     def _obstacle(self, row: int, column: int) -> _Why | None:
-        """The obstacle to one more replica in a column of this plan."""
+        """Return the obstacle to one more replica in a column of this plan."""
         table = self._table
         cluster = int(table.cluster_of[column])
         set_up = self._set_up.get(cluster, column)

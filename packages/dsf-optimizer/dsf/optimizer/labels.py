@@ -57,7 +57,7 @@ def read_problem(
     keep_current: float = 0.0,
     current: Mapping[str, Sequence[Current]] | None = None,
 ) -> PlanInput:
-    """The problem of placing `workloads` with the policies each cluster may be given, by cluster name.
+    """Return the problem of placing `workloads` with the policies each cluster may be given, by cluster name.
 
     `scores` may contain any AddOnPlacementScores: those of other clusters or names are ignored. `current` has the
     current places of workloads, by name. Raises ManifestError with all mistakes.
@@ -103,7 +103,7 @@ class _Reader:
         self._labels = _mapping(_metadata(manifest).get("labels"))
 
     def text(self, label: str, meaning: str) -> str:
-        """The text of a label, which is never empty."""
+        """Return the text of a label, which is never empty."""
         value = self._labels.get(label)
         if isinstance(value, str) and value:
             return value
@@ -111,7 +111,7 @@ class _Reader:
         return ""
 
     def number(self, label: str, minimum: int, maximum: int, default: int | None = None) -> int:
-        """The number in a label."""
+        """Return the number in a label."""
         if default is not None and label not in self._labels:
             return default
         value = self._labels.get(label)
@@ -122,7 +122,7 @@ class _Reader:
         return minimum
 
     def moment(self, value: Any) -> datetime | None:
-        """The time when a score ends."""
+        """Return the time when a score ends."""
         if value is None:
             return None
         try:
@@ -141,7 +141,7 @@ class _Reader:
 
 
 def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
-    """The workload of a ManifestWorkReplicaSet. Raises ManifestError.
+    """Return the workload of a ManifestWorkReplicaSet. Raises ManifestError.
 
     A Placement selects a cluster at most once, so its replicas go to different clusters.
     """
@@ -159,7 +159,7 @@ def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Worklo
 
 
 def placement_name(manifest: Manifest) -> str:
-    """The Placement of a ManifestWorkReplicaSet. Raises ManifestError if it names none."""
+    """Return the Placement of a ManifestWorkReplicaSet. Raises ManifestError if it names none."""
     references = _mapping(manifest.get("spec")).get("placementRefs")
     first = references[0] if isinstance(references, list) and references else None
     name = _mapping(first).get("name")
@@ -185,7 +185,7 @@ def read_configuration(manifest: Manifest) -> Configuration:
 
 
 def read_score(manifest: Manifest) -> ScoreTable:
-    """The items of an AddOnPlacementScore; none while its status is not written yet. Raises ManifestError."""
+    """Return the items of an AddOnPlacementScore; none while its status is not written yet. Raises ManifestError."""
     read = _Reader(manifest, SCORE_KIND)
     status = _mapping(manifest.get("status"))
     items: dict[str, int] = {}
@@ -204,7 +204,7 @@ def read_score(manifest: Manifest) -> ScoreTable:
 
 
 def _what(manifest: Manifest, kind: str) -> str:
-    """The object's name in messages. Raises ManifestError for another kind, or without a name."""
+    """Return the object's name in messages. Raises ManifestError for another kind, or without a name."""
     actual = manifest.get("kind", kind)
     if actual != kind:
         raise ManifestError(f"{actual} {_name(manifest)} is not a {kind}")

@@ -48,7 +48,7 @@ def run(settings: OptimizerSettings, owner: str = "") -> int:
 
 
 class _OptimizerServer(uvicorn.Server):
-    """Cuts searches when it ends: they may take longer than the process is given, and callers shall get an answer."""
+    """Cuts searches when it ends: they may take longer than the process is given, and callers shall get a response."""
 
     def __init__(self, config: uvicorn.Config, service: OptimizerService) -> None:
         super().__init__(config)

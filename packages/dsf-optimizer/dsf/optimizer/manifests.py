@@ -61,7 +61,7 @@ def plan_id(namespace: str, plan: PlanView) -> str:
 
 
 def generated_name(prefix: str, cluster: str) -> str:
-    """The name of an object for a cluster; the hash distinguishes long names with a common prefix."""
+    """Return the name of an object for a cluster; the hash distinguishes long names with a common prefix."""
     digest = _hash(cluster, _HASH)
     # A Placement's name is the value of a label of its PlacementDecisions.
     head = cluster[: MAX_LABEL_VALUE_LENGTH - len(prefix) - _HASH - 2].rstrip("-.")
@@ -75,7 +75,7 @@ def render(
     selector: PlacementSelector,
     values: Mapping[str, str],
 ) -> list[Manifest]:
-    """The objects of a plan, in the order in which to write them.
+    """Return the objects of a plan, in the order in which to write them.
 
     `placements` has the Placement of each workload, `values` what the selector selects each cluster by.
     """
@@ -138,7 +138,7 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
 
 
 def current_places(plan: PlanView) -> dict[str, list[Current]]:
-    """The places of a plan's workloads, by name. A cluster counts once, as in planning."""
+    """Return the places of a plan's workloads, by name. A cluster counts once, as in planning."""
     places: dict[str, dict[str, Current]] = {}
     for assignment in plan.assignments:
         places.setdefault(assignment.workload, {})[assignment.cluster] = Current(
@@ -148,7 +148,7 @@ def current_places(plan: PlanView) -> dict[str, list[Current]]:
 
 
 def dump(manifests: Sequence[Manifest]) -> str:
-    """The objects as YAML documents."""
+    """Return the objects as YAML documents."""
     text: str = yaml.dump_all(manifests, Dumper=kubeyaml.Dumper, sort_keys=False, explicit_start=True)
     return text
 

@@ -199,7 +199,7 @@ def _quiet() -> None:
 
 
 def make_server(service: OptimizerService) -> Server[Any]:
-    """The server with all tools. With access control, each call checks the caller's rights."""
+    """Return the server with all tools. With access control, each call checks the caller's rights."""
     # Separate from the threads of the HTTP API, which must stay free for its probes.
     limiter = anyio.CapacityLimiter(16)
 
@@ -236,12 +236,12 @@ def _described(tool: Tool) -> types.Tool:
 
 
 def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without its model's name and docstring: the tool has better ones."""
+    """Return a schema without its model's name and docstring: the tool has better ones."""
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 
 def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) -> types.CallToolResult:
-    """One call. Every error is an answer for the assistant; internal details are only logged."""
+    """One call. Every error is a response for the assistant; internal details are only logged."""
     began = time.monotonic()
     problem = ""
     # In this thread's copy of the context.

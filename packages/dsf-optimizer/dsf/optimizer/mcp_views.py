@@ -1,6 +1,6 @@
 """Answers of tools: the service's views, shortened for an assistant.
 
-Omitted entries are counted, and the answer says how to request them.
+Omitted entries are counted, and the response says how to request them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dsf.optimizer.views import (
     UnplacedView,
 )
 
-#: Most objects of one kind in an answer.
+#: Most objects of one kind in a response.
 MAX_LISTED: Final = 100
 
 
@@ -61,7 +61,7 @@ class ScorerAnswer(ScorerView):
 
 
 class PlanInForce(AppliedPlan):
-    """One plan in an answer of list_plans."""
+    """One plan in a response of list_plans."""
 
     left_out: dict[str, int] = Field(
         description="Number of omitted entries of its lists; ask for its namespace alone to see more, or "
@@ -132,7 +132,7 @@ def score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
 
 
 def scorer_answer(view: ScorerView) -> ScorerAnswer:
-    """A scorer with the scores that need attention first."""
+    """Return a scorer with the scores that need attention first."""
     scores = sorted(view.scores, key=lambda score: (not score.freshness.expired, score.cluster))
     fields = dict(view) | {"scores": scores[:MAX_LISTED]}
     expired = sum(score.freshness.expired for score in scores)
@@ -140,7 +140,7 @@ def scorer_answer(view: ScorerView) -> ScorerAnswer:
 
 
 def plans_answer(plans: PlanList) -> PlansAnswer:
-    """The plans in force; the more there are, the less of each."""
+    """Return the plans in force; the more there are, the less of each."""
     items = plans.items[:MAX_LISTED]
     max_entries = MAX_LISTED // max(1, len(items))
     return PlansAnswer(items=[_in_force(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items))
@@ -156,13 +156,13 @@ def _in_force(plan: AppliedPlan, max_entries: int) -> PlanInForce:
 
 
 def reset_answer(report: ResetReport) -> ResetAnswer:
-    """The first deleted objects."""
+    """Return the first deleted objects."""
     fields = dict(report) | {"deleted": report.deleted[:MAX_LISTED]}
     return ResetAnswer(**fields, left_out=max(0, len(report.deleted) - MAX_LISTED))
 
 
 def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
-    """A plan with the reason of each workload."""
+    """Return a plan with the reason of each workload."""
     reasons = {explanation.workload: explanation for explanation in report.explanation}
     workloads = []
     for assignment in report.plan.assignments[:MAX_LISTED]:

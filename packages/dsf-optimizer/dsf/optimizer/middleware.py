@@ -131,7 +131,7 @@ def _foreign(headers: Headers) -> str:
 
 
 def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error as RFC 9457 has it; without `title` that of the status."""
+    """Return an error as RFC 9457 has it; without `title` that of the status."""
     body = ProblemView(title=title or HTTPStatus(status).phrase, status=status, detail=detail).model_dump()
     return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
 

@@ -38,7 +38,7 @@ class Pictured:
 
 
 def picture(plan: PlanComparison) -> list[Pictured]:
-    """The first clusters, changed ones first; fewer if they have many workloads."""
+    """Return the first clusters, changed ones first; fewer if they have many workloads."""
     pictured_clusters, block_count = [], 0
     for cluster in plan.clusters[:48]:
         now, proposed = _few(cluster.now), _few(cluster.proposed)
@@ -67,7 +67,7 @@ def picture(plan: PlanComparison) -> list[Pictured]:
 
 
 def _few(column: PlanColumn) -> PlanColumn:
-    """A column whose last block summarizes the workloads that it does not name."""
+    """Return a column whose last block summarizes the workloads that it does not name."""
     # A page may have 5,000 elements.
     largest_blocks, other_blocks = column.blocks[:12], column.blocks[12:]
     if other_blocks:

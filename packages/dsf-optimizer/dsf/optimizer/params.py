@@ -152,7 +152,7 @@ class OptimizeParams(_Params):
         return self
 
     def wanted(self) -> tuple[Preference, ...]:
-        """The preferred scores. Raises ManifestError for an invalid weight or format."""
+        """Return the preferred scores. Raises ManifestError for an invalid weight or format."""
         mistakes: list[str] = []
         preferences: list[Preference] = []
         for preference in self._asked():

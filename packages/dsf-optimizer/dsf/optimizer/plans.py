@@ -137,7 +137,7 @@ def forget(client: redis.Redis, namespace: str) -> None:
 
 
 def read_plans(client: redis.Redis) -> list[PlanComparison]:
-    """The newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
+    """Return the newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
     plans = []
     for namespace, text in sorted(client.hgetall(PLANS).items()):
         if (plan := parsed(PlanComparison, str(namespace), str(text))) is not None:

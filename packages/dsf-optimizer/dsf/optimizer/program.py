@@ -137,7 +137,7 @@ class IntegerProgram:
         lower: IntArray | None = None,
         upper: IntArray | None = None,
     ) -> SearchResult:
-        """The greatest sum of `weight` x replicas. `lower` and `upper` are bounds of the replicas per item."""
+        """Return the greatest sum of `weight` x replicas. `lower` and `upper` are bounds of the replicas per item."""
         count = len(self.items)
         if count == 0:
             return SearchResult(np.zeros(0, dtype=np.int64), 0.0, True)

@@ -83,7 +83,7 @@ def _named(
 
 
 def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
-    """The Placement of each workload. Raises ManifestError for one that cannot be written."""
+    """Return the Placement of each workload. Raises ManifestError for one that cannot be written."""
     placements = {name: placement_name(manifest) for name, manifest in workloads.items()}
     mistakes = []
     owners: dict[str, list[str]] = {}

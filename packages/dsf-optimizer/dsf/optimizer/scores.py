@@ -31,7 +31,7 @@ class Scores:
         self._backend = backend
 
     def read(self, namespace: str | None, now: datetime) -> ScoreList:
-        """The scores of one namespace, or of all."""
+        """Return the scores of one namespace, or of all."""
         scorers = self._scorers()
         objects = self._backend.objects(ADDON_PLACEMENT_SCORES, namespace or "")
         items = [_score(manifest, _scorer_of(manifest, scorers), now) for manifest in objects]
@@ -54,13 +54,13 @@ class Scores:
         return _view(scorer, target, [manifest for manifest in objects if _scorer_of(manifest, scorers) is scorer], now)
 
     def score_names(self, objects: Iterable[Manifest]) -> dict[str, str]:
-        """The score name as its scorer has it, by the name of these AddOnPlacementScores."""
+        """Return the score name as its scorer has it, by the name of these AddOnPlacementScores."""
         scorers = self._scorers()
         owners = ((manifest["metadata"]["name"], _scorer_of(manifest, scorers)) for manifest in objects)
         return {name: score_name(owner) for name, owner in owners if owner is not None}
 
     def _scorers(self) -> list[DynamicScorer]:
-        """All valid scorers, those in force first; the hub controller reports the others."""
+        """Return all valid scorers, those in force first; the hub controller reports the others."""
         scorers = []
         for manifest in self._backend.objects(DYNAMIC_SCORERS):
             try:
@@ -102,7 +102,7 @@ def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
 
 
 def _scorer_of(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) -> DynamicScorer | None:
-    """The scorer that wrote a score: the one its label names, else the one whose scores have this name."""
+    """Return the scorer that wrote a score: the one its label names, else the one whose scores have this name."""
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(SCORER_NAME_LABEL)
     if label:

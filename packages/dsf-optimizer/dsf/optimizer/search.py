@@ -1,8 +1,8 @@
 """Search for the plan with the greatest sum, with a proven gap.
 
 The linear relaxation gives a bound, and tells which items can be part of a plan better than the one known. The solver
-gets the most promising of them (the core), then all that are still possible, which makes the answer the best there is.
-Where the core alone is too large for it, a plan is made better part by part until the time is over.
+gets the most promising of them (the core), then all that are still possible, which makes the response the best there
+is. Where the core alone is too large for it, a plan is made better part by part until the time is over.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
 
 
 def _core(table: Table, incumbent: Incumbent) -> IntArray:
-    """The most promising items of each row, and those of the plan so far."""
+    """Return the most promising items of each row, and those of the plan so far."""
     able = incumbent.able()
     promising = top(table.items.row[able], incumbent.relaxation.reduced[able], _CORE, able)
     return np.union1d(promising, np.flatnonzero(incumbent.counts))
@@ -116,7 +116,10 @@ def _offer(table: Table, incumbent: Incumbent, counts: IntArray) -> None:
 
 
 def _whole(bound: float) -> int:
-    """The greatest value that a bound leaves, values being whole numbers; the solver's bound is accurate to 1e-6."""
+    """Return the greatest value that a bound leaves, values being whole numbers.
+
+    The solver's bound is accurate to 1e-6.
+    """
     if not math.isfinite(bound):
         return np.iinfo(np.int64).max
     return math.floor(bound + 1e-6 * max(1.0, abs(bound) * 1e-3))

@@ -94,7 +94,7 @@ class OptimizerService:
         self._changes: Counter[str] = Counter()
 
     def list_scores(self, namespace: str | None = None) -> ScoreList:
-        """The AddOnPlacementScores of one cluster (its namespace), or of all.
+        """Return the AddOnPlacementScores of one cluster (its namespace), or of all.
 
         Annotations have the scorer's description and the age.
         """
@@ -110,7 +110,7 @@ class OptimizerService:
         return self._scores.explain(name, self._now())
 
     def propose(self, params: OptimizeParams) -> PlanReport:
-        """The best plan, without writing, regardless of `params.dry_run`. Raises like `plan`."""
+        """Return the best plan, without writing, regardless of `params.dry_run`. Raises like `plan`."""
         return self.plan(params, apply=False)[0]
 
     def apply(self, params: OptimizeParams) -> PlanReport:
@@ -118,7 +118,7 @@ class OptimizerService:
         return self.plan(params, apply=True)[0]
 
     def plan(self, params: OptimizeParams, *, apply: bool) -> tuple[PlanReport, Plan]:
-        """The best plan, with the solver's result for drawing; `apply` replaces the one in force.
+        """Return the best plan, with the solver's result for drawing; `apply` replaces the one in force.
 
         Obstacles to applying it are among its warnings. With `params.plan_id` only that plan is applied. Raises
         ManifestError (the request cannot be planned) and SolverError; with `apply` also PlanConflictError if the plan
@@ -175,7 +175,7 @@ class OptimizerService:
         return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
 
     def plans(self, namespace: str | None = None) -> PlanList:
-        """The plans in force, one per namespace, of one namespace or all."""
+        """Return the plans in force, one per namespace, of one namespace or all."""
         self._allow(GuardedAction.LIST_PLANS, namespace)
         by_namespace: dict[str, list[Manifest]] = {}
         for manifest in self._writer.existing(namespace or ""):
@@ -250,7 +250,7 @@ class OptimizerService:
                 self._hub.show(compare(previous, plan, report, self._now().timestamp()))
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[ObjectChange], list[str]]:
-        """An applicable plan, the one in force, the changes to write, and obstacles."""
+        """Return an applicable plan, the one in force, the changes to write, and obstacles."""
         existing = self._writer.existing(params.namespace)
         previous = read_plan(existing)
         planning_input = read(self._backend, self._selector, params, previous, now=self._now())
@@ -293,7 +293,10 @@ class OptimizerService:
 def make_service(
     settings: OptimizerSettings, way: Way, owner: str = "", access: CallerAccess | None = None
 ) -> OptimizerService:
-    """The service over the hub of the settings; `way` and `owner` as in `OptimizerService`. Raises SettingsError."""
+    """Return the service over the hub of the settings; `way` and `owner` as in `OptimizerService`.
+
+    Raises SettingsError.
+    """
     selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
         ManifestClient(Session.load(settings.kubeconfig)),

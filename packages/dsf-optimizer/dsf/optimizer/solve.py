@@ -25,7 +25,7 @@ _DEFAULT = SearchLimits()
 
 
 def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
-    """The plan with the greatest sum of scores; of several the one that `ties` describes.
+    """Return the plan with the greatest sum of scores; of several the one that `ties` describes.
 
     A plan always exists: placing nothing is one. Raises ManifestError for scores or weights that have no exact sum.
     """

@@ -91,7 +91,7 @@ class SolverProcess:
                 else f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
             ) from error
         except BaseException:
-            # Too slow, or interrupted: its late answer must not be taken for the next problem's.
+            # Too slow, or interrupted: its late response must not be taken for the next problem's.
             self._end()
             raise
         if isinstance(answer, Plan):

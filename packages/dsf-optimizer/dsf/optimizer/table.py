@@ -36,7 +36,7 @@ class TableItems:
         return len(self.row)
 
     def subset(self, numbers: IntArray) -> TableItems:
-        """The items with these numbers, which are in ascending order."""
+        """Return the items with these numbers, which are in ascending order."""
         return TableItems(
             self.row[numbers], self.column[numbers], self.value[numbers], self.limit[numbers], self.kept[numbers]
         )
@@ -73,7 +73,7 @@ class Table:
 
 
 def make_table(problem: PlanInput) -> Table:
-    """The arrays of a problem. Raises ManifestError for scores that cannot be summed exactly."""
+    """Return the arrays of a problem. Raises ManifestError for scores that cannot be summed exactly."""
     workloads = tuple(sorted(problem.workloads, key=lambda workload: workload.name))
     clusters = tuple(sorted(problem.clusters, key=lambda cluster: cluster.name))
     columns = [

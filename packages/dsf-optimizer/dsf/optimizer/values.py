@@ -48,7 +48,7 @@ class Values:
 def score_values(
     problem: PlanInput, clusters: Sequence[Cluster], columns: Sequence[tuple[int, Configuration]]
 ) -> Values:
-    """The values of all apps on `columns`: index of the cluster in `clusters`, and one of its configurations.
+    """Return the values of all apps on `columns`: index of the cluster in `clusters`, and one of its configurations.
 
     Raises ManifestError for a score far outside of what OCM allows.
     """

@@ -56,7 +56,7 @@ class Reason(StrEnum):
 
 
 class OptimizerView(BaseModel):
-    """Base of the answers."""
+    """Base of the responses."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -47,7 +47,7 @@ class ObjectChange:
         return str(metadata["namespace"]), str(metadata["name"])
 
     def view(self) -> ChangeView:
-        """View for an answer."""
+        """View for a response."""
         namespace, name = self.place
         return ChangeView(kind=self.resource.kind, namespace=namespace, name=name, change=self.change)
 
@@ -62,13 +62,13 @@ class PlanWriter:
         self._backend = backend
 
     def existing(self, namespace: str = "", labels: str = GENERATED) -> list[Manifest]:
-        """The objects of the plans in a namespace, or of all. Raises BackendError."""
+        """Return the objects of the plans in a namespace, or of all. Raises BackendError."""
         return [
             manifest for resource in KINDS for manifest in self._backend.objects(resource, namespace, labels=labels)
         ]
 
     def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
-        """The required changes, in order."""
+        """Return the required changes, in order."""
         unmatched = {_key(manifest): manifest for manifest in existing}
         changes = []
         for after in desired:
@@ -103,7 +103,7 @@ class PlanWriter:
         applied_changes: list[ObjectChange] = []
         try:
             for change in todo:
-                # Before the write: a write without an answer may have succeeded.
+                # Before the write: a write without a response may have succeeded.
                 applied_changes.append(change)
                 self._do(change)
                 log.info("object of a plan written", object=str(change), change=change.change)
@@ -177,7 +177,7 @@ class PlanWriter:
         return None
 
     def _delete_created(self, change: ObjectChange) -> None:
-        """Delete what `change` has created; its write may have had no answer."""
+        """Delete what `change` has created; its write may have had no response."""
         namespace, name = change.place
         for manifest in self._backend.objects(change.resource, namespace, name=name):
             if owned(manifest):
@@ -185,7 +185,7 @@ class PlanWriter:
 
 
 def owned(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an object that the optimiser still owns, without its identity."""
+    """Return the fields of an object that the optimiser still owns, without its identity."""
     fields: dict[str, Any] = {}
     for entry in manifest["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
@@ -202,14 +202,14 @@ def _owned(fields: Mapping[str, Any], value: Any) -> Any:
 
 
 def _content(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the optimiser writes, in the form of `owned`."""
+    """Return the fields that the optimiser writes, in the form of `owned`."""
     metadata = {key: manifest["metadata"][key] for key in ("annotations", "labels")}
     rest = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     return {"metadata": metadata, **rest}
 
 
 def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest that restores an object's previous content after `after` was applied.
+    """Return the manifest that restores an object's previous content after `after` was applied.
 
     The manifest has the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
     applying them would make the optimiser their owner, and the next plan would remove them.
@@ -220,14 +220,14 @@ def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
 
 
 def _fields_of(before: Any, fields: Any) -> Any:
-    """The values in `before` of those `fields` that it has."""
+    """Return the values in `before` of those `fields` that it has."""
     if not isinstance(before, Mapping) or not isinstance(fields, Mapping):
         return before
     return {name: _fields_of(before[name], inner) for name, inner in fields.items() if name in before}
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """The fields of both, which are parts of the same object."""
+    """Return the fields of both, which are parts of the same object."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return first
     both = {name: _joined(first[name], second[name]) for name in first.keys() & second.keys()}

@@ -144,7 +144,7 @@ def explain(
     source_note: str = "",
     hypothetical_scores: Sequence[WhatIf] = (),
 ) -> PlacementView:
-    """The whole explanation; `answer` is the answer of OCM's own scheduler, if it was queried."""
+    """Return the whole explanation; `answer` is the response of OCM's own scheduler, if it was queried."""
     outcome = schedule(situation, answer=answer)
     metadata, spec = situation.placement["metadata"], situation.spec
     view = PlacementView(
@@ -189,7 +189,7 @@ def _agrees(situation: Situation, outcome: SchedulingDecision, answer: Scheduler
 
 
 def ranking(outcome: SchedulingDecision, situation: Situation) -> list[RankedCluster]:
-    """The eligible clusters, best first."""
+    """Return the eligible clusters, best first."""
     chosen_clusters = set(outcome.chosen)
     return [
         RankedCluster(
@@ -320,7 +320,7 @@ def _conditions(placement: Manifest) -> list[str]:
 
 
 def summary(placement: Mapping[str, Any]) -> PlacementSummary:
-    """A Placement in a list."""
+    """Return a Placement in a list."""
     spec, status = placement.get("spec") or {}, placement.get("status") or {}
     addons = [
         configuration["scoreCoordinate"]["addOn"]

@@ -40,7 +40,10 @@ class Debugger:
         self._token_file = token_file
 
     def ask(self, namespace: str, name: str) -> SchedulerAnswer:
-        """The scheduler's result for a Placement. Raises HttpError, and SettingsError for an unreadable token."""
+        """Return the scheduler's result for a Placement.
+
+        Raises HttpError, and SettingsError for an unreadable token.
+        """
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
         # Some hundred bytes per cluster and prioritizer.
@@ -76,7 +79,7 @@ def parse_answer(body: bytes) -> SchedulerAnswer:
 
 
 def debugger_of(settings: PlacementSettings) -> Debugger | None:
-    """The debugger of the settings."""
+    """Return the debugger of the settings."""
     if not settings.placement_debugger:
         return None
     return Debugger(settings.placement_debugger, settings.placement_debugger_token_file)
@@ -93,7 +96,7 @@ class PlacementReader:
         self._debugger = debugger
 
     def placements(self, namespace: str = "") -> PlacementList:
-        """All Placements, or those of one namespace, sorted."""
+        """Return all Placements, or those of one namespace, sorted."""
         summaries = [summary(placement) for placement in self._objects(PLACEMENTS, namespace)]
         return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 

@@ -30,7 +30,10 @@ class Scores:
         self._last.update((record.cluster, record) for record in records if record.outcome != "error")
 
     def value(self, cluster: str, item: str, at: int, names: frozenset[str]) -> int | None:
-        """The item's value; that of the score's own name for an item named after any of the score names `names`."""
+        """Return the item's value.
+
+        That of the score's own name for an item named after any of the score names `names`.
+        """
         record = self._last.get(cluster)
         if record is None or at > record.at + self.questions[cluster].validity:
             return None
@@ -55,7 +58,7 @@ class Replay:
         self.has_cel = False
 
     def decide(self, at: int) -> tuple[str, ...]:
-        """The clusters at this moment, sorted."""
+        """Return the clusters at this moment, sorted."""
         outcome = self._schedule(at)
         self.problem, self.has_cel = outcome.problem, outcome.has_cel
         decision = tuple(sorted(outcome.chosen))
@@ -70,7 +73,7 @@ class Replay:
         return schedule(situation, hypothetical_scores=self._asked(at))
 
     def _asked(self, at: int) -> dict[ScoreKey, int | None]:
-        """The scores in question on the clusters that were tested."""
+        """Return the scores in question on the clusters that were tested."""
         policy = self._situation.spec.get("prioritizerPolicy") or {}
         hypothetical_scores: dict[ScoreKey, int | None] = {}
         for configuration in policy.get("configurations") or ():
@@ -124,7 +127,7 @@ class _Both:
 def replay(
     placement_names: Collection[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
-    """The entry point: see `dsf.backtest.comparison.Replay`."""
+    """Return the entry point: see `dsf.backtest.comparison.Replay`."""
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
     situations, problems = read(placement_names, sorted({question.cluster for question in questions}), resources)
@@ -135,7 +138,7 @@ def replay(
 def replayed(
     situations: Sequence[Situation], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str]]:
-    """The decisions of these Placements with both, and notes."""
+    """Return the decisions of these Placements with both, and notes."""
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
     names = frozenset(question.score_name for question in questions)

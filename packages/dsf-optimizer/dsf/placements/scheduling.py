@@ -88,7 +88,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class SchedulerAnswer:
-    """The answer of OCM's own scheduler, for all clusters regardless of their sets."""
+    """The response of OCM's own scheduler, for all clusters regardless of their sets."""
 
     passed: frozenset[str]
     #: By name and weight of the prioritizer.
@@ -203,7 +203,7 @@ _CEL_SCORES: Final = re.compile(r"""\bscores\s*\(\s*(?:managedCluster\s*,\s*)?(?
 
 
 def cel_resources(spec: Mapping[str, Any]) -> list[str]:
-    """Names of the AddOnPlacementScores that CEL expressions of the predicates read, sorted."""
+    """Return the names of the AddOnPlacementScores that CEL expressions of the predicates read, sorted."""
     expressions = [
         str(expression)
         for predicate in spec.get("predicates") or ()
@@ -231,7 +231,7 @@ def _check_predicates(predicates: Iterable[Manifest]) -> None:
 
 
 def claims_of(cluster: Manifest) -> dict[str, str]:
-    """The ClusterClaims of a ManagedCluster."""
+    """Return the ClusterClaims of a ManagedCluster."""
     claims = (cluster.get("status") or {}).get("clusterClaims") or ()
     return {str(claim["name"]): str(claim.get("value") or "") for claim in claims}
 
@@ -393,17 +393,17 @@ def _approximate(exact: Decimal) -> float:
 
 
 def counts(decisions: Iterable[Manifest]) -> Counter[str]:
-    """Number of decisions per cluster in these PlacementDecisions."""
+    """Return the number of decisions per cluster in these PlacementDecisions."""
     return Counter(name for decision in decisions for name in decided_in(decision))
 
 
 def decided_in(decision: Manifest) -> list[str]:
-    """The clusters in one PlacementDecision."""
+    """Return the clusters in one PlacementDecision."""
     return [str(entry.get("clusterName")) for entry in (decision.get("status") or {}).get("decisions") or ()]
 
 
 def moment(text: object) -> datetime | None:
-    """A Kubernetes timestamp; None for anything else."""
+    """Return a Kubernetes timestamp; None for anything else."""
     try:
         parsed = datetime.fromisoformat(str(text))
     except ValueError:

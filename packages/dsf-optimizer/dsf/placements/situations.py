@@ -63,7 +63,7 @@ def _of_hub(placement_names: Collection[str], resources: Collection[str]) -> tup
 
 
 def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
-    """The Placements in a file, each with the other objects there.
+    """Return the Placements in a file, each with the other objects there.
 
     Without ManagedClusters it is about `clusters`, without ManagedClusterSets about all of them. Raises ManifestError.
     """

@@ -36,7 +36,7 @@ _MEND = {
 
 @dataclass
 class Case:
-    """A check: its parameters, and the answers so far."""
+    """A check: its parameters, and the responses so far."""
 
     url: str
     target: ScoringApiTarget
@@ -58,7 +58,7 @@ class Case:
 
     @cached_property
     def config_reply(self) -> Reply:
-        """The answer of the configURL."""
+        """The response of the configURL."""
         return self.target.get(self.url)
 
     @cached_property
@@ -107,7 +107,10 @@ class Case:
         ]
 
     def series_of(self, source: RemoteSource, query: str) -> int:
-        """The number of series that the Prometheus server has for a query now. Raises a Verdict if it refuses it."""
+        """Return the number of series that the Prometheus server has for a query now.
+
+        Raises a Verdict if it refuses it.
+        """
         params = source.params
         step = max(params.step, 1)
         start, end = time_range(time.time(), max(params.range, 1), step)
@@ -122,7 +125,7 @@ class Case:
             raise fail(f"{query}: the answer is not that of a range query", "correct the URL of --prometheus") from None
 
     def body(self, series: list[RawSeries]) -> bytes:
-        """The scoring request with these series."""
+        """Return the scoring request with these series."""
         several = self.config.sources if self.config is not None else None
         return samples.body(series, [source.name for source in several or ()])
 
@@ -137,18 +140,18 @@ class Case:
         return self.body(self.samples.many() if self.has_series else [])
 
     def ask(self, body: bytes, *, again: bool = False) -> Reply:
-        """The reply to a scoring request, asked once unless `again`."""
+        """Return the reply to a scoring request, asked once unless `again`."""
         replies = self._replies.setdefault(body, [])
         if again or not replies:
             replies.append(self.target.post(self.scoring_url, body, self.token))
         return replies[-1]
 
     def times(self, body: bytes) -> list[float]:
-        """Seconds of each time that this was asked."""
+        """Return seconds of each time that this was asked."""
         return [reply.seconds for reply in self._replies.get(body, [])]
 
     def dropped(self, body: bytes) -> Counter[str]:
-        """Results that the scoring API left out of its answer, by reason, where it says so as `dsf.scorer` does."""
+        """Results that the scoring API left out of its response, by reason, where it says so as `dsf.scorer` does."""
         try:
             counts = json.loads(self.ask(body).body)["dropped"]
             return Counter({str(reason): int(number) for reason, number in counts.items()})
@@ -156,7 +159,10 @@ class Case:
             return Counter()
 
     def scores(self, body: bytes, what: str, *, again: bool = False) -> ScoringResponse:
-        """The scores of a request. Raises a Verdict that fails the point: `what` was sent, and what came instead."""
+        """Return the scores of a request.
+
+        Raises a Verdict that fails the point: `what` was sent, and what came instead.
+        """
         reply = self.ask(body, again=again)
         if reply.error is not None:
             raise unanswered(what, reply.error)
@@ -167,14 +173,14 @@ class Case:
 
 
 def unanswered(what: str, error: HttpError, *, by_hub: bool = False) -> Exception:
-    """The verdict on a request that was not answered with 200; `by_hub`: of those that the hub makes."""
+    """Return the verdict on a request that was not answered with 200; `by_hub`: of those that the hub makes."""
     if by_hub and error.reason == "timeout":
         return fail(f"{what}: {error}", f"answer at once; the hub waits {HUB_TIMEOUT:g} s")
     return fail(f"{what}: {error}", _MEND.get(error.reason, _MEND["http_error"]))
 
 
 def refuse_refused(what: str, response: ScoringResponse, *, but: tuple[str, ...] = ()) -> None:
-    """Raises a Verdict when the framework would refuse results of this answer, for other reasons than `but`."""
+    """Raises a Verdict when the framework would refuse results of this response, for other reasons than `but`."""
     refused_counts = Counter({reason: count for reason, count in response.refused.items() if reason not in but})
     if refused_counts:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused_counts.items()))

@@ -73,7 +73,7 @@ def _summary(scorer: DynamicScorer) -> ScorerSummary:
 
 
 def _expression(scorer: DynamicScorer) -> str:
-    """The expression compiles."""
+    """Return the expression compiles."""
     formula = _summary(scorer).formula
     if formula is None:
         raise RuntimeError("the scorer has no expression")

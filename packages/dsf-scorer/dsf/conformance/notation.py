@@ -4,7 +4,7 @@
     5x3          4 samples of 5
     0+2x3        0 2 4 6; 6-2x3 is 6 4 2 0
     _  _x3       a sample that is missing, 3 of them
-    stale        the series ended: missing too, as in the answer of a range query
+    stale        the series ended: missing too, as in the response of a range query
 
 From https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series; without native histograms.
 """
@@ -35,7 +35,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "
 
 
 def labels_of(text: str) -> dict[str, str]:
-    """The labels of a series such as `up{job="a"}`, the metric's name as `__name__`. Raises ValueError."""
+    """Return the labels of a series such as `up{job="a"}`, the metric's name as `__name__`. Raises ValueError."""
     if len(text) > _LONGEST:
         raise ValueError(f"has more than {_LONGEST} characters")
     name, brace, rest = text.strip().partition("{")
@@ -68,7 +68,7 @@ def labels_of(text: str) -> dict[str, str]:
 
 
 def values_of(text: str) -> list[float | None]:
-    """The samples in order, None for one that is missing. Raises ValueError, also for more than `MOST`."""
+    """Return the samples in order, None for one that is missing. Raises ValueError, also for more than `MOST`."""
     values: list[float | None] = []
     for word in text.split():
         item = _ITEM.match(word) if len(word) <= _LONGEST_ITEM else None
@@ -93,7 +93,7 @@ def values_of(text: str) -> list[float | None]:
 
 
 def matrix(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
-    """A series of a scoring request: the answer of a range query with this step (seconds) from `start` on."""
+    """Return a series of a scoring request: the response of a range query with this step (seconds) from `start` on."""
     times = (start + number * interval for number in range(len(values)))
     samples = [[_time(at), _text(value)] for at, value in zip(times, values, strict=True) if value is not None]
     return {"metric": labels, "values": samples}

@@ -40,7 +40,7 @@ class ConformanceReport(View):
 
     @classmethod
     def of(cls, url: str, scoring_url: str, points: list[Finding]) -> ConformanceReport:
-        """The report of these points."""
+        """Return the report of these points."""
         outcome_counts = Counter(point.outcome for point in points)
         counts = {outcome.value: outcome_counts[outcome] for outcome in Outcome}
         return cls(
@@ -59,15 +59,15 @@ class CheckEnded(Exception):  # noqa: N818  (it ends a point; it is no error)
 
 
 def fail(message: str, mend: str) -> CheckEnded:
-    """The point fails."""
+    """Return the point fails."""
     return CheckEnded(Outcome.FAIL, message, mend)
 
 
 def warn(message: str, mend: str) -> CheckEnded:
-    """The point passes, with an advice."""
+    """Return the point passes, with an advice."""
     return CheckEnded(Outcome.WARN, message, mend)
 
 
 def skip(message: str) -> CheckEnded:
-    """The point cannot be judged."""
+    """Return the point cannot be judged."""
     return CheckEnded(Outcome.SKIPPED, message)

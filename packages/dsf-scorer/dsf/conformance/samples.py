@@ -32,7 +32,7 @@ _ANY_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod",
 
 
 def load(path: Path) -> list[RawSeries]:
-    """Recorded series: a scoring request, or the answer of Prometheus. Raises ManifestError naming the file."""
+    """Recorded series: a scoring request, or the response of Prometheus. Raises ManifestError naming the file."""
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
@@ -59,7 +59,7 @@ def _is_series(item: Any) -> bool:
 
 
 def body(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
-    """The scoring request with these series, as an agent sends it; each of several sources has them."""
+    """Return the scoring request with these series, as an agent sends it; each of several sources has them."""
     several = dict.fromkeys(sources, series)
     request = {"data": series, "sources": several} if several else {"data": series}
     return json.dumps(request, separators=(",", ":")).encode()
@@ -96,7 +96,7 @@ class Samples:
         return [self._series(index, self._length, unit) for index in range(MANY)]
 
     def gaps(self) -> list[RawSeries]:
-        """Every third sample missing, a hole in the middle, samples of the end only, one sample, none."""
+        """Return every third sample missing, a hole in the middle, samples of the end only, one sample, none."""
         filters: list[Callable[[list[Sample]], list[Sample]]] = [
             lambda values: [sample for index, sample in enumerate(values) if index % 3],
             lambda values: values[: len(values) // 4] + values[-(len(values) // 4) :],
@@ -111,7 +111,7 @@ class Samples:
         ]
 
     def nan(self) -> list[RawSeries]:
-        """All values NaN, every second one, the last one, and infinities of both signs."""
+        """Return all values NaN, every second one, the last one, and infinities of both signs."""
         spoilt: list[Callable[[int, int, str], str]] = [
             lambda index, length, value: "NaN",
             lambda index, length, value: "NaN" if index % 2 else value,
@@ -167,5 +167,5 @@ def _labels_of(query: str) -> list[str]:
 
 
 def used(labels: dict[str, str]) -> tuple[str, ...]:
-    """The values of the labels that the framework uses."""
+    """Return the values of the labels that the framework uses."""
     return tuple(labels.get(name, "") for name in USED_LABELS)

@@ -22,7 +22,7 @@ _MADE_UP = "the made-up series are to blame: give recorded ones with --sample"
 
 
 def query(case: Case) -> str:
-    """A Prometheus server accepts the queries of /config and has series for them."""
+    """Return a Prometheus server accepts the queries of /config and has series for them."""
     sources = case.prometheus_sources
     if not sources:
         raise skip("the source is not Prometheus")
@@ -80,7 +80,7 @@ def large(case: Case) -> str:
 
 
 def labels(case: Case) -> str:
-    """The labels of results can be made into names."""
+    """Return the labels of results can be made into names."""
     response = _main(case)
     if response.refused["bad_labels"]:
         raise fail(
@@ -235,7 +235,7 @@ def _scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
 
 
 def _without_score(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
-    """The labels of series without a result, where each result is of one series."""
+    """Return the labels of series without a result, where each result is of one series."""
     labels = {samples.used(item["metric"]): item["metric"] for item in series}
     scored = {samples.used(result.labels) for result in response.results}
     return [labels[label_key] for label_key in labels.keys() - scored] if scored < labels.keys() else []

@@ -48,7 +48,7 @@ def health(case: Case) -> str:
 
 
 def _check_speed(what: str, reply: Reply) -> None:
-    """Raises a Verdict that warns of an answer that only just came in time."""
+    """Raises a Verdict that warns of a response that only just came in time."""
     if reply.seconds > HUB_TIMEOUT / 2:
         raise warn(
             f"{what} took {reply.seconds:.1f} s of the {HUB_TIMEOUT:g} s that the hub waits",
@@ -72,7 +72,7 @@ def redirects(case: Case) -> str:
 
 
 def config(case: Case) -> str:
-    """The configURL answers 200 and a complete /config."""
+    """Return the configURL answers 200 and a complete /config."""
     reply = case.config_reply
     if reply.is_redirect:
         raise skip(_SEE_REDIRECTS)
@@ -166,7 +166,7 @@ def paths(case: Case) -> str:
 
 
 def _elsewhere(case: Case) -> str:
-    """The path at which scores can be asked for after all, if the prefix was forgotten or repeated."""
+    """Return the path at which scores can be asked for after all, if the prefix was forgotten or repeated."""
     prefix = posixpath.dirname(urlsplit(case.url).path)
     declared = urlsplit(case.scoring_url).path
     for path in (f"{prefix}{declared}", f"{prefix}/scoring", declared.removeprefix(prefix), "/scoring"):

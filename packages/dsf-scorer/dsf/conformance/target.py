@@ -16,13 +16,13 @@ from dsf.sources.prometheus import range_query
 
 #: Seconds that the hub waits for /healthz and /config.
 HUB_TIMEOUT: float = CHECK_TIMEOUT
-#: Bytes of an answer that the framework takes.
+#: Bytes of a response that the framework takes.
 MAX_BYTES: int = MAX_RESPONSE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer with status 200, or why there is none."""
+    """A response with status 200, or why there is none."""
 
     seconds: float
     body: bytes = b""
@@ -30,7 +30,7 @@ class Reply:
 
     @property
     def status(self) -> int | None:
-        """The HTTP status; None when no answer came."""
+        """The HTTP status; None when no response came."""
         return 200 if self.error is None else self.error.status
 
     @property
@@ -55,7 +55,7 @@ class ScoringApiTarget:
         return _timed(HUB_TIMEOUT, lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
 
     def range_query(self, url: str, params: Mapping[str, str | int], method: SourceMethod) -> Reply:
-        """A range query as an agent sends it, without a token."""
+        """Return a range query as an agent sends it, without a token."""
         return _timed(
             HUB_TIMEOUT,
             lambda deadline: range_query(url, params, method, deadline=deadline, max_bytes=MAX_BYTES),
@@ -69,7 +69,10 @@ class ScoringApiTarget:
         )
 
     def content_type(self, url: str, body: bytes | None, token: str | None) -> str:
-        """The media type of an answer, which the framework does not look at. Raises HttpError without an answer."""
+        """Return the media type of a response, which the framework does not look at.
+
+        Raises HttpError without a response.
+        """
         deadline = time.monotonic() + self.timeout
         answer = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, access=bearer(token))
         return answer.content_type.partition(";")[0].strip().lower()

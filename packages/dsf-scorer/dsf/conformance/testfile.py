@@ -158,7 +158,7 @@ class TestFile:
         self.registered = {index: self._registered(index, scorers) for index in range(len(self.cases))}
 
     def line(self, *location: int | str) -> int:
-        """The line of a field, from 1."""
+        """Return the line of a field, from 1."""
         return find_line(self._root, location) + 1
 
     def where(self, *location: int | str) -> str:

@@ -54,7 +54,7 @@ class TestReport(View):
 
 
 def run(file: TestFile, token: str | None, timeout: float) -> list[CaseResult]:
-    """The results of a file's cases, in their order. `timeout` is in seconds and for each scoring request."""
+    """Return the results of a file's cases, in their order. `timeout` is in seconds and for each scoring request."""
     context: AbstractContextManager[str] = nullcontext(file.url)
     if file.scorer:
         context = served(file.scorer, file.path.resolve().parent)
@@ -90,7 +90,7 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
 
 
 def _items(file: TestFile, index: int, service_case: Case) -> tuple[dict[str, int], str]:
-    """The items that the hub would publish, and why others are missing. Raises CheckEnded."""
+    """Return the items that the hub would publish, and why others are missing. Raises CheckEnded."""
     case, registered = file.cases[index], file.registered[index]
     if registered.scorer is not None:
         return _items_of_expression(case, registered.scorer)
@@ -112,7 +112,7 @@ def _items(file: TestFile, index: int, service_case: Case) -> tuple[dict[str, in
 
 
 def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, int], str]:
-    """The items that the hub would publish of an expression, and why others are missing. Raises CheckEnded."""
+    """Return the items that the hub would publish of an expression, and why others are missing. Raises CheckEnded."""
     try:
         summary = resolve(scorer, fill=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
         sources = [source.source_name or "" for source in summary.each_source]
@@ -130,7 +130,7 @@ def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> tuple[dict[st
 
 
 def _series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list[int], bytes]:
-    """The number of series of each source, and the request with all of them."""
+    """Return the number of series of each source, and the request with all of them."""
     by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
     for series in case.input_series:
         by_source.setdefault(series.source or sources[0], []).append(
@@ -141,7 +141,7 @@ def _series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list
 
 
 def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: str | None) -> list[Result] | NoResults:
-    """The last values of the series of a composite's input."""
+    """Return the last values of the series of a composite's input."""
     del namespace
     names = {score.name for score in summary.scores or () if score.scorer == scorer}
     results: list[Result] = [
@@ -153,7 +153,7 @@ def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: 
 
 
 def _request(case: TestCase, service_case: Case) -> bytes:
-    """The scoring request, as an agent sends it. Raises CheckEnded for a source that /config does not have."""
+    """Return the scoring request, as an agent sends it. Raises CheckEnded for a source that /config does not have."""
     config = service_case.config
     names = [source.name for source in (config.sources if config is not None else None) or ()]
     step = config.first_source.params.step if config is not None else 0

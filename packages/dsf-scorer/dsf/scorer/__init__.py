@@ -24,7 +24,7 @@ This package imports nothing else of `dsf`: it is also published alone, for imag
     endpoint        handles one scoring request
     bodies          bounds the bodies that are being received
     requestbody     parses a body into series
-    answer          builds the answer
+    answer          builds the response
     metrics         metrics of the service
     openapi         the OpenAPI document
     page            /docs

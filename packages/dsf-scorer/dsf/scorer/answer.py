@@ -1,4 +1,4 @@
-"""Builds the answer's body from the results of a scoring function."""
+"""Builds the response's body from the results of a scoring function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.scorer.result import Score, Skipped
 
 @dataclass(frozen=True, slots=True)
 class ScoringAnswer:
-    """One answer."""
+    """One response."""
 
     body: bytes
     #: Number of results.

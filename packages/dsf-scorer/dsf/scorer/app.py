@@ -119,7 +119,7 @@ class ScorerApp:
         endpoint = ScoringEndpoint(scorer, metrics)
 
         async def config(request: Request) -> Response:
-            """What to ask the source, where to post the answer, how often, and the name of the score."""
+            """What to ask the source, where to post the response, how often, and the name of the score."""
             # Prefix of our paths as the client sees them: set when mounted, or by uvicorn --root-path.
             root: str = request.scope.get("root_path", "").rstrip("/")
             return JSONResponse(scorer.config(root + self.prefix))

@@ -36,7 +36,7 @@ class Forecast:
 
 
 def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 20) -> Forecast | Skipped:
-    """The next `horizon` values from the last `lags` ones, or why there is no forecast.
+    """Return the next `horizon` values from the last `lags` ones, or why there is no forecast.
 
     Samples that are NaN count as missing. Shorter gaps are bridged; samples before a gap of more than `lags` steps are
     not used, since too little is known about how the two parts relate. Skipped is `too_short` with fewer
@@ -95,7 +95,7 @@ def _distinct(series: Series) -> tuple[Array, Array]:
 
 
 def _continued(whole: Array, is_finite: NDArray[np.bool_], horizon: int, lags: int) -> Array:
-    """The values that follow `whole`; values that are not `is_finite` were bridged and are not fitted."""
+    """Return the values that follow `whole`; values that are not `is_finite` were bridged and are not fitted."""
     low, high = float(whole.min()), float(whole.max())
     middle, spread = float(whole.mean()), float(whole.std())
     scaled = (whole - middle) / spread

@@ -133,7 +133,7 @@ class Definition:
         return self._function
 
     def config(self, root: str = "") -> dict[str, Any]:
-        """The answer of /config. `root` is the path prefix of the service, as clients see it."""
+        """Return the response of /config. `root` is the path prefix of the service, as clients see it."""
         scoring: dict[str, Any] = {"host": self.scoring_host} if self.scoring_host else {}
         scoring |= {
             "path": f"{root}{self.path}/scoring",

@@ -114,7 +114,7 @@ class ScoringEndpoint:
                     try:
                         async for piece in request.stream():
                             if len(body.data) + len(piece) > limit:
-                                # The server reads and drops the rest, so that the client gets this answer.
+                                # The server reads and drops the rest, so that the client gets this response.
                                 raise _too_large(limit)
                             self._bodies.add(body, piece)
                         self._bodies.add(body, b"")
@@ -159,7 +159,7 @@ class ScoringEndpoint:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Maps an error in the scoring function to an answer; the log has all of it."""
+        """Maps an error in the scoring function to a response; the log has all of it."""
         try:
             yield
         except Unavailable as error:

@@ -9,7 +9,7 @@ from dsf.scorer.errors import ScorerError
 
 
 def env_number(variable: str, default: float, *, least: float | None = None, whole: bool = False) -> float:
-    """The number in an environment variable; `default` when it is not set or empty.
+    """Return the number in an environment variable; `default` when it is not set or empty.
 
     Raises ScorerError when it is not finite, less than `least`, or has a fraction where it must be `whole`: a
     scorer with a mistyped threshold must not start.

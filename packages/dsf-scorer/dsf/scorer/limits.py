@@ -17,7 +17,7 @@ class Limits:
     series: int = 100_000
     #: Samples of all series of a request together.
     samples: int = 5_000_000
-    #: Scores of an answer. More would not fit into one AddOnPlacementScore, and the framework refuses them.
+    #: Scores of a response. More would not fit into one AddOnPlacementScore, and the framework refuses them.
     results: int = 10_000
     #: Seconds to receive a complete request.
     read_seconds: float = 30.0

@@ -60,7 +60,7 @@ class ScorerMetrics:
         self.running = metrics.running.labels(scorer)
 
     def answered(self, status: int, seconds: float) -> None:
-        """Count an answer."""
+        """Count a response."""
         self._requests.labels(self._scorer, str(status)).inc()
         self._seconds.observe(seconds)
 

@@ -137,7 +137,7 @@ CONFIG_RESPONSES: dict[int | str, Schema] = {200: _json("The configuration.", _C
 
 
 def scoring_responses(*, with_token: bool) -> dict[int | str, Schema]:
-    """The answers of POST /scoring."""
+    """Return the responses of POST /scoring."""
     refusals = _REFUSALS | ({401: "The token is missing or wrong."} if with_token else {})
     responses: dict[int | str, Schema] = {200: _json("The scores.", _ANSWER)}
     for status, description in sorted(refusals.items()):

@@ -60,7 +60,7 @@ Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 
 
 def parse(body: Body, limits: Limits) -> list[Series]:
-    """The series in `{"data":[{"metric":{...},"values":[[t,"v"],...]},...]}`.
+    """Return the series in `{"data":[{"metric":{...},"values":[[t,"v"],...]},...]}`.
 
     A null instead of a list or of labels is an empty one: Go encodes a nil slice or map so.
     Raises RefusedError: 400 for no JSON, 422 for JSON of another shape, 413 for more than `limits` allow.
@@ -70,7 +70,7 @@ def parse(body: Body, limits: Limits) -> list[Series]:
 
 
 def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[str, list[Series]]:
-    """The series of each source in `{"data":[...],"sources":{"name":[{"metric":...},...],...}}`.
+    """Return the series of each source in `{"data":[...],"sources":{"name":[{"metric":...},...],...}}`.
 
     `names` are required; others are allowed. `data`, a copy of the first of them, is ignored. Raises
     RefusedError as `parse` does.
@@ -103,7 +103,7 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
 
 
 def _document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
-    """The request without its samples, and these.
+    """Return the request without its samples, and these.
 
     Bounds the cost of parsing by the brackets: each series and sample has some. Brackets in labels count as well, which
     matters only close to the limits. Of several sources, one may be all and is there twice.
@@ -133,7 +133,7 @@ def _check_counts(limits: Limits, series: int, samples: int) -> None:
 
 
 def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:
-    """The body with a placeholder for each array of samples, and where these arrays are."""
+    """Return the body with a placeholder for each array of samples, and where these arrays are."""
     pieces: list[Body] = []
     places: list[Place] = []
     position = 0
@@ -146,7 +146,7 @@ def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:
 
 
 def _arrays(body: Body, places: list[Place], style: _Style) -> list[Arrays] | None:
-    """The arrays of `[t,"v"],[t,"v"]` or `[t,v],[t,v]` texts; None when one of them differs."""
+    """Return the arrays of `[t,"v"],[t,"v"]` or `[t,v],[t,v]` texts; None when one of them differs."""
     arrays: list[Arrays] = []
     for start, end in places:
         count = body.count(style.between, start, end) + 1
@@ -177,7 +177,7 @@ def _pieces(body: Body, start: int, end: int, between: bytes) -> Iterator[Body]:
 
 
 def _flat(text: Body) -> NDArray[np.float64] | None:
-    """The numbers of `[t,"v"],[t,"v"]` or `[t,v],[t,v]`; None for anything else."""
+    """Return the numbers of `[t,"v"],[t,"v"]` or `[t,v],[t,v]`; None for anything else."""
     shape = text.translate(None, _NUMBER)
     kind = next((kind for kind in _SHAPES if shape == (kind * ((len(shape) + 1) // len(kind)))[:-1]), None)
     if kind is None:
@@ -188,7 +188,7 @@ def _flat(text: Body) -> NDArray[np.float64] | None:
 
 
 def _floats(text: Body, *, is_text: bool) -> NDArray[np.float64] | None:
-    """The numbers of `1718600000,0.5,...`; None for anything else. As text, they may also be infinite or NaN."""
+    """Return the numbers of `1718600000,0.5,...`; None for anything else. As text, they may also be infinite or NaN."""
     try:
         # Four times as fast as float(), but without +Inf.
         return np.array(from_json(b"[" + text + b"]", allow_inf_nan=is_text), dtype=np.float64)
@@ -209,7 +209,7 @@ def _data(document: dict[str, Any]) -> list[Any]:
 
 
 def _given(element: dict[str, Any], name: str, empty: Any) -> Any:
-    """The value of a key, or `empty` for null; None when the key is missing."""
+    """Return the value of a key, or `empty` for null; None when the key is missing."""
     value = element.get(name)
     return empty if value is None and name in element else value
 

@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 
 @dataclass(frozen=True, slots=True, init=False)
 class Score:
-    """One result. A NaN or infinite value is allowed: it is left out of the answer and counted.
+    """One result. A NaN or infinite value is allowed: it is left out of the response and counted.
 
     The framework uses the labels node, device, namespace, app, pod, container and meta, rounds the value down and
     limits it to -100..100.
@@ -44,7 +44,7 @@ class Skipped:
 
 
 def checked_labels(labels: Mapping[Any, Any]) -> dict[str, str]:
-    """A copy of the labels as a dict. Raises TypeError when one is not text."""
+    """Return a copy of the labels as a dict. Raises TypeError when one is not text."""
     copy = dict(labels)
     for name, value in copy.items():
         if not isinstance(name, str) or not isinstance(value, str):

@@ -44,7 +44,7 @@ class Series:
     def of(
         cls, labels: Mapping[str, str], values: Iterable[float], *, start: float = 0.0, step: float = 60.0
     ) -> Series:
-        """A series with a sample every `step` seconds from `start` on, for tests and examples."""
+        """Return a series with a sample every `step` seconds from `start` on, for tests and examples."""
         array = np.array(list(values), dtype=np.float64)
         array[~np.isfinite(array)] = np.nan
         return cls(checked_labels(labels), start + step * np.arange(array.size, dtype=np.float64), array)
@@ -55,11 +55,11 @@ class Series:
         return self.values.size == 0
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return int(self.values.size)
 
     def finite(self) -> Series:
-        """The series without NaN samples; it may be empty."""
+        """Return the series without NaN samples; it may be empty."""
         is_finite = np.isfinite(self.values)
         return self if is_finite.all() else Series(self.labels, self.times[is_finite], self.values[is_finite])
 
@@ -99,7 +99,7 @@ class Series:
         return Series(self.labels, times[0] + step * np.arange(grid.size, dtype=np.float64), grid)
 
     def frame(self) -> pd.DataFrame:
-        """A pandas DataFrame with the column `value` and the index `time` (UTC).
+        """Return a pandas DataFrame with the column `value` and the index `time` (UTC).
 
         Raises ImportError, which says what to install, when there is no pandas.
         """
@@ -109,7 +109,7 @@ class Series:
         return frame
 
     def score(self, value: SupportsFloat, **labels: str) -> Score:
-        """A score with the labels of this series, added to or replaced by name."""
+        """Return a score with the labels of this series, added to or replaced by name."""
         return Score(value, {**self.labels, **labels})
 
     def skip(self, reason: str) -> Skipped:
@@ -118,7 +118,7 @@ class Series:
 
 
 def to_frame(series: Sequence[Series]) -> pd.DataFrame:
-    """All series in one pandas DataFrame: a column per label, `time` (UTC) and `value`; one row per sample.
+    """Return all series in one pandas DataFrame: a column per label, `time` (UTC) and `value`; one row per sample.
 
     A label that a series does not have is empty. Labels named `time` or `value` are hidden by the columns of that name.
     Raises ImportError, which says what to install, when there is no pandas.

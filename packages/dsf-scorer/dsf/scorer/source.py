@@ -40,7 +40,7 @@ class Source:
         return document | ({"params": params} if params else {})
 
     def overridden(self, environment: Mapping[str, str], prefix: str) -> Self:
-        """A copy with overrides by the variables `<prefix>SOURCE_HOST` and so on."""
+        """Return a copy with overrides by the variables `<prefix>SOURCE_HOST` and so on."""
         source = self
         for name in ("host", "path", "query", "range", "step"):
             variable = f"{prefix}SOURCE_{name.upper()}"
@@ -92,7 +92,10 @@ def check_host(name: str, url: str) -> None:
 
 
 def seconds_of(environment: Mapping[str, str], variable: str) -> int | None:
-    """The whole number in an environment variable, None when it is not set. Raises ScorerError for an invalid one."""
+    """Return the whole number in an environment variable, None when it is not set.
+
+    Raises ScorerError for an invalid one.
+    """
     text = environment.get(variable, "").strip()
     if not text:
         return None

@@ -83,7 +83,7 @@ def _of_secrets(method: Aws, builder: CredentialsBuilder) -> _Key:
 
 
 def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
-    """A temporary key for a token of the agent's ServiceAccount (IRSA)."""
+    """Return a temporary key for a token of the agent's ServiceAccount (IRSA)."""
     import botocore.session
     from botocore import UNSIGNED
     from botocore.config import Config
@@ -116,7 +116,7 @@ def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
 
 
 def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
-    """The key of the role associated with the agent's ServiceAccount (EKS Pod Identity)."""
+    """Return the key of the role associated with the agent's ServiceAccount (EKS Pod Identity)."""
     url, file = os.environ.get(_POD_URL, ""), os.environ.get(_POD_TOKEN, "")
     if not url or not file:
         raise SecretError(
@@ -165,7 +165,7 @@ def _token(credentials: Any, session: str, ends: datetime) -> Token:
 
 
 def _is_outdated(error: HttpError) -> bool:
-    """True if AWS no longer accepts the session. The answer is 403, as for a missing permission."""
+    """True if AWS no longer accepts the session. The response is 403, as for a missing permission."""
     return is_unauthorized(error) or (error.status == HTTPStatus.FORBIDDEN and _OUTDATED.search(str(error)) is not None)
 
 
@@ -181,7 +181,7 @@ def _text(value: str | bytes) -> str:
 
 
 class _Raw:
-    """The body of an answer, as botocore reads it."""
+    """The body of a response, as botocore reads it."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

@@ -1,7 +1,7 @@
 """Exchange of the agent's ServiceAccount token for a cloud token (workload identity).
 
-The cloud's library builds the requests and reads the answers. The requests go through this project's HTTP client, with
-its deadline, trust, proxies and limits, and only to the servers of the method.
+The cloud's library builds the requests and reads the responses. The requests go through this project's HTTP client,
+with its deadline, trust, proxies and limits, and only to the servers of the method.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ class Cloud:
         self.until = builder.deadline
 
     def assertion(self, audience: str) -> str:
-        """A token of the agent's ServiceAccount. Raises SecretError."""
+        """Return a token of the agent's ServiceAccount. Raises SecretError."""
         token = self._builder.source.account_token(audience, _ACCOUNT_SECONDS, self.until).value
         self._builder.hide(token)
         return token
 
     def get(self, key: tuple[object, ...], ask: Callable[[], Token]) -> str:
-        """The token of `key`; `ask` gets it through the library. Raises HttpError (auth_failed) and SecretError."""
+        """Return the token of `key`; `ask` gets it through the library.
+
+        Raises HttpError (auth_failed) and SecretError.
+        """
 
         def fetch_token(until: float) -> Token:
             self.until = until
@@ -77,7 +80,7 @@ class Cloud:
         return builder.renewable
 
     def session(self) -> requests.Session:
-        """A session for the library."""
+        """Return a session for the library."""
         session = requests.Session()
         session.trust_env = False
         for scheme in ("http://", "https://"):
@@ -85,7 +88,7 @@ class Cloud:
         return session
 
     def send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
-        """The answer with status 200. Raises HttpError (auth_failed) otherwise."""
+        """Return the response with status 200. Raises HttpError (auth_failed) otherwise."""
         if base_url(url) not in self._servers:
             raise HttpError(
                 "auth_failed", f"no token from {self.name}: {base_url(url)} is not the server that is named"

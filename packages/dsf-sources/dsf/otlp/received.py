@@ -213,7 +213,7 @@ class Received:
         return "kept", ""
 
     def _current(self) -> _Selection:
-        """The selection of the current scorers."""
+        """Return the selection of the current scorers."""
         summaries = self._summaries()
         if summaries is not self._known:
             self._known = summaries
@@ -238,7 +238,7 @@ class Received:
 
 
 def _scope(scope: InstrumentationScope) -> Pairs:
-    """The scope labels that OpenTelemetry defines for Prometheus; none without a name."""
+    """Return the scope labels that OpenTelemetry defines for Prometheus; none without a name."""
     labels = (("otel_scope_name", scope.name), ("otel_scope_version", scope.version))
     return tuple((label, text) for label, text in labels if text) if scope.name else ()
 
@@ -249,7 +249,7 @@ def _size(origin: _Origin, point: Point) -> int:
 
 
 def _labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
-    """All labels of a series; an attribute of the point overrides one of its resource, and its scope both."""
+    """Return all labels of a series; an attribute of the point overrides one of its resource, and its scope both."""
     attributes = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
     labels = {underscored(key): value for key, value in attributes}
     return with_short_names({**labels, "__name__": name})

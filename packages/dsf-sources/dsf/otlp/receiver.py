@@ -147,7 +147,7 @@ class _Endpoint:
             self._turns.release()
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """The bytes as sent. A slow sender must not block others for long."""
+        """Return the bytes as sent. A slow sender must not block others for long."""
         length = headers.get("content-length", "")
         if "transfer-encoding" not in headers and not length:
             raise _RefusalError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length")
@@ -238,12 +238,12 @@ def _parsed(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
 
 
 def _content_type(headers: Mapping[str, str]) -> str:
-    """The media type without its parameters."""
+    """Return the media type without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _status(message: str) -> bytes:
-    """A `google.rpc.Status`, OTLP's error response: field 1 is the code, field 2 the message."""
+    """Return a `google.rpc.Status`, OTLP's error response: field 1 is the code, field 2 the message."""
     text = message.encode()[:1000]
     length = bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
     return bytes([0x08, _GRPC_INVALID, 0x12]) + length + text

@@ -45,7 +45,7 @@ ACCEPT: Final = (
 #: Bounds of one line: bytes (labels are written with escapes), and labels.
 MAX_LINE: Final = 4 * MAX_LABEL_BYTES
 MAX_LABELS: Final = 128
-#: Bounds of one answer: lines, and selected samples.
+#: Bounds of one response: lines, and selected samples.
 MAX_LINES: Final = 2_000_000
 MAX_SAMPLES: Final = 50_000
 
@@ -73,7 +73,7 @@ class ScrapeError(ValueError):
 def scraped(
     body: bytes, selectors: Sequence[Selector], now: float, oldest: float, check: Callable[[], None] = lambda: None
 ) -> Scraped:
-    """The selected samples: (labels, time, value) by a key.
+    """Return the selected samples: (labels, time, value) by a key.
 
     A sample's own time counts if it is not after `now`, otherwise `now`; one older than `oldest` is no sample, as for
     Prometheus. `check` is called regularly and raises to abort. Raises ScrapeError.

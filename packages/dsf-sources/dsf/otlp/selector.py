@@ -76,7 +76,7 @@ class Selector:
 
 
 def selectors_of(query: str, *, required: bool) -> tuple[Selector, ...]:
-    """The queries of a scorer. Raises HttpError (bad_query)."""
+    """Return the queries of a scorer. Raises HttpError (bad_query)."""
     try:
         selectors = parse_selectors(query)
     except SelectorError as error:
@@ -88,7 +88,7 @@ def selectors_of(query: str, *, required: bool) -> tuple[Selector, ...]:
 
 @functools.lru_cache(maxsize=256)
 def parse_selectors(text: str) -> tuple[Selector, ...]:
-    """The selectors joined by `;` in `text`, none for an empty text. Raises SelectorError."""
+    """Return the selectors joined by `;` in `text`, none for an empty text. Raises SelectorError."""
     selectors: list[Selector] = []
     size = 0
     for query in split_queries(text):
@@ -101,7 +101,7 @@ def parse_selectors(text: str) -> tuple[Selector, ...]:
 
 
 def underscored(name: str) -> str:
-    """An OpenTelemetry name in Prometheus' format: `system.memory.usage` is `system_memory_usage`."""
+    """Return an OpenTelemetry name in Prometheus' format: `system.memory.usage` is `system_memory_usage`."""
     return name if name.isidentifier() and name.isascii() else _translated(name)
 
 
@@ -112,7 +112,7 @@ def _translated(name: str) -> str:
 
 
 def with_short_names(labels: dict[str, str]) -> dict[str, str]:
-    """The labels, with `node`, `namespace`, `pod` and `container` added from OpenTelemetry's names."""
+    """Return the labels, with `node`, `namespace`, `pod` and `container` added from OpenTelemetry's names."""
     for short, long in SHORT_NAMES.items():
         if long in labels:
             labels.setdefault(short, labels[long])
@@ -148,7 +148,7 @@ def _parse(query: str) -> Selector:
 
 
 def _unescaped(query: str, value: str) -> str:
-    """A quoted value without escapes; unknown ones, such as those of regular expressions, stay.
+    """Return a quoted value without escapes; unknown ones, such as those of regular expressions, stay.
 
     Raises SelectorError.
     """

@@ -41,7 +41,7 @@ class ClusterState:
 
 
 def node_of(manifest: Mapping[str, Any]) -> NodeCapacity:
-    """A Node object, reduced."""
+    """Return a Node object, reduced."""
     allocatable = (manifest.get("status") or {}).get("allocatable") or {}
     return NodeCapacity(
         manifest["metadata"]["name"],
@@ -51,5 +51,5 @@ def node_of(manifest: Mapping[str, Any]) -> NodeCapacity:
 
 
 def pod_of(manifest: Mapping[str, Any]) -> Pod:
-    """A Pod object, reduced."""
+    """Return a Pod object, reduced."""
     return Pod((manifest.get("spec") or {}).get("nodeName", ""), pod_requests(manifest, RESOURCES))

@@ -64,7 +64,7 @@ class KubeCluster:
         )
 
     def listing(self, object_source: ObjectSource, deadline: float) -> KubeListing:
-        """The list of a kind's objects. Asks the API server which kinds it has, at most until `deadline`.
+        """Return the list of a kind's objects. Asks the API server which kinds it has, at most until `deadline`.
 
         Raises HttpError: unknown_kind, bad_query for a kind that is never read, and as `KubeListing.pages`.
         """

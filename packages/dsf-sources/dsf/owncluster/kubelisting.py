@@ -61,7 +61,7 @@ class KubeListing:
 
 
 def label_selector(selector: ClusterSelector) -> str:
-    """The selector in the format of the API server's query."""
+    """Return the selector in the format of the API server's query."""
     words = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
     equal = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
     return ",".join(
@@ -78,7 +78,7 @@ def _is_object(item: object) -> bool:
 
 
 def _resource(session: Session, object_source: ObjectSource, deadline: float) -> Resource:
-    """The kind's resource, as named in API paths."""
+    """Return the kind's resource, as named in API paths."""
     prefix = f"/apis/{object_source.api_version}" if object_source.group else f"/api/{object_source.api_version}"
     answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, object_source.api_version)
     version = object_source.api_version.rpartition("/")[2]
@@ -109,7 +109,7 @@ def _kinds(answer: Mapping[str, Any], object_source: ObjectSource) -> Iterator[M
 def _read(
     session: Session, path: str, query: Mapping[str, str], max_bytes: int, deadline: float, what: Resource | str
 ) -> tuple[dict[str, Any], int]:
-    """A response and its bytes. Raises HttpError with a message that names the remedy."""
+    """Return a response and its bytes. Raises HttpError with a message that names the remedy."""
     try:
         return session.read(path, query, max_bytes=max_bytes, deadline=deadline)
     except ObjectNotFoundError as error:

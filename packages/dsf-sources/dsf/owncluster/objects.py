@@ -54,7 +54,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
 
 
 def number(value: Any) -> float:
-    """A number, a quantity, or a boolean as 1 or 0. Raises RefusedValueError."""
+    """Return a number, a quantity, or a boolean as 1 or 0. Raises RefusedValueError."""
     if isinstance(value, (dict, list)):
         raise RefusedValueError("no_single_value")
     if isinstance(value, str) and value in _WORDS:
@@ -87,7 +87,7 @@ def _wanted(query: str) -> ObjectSource:
 def _samples(
     object_source: ObjectSource, listing: KubeListing, request: Request[Options], now: float, counts: Counter[str]
 ) -> tuple[Samples, int]:
-    """The values of all objects' fields, and the bytes read."""
+    """Return the values of all objects' fields, and the bytes read."""
     samples: dict[Hashable, tuple[Mapping[str, str], float, float]] = {}
     received = 0
     #: First refused value by field name; and fields with a good value.
@@ -123,7 +123,7 @@ def _samples(
 
 
 def at(document: Any, path: str) -> Any:
-    """The value at a path; None if missing."""
+    """Return the value at a path; None if missing."""
     step: Any
     for step in _steps(path):
         if not isinstance(document, list if isinstance(step, int) else dict):

@@ -12,7 +12,7 @@ _Amounts = dict[str, Decimal]
 
 
 def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
-    """The pod's requests of these resources; those without a request are left out.
+    """Return the pod's requests of these resources; those without a request are left out.
 
     Containers run together, so their requests add up. Init containers run one after the other before, so the largest
     counts; one with `restartPolicy: Always` (a sidecar) runs alongside all later ones. The pod requests the larger of

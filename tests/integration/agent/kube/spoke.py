@@ -107,7 +107,7 @@ class KubeAgent(Agent):
             del self._settings[name]
 
     def value(self, metric: str) -> float:
-        """The value of a metric without labels."""
+        """Return the value of a metric without labels."""
         (line,) = self.metrics(f"{metric} ")
         return float(line.split()[1])
 

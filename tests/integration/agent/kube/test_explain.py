@@ -89,7 +89,7 @@ def explain(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def error(result: Result) -> str:
-    """The one line that says what is wrong, of a command that failed."""
+    """Return the one line that says what is wrong, of a command that failed."""
     assert (result.exit_code, result.stdout) == (1, ""), result.output
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
@@ -97,13 +97,13 @@ def error(result: Result) -> str:
 
 
 def error_of_failed_run(result: Result) -> str:
-    """The last line of a report of a cycle that failed."""
+    """Return the last line of a report of a cycle that failed."""
     assert (result.exit_code, result.stderr) == (1, ""), result.output
     return str(result.stdout.splitlines()[-1])
 
 
 def report(result: Result) -> Any:
-    """The report as JSON."""
+    """Return the report as JSON."""
     assert result.stderr == ""
     return json.loads(result.stdout)
 

@@ -41,7 +41,7 @@ AT_ONCE = 1.0
 
 
 def bearer(source: ScriptedServer) -> str:
-    """The token of the newest request."""
+    """Return the token of the newest request."""
     return source.requests[-1].headers["Authorization"]
 
 

@@ -73,11 +73,11 @@ class HubWorld:
     # --- processes -----------------------------------------------------------------------------------------------
 
     def hub(self, *, clock: float = 0.0, **settings: object) -> Child:
-        """A hub process. `clock` is by how many seconds its wall clock is off."""
+        """Return a hub process. `clock` is by how many seconds its wall clock is off."""
         return self._run("controller", settings, clock)
 
     def results(self, *, clock: float = 0.0, **settings: object) -> Child:
-        """A results worker."""
+        """Return a results worker."""
         return self._run("results", settings, clock)
 
     def holder(self) -> str:
@@ -133,7 +133,7 @@ class HubWorld:
         )
 
     def setup(self, url: str, *clusters: str) -> list[str]:
-        """The configuration, the scorer `cpu-scorer` at this URL, and this many new clusters; their names."""
+        """Return the configuration, the scorer `cpu-scorer` at this URL, and this many new clusters; their names."""
         self.apply(config(self.namespace), scorer(self.namespace, "cpu-scorer", configURL=f"{url}/config"))
         return [self.plane.cluster(prefix) for prefix in clusters]
 
@@ -145,18 +145,18 @@ class HubWorld:
     # --- what came of it -----------------------------------------------------------------------------------------
 
     def pairs(self) -> list[str]:
-        """The entries in the schedule."""
+        """Return the entries in the schedule."""
         return sorted(entry.pair for entry in self.schedule.entries())
 
     def object(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
-        """An object, or None."""
+        """Return an object, or None."""
         try:
             return self.session.get(resource.path(namespace, name))
         except ObjectNotFoundError:
             return None
 
     def items(self, resource: Resource) -> list[dict[str, Any]]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
 
         def response() -> dict[str, Any]:
             try:
@@ -171,11 +171,11 @@ class HubWorld:
         return items
 
     def work(self, cluster: str) -> dict[str, Any] | None:
-        """The ManifestWork of a cluster."""
+        """Return the ManifestWork of a cluster."""
         return self.object(MANIFEST_WORKS, cluster, MANIFESTWORK_NAME)
 
     def delivered_scorers(self, cluster: str) -> list[str] | None:
-        """The scorers that a cluster's agent is told of."""
+        """Return the scorers that a cluster's agent is told of."""
         work = self.work(cluster)
         if work is None:
             return None
@@ -195,7 +195,7 @@ class HubWorld:
         return False
 
     def status(self, name: str = "cpu-scorer") -> dict[str, Any]:
-        """The status of a scorer."""
+        """Return the status of a scorer."""
         scorer_object = self.object(DYNAMIC_SCORERS, self.namespace, name) or {}
         status: dict[str, Any] = scorer_object.get("status") or {}
         return status
@@ -213,18 +213,18 @@ class HubWorld:
         return "", "", ""
 
     def config(self) -> dict[str, Any] | None:
-        """The DynamicScoringConfig."""
+        """Return the DynamicScoringConfig."""
         return self.object(DYNAMIC_SCORING_CONFIGS, self.namespace, "dynamic-scoring-config")
 
     def score(self, cluster: str, name: str = "cpu") -> list[int] | None:
-        """The values of a score's items; None when there is no such score."""
+        """Return the values of a score's items; None when there is no such score."""
         score_object = self.object(ADDON_PLACEMENT_SCORES, cluster, name)
         if score_object is None:
             return None
         return [item["value"] for item in (score_object.get("status") or {}).get("scores", ())]
 
     def scores(self, name: str = "cpu") -> dict[str, list[int]]:
-        """The values of all scores of this name, by cluster."""
+        """Return the values of all scores of this name, by cluster."""
         return {
             item["metadata"]["namespace"]: [score["value"] for score in (item.get("status") or {}).get("scores", ())]
             for item in self.items(ADDON_PLACEMENT_SCORES)
@@ -232,12 +232,12 @@ class HubWorld:
         }
 
     def events(self, reason: str) -> list[str]:
-        """The notes of the events with this reason in the hub's namespace."""
+        """Return the notes of the events with this reason in the hub's namespace."""
         items = self.session.get(EVENTS.path(self.namespace))["items"]
         return [event["note"] for event in items if event["reason"] == reason]
 
     def send(self, cluster: str, value: float, name: str = "cpu-scorer") -> str:
-        """A result as the cluster's agent would send it, taken in at once; what became of it."""
+        """Return a result as the cluster's agent would send it, taken in at once; what became of it."""
         settings = Settings(**{**self.settings, "role": "results"})  # type: ignore[arg-type]
         return handle(Ingest(self.client, settings), self._result(cluster, value, name))
 
@@ -276,7 +276,7 @@ class HubWorld:
 
 
 def addon(cluster: str) -> dict[str, Any]:
-    """The ManagedClusterAddOn that stands for an installed agent."""
+    """Return the ManagedClusterAddOn that stands for an installed agent."""
     return {
         "apiVersion": "addon.open-cluster-management.io/v1alpha1",
         "kind": "ManagedClusterAddOn",

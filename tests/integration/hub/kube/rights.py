@@ -30,7 +30,7 @@ HUB = {
 
 
 def without(rules: dict[str, Rule], name: str, *, verbs: str = "") -> list[Rule]:
-    """All of them without the named one, or with `verbs` instead of what it says."""
+    """Return all of them without the named one, or with `verbs` instead of what it says."""
     reduced_rule = rules[name]
     kept_rules = [rule for key, rule in rules.items() if key != name]
     return [*kept_rules, {**reduced_rule, "verbs": verbs.split()}] if verbs else kept_rules

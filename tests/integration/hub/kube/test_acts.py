@@ -1,4 +1,4 @@
-"""Acts by `kubectl annotate` on a real API server: who may, who did it, and the answer in the status."""
+"""Acts by `kubectl annotate` on a real API server: who may, who did it, and the response in the status."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_dsf_acts_as_the_user_of_the_kubeconfig(
 
 
 def answers(world: HubWorld) -> dict[str, dict[str, Any]]:
-    """The answers in the status of cpu-scorer, by act."""
+    """Return the responses in the status of cpu-scorer, by act."""
     status = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer")).get("status") or {}
     return {answer["act"]: answer for answer in status.get("acts") or ()}
 

@@ -32,7 +32,7 @@ def running(world: HubWorld, api: ScriptedServer) -> HubWorld:
 
 
 def _cluster(world: HubWorld) -> str:
-    """A new cluster to which everything is delivered."""
+    """Return a new cluster to which everything is delivered."""
     name = world.plane.cluster()
     world.until(lambda: world.delivered_scorers(name) == ["cpu-scorer"], 30)
     world.deliver(name)

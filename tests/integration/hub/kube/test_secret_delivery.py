@@ -75,7 +75,7 @@ def test_secret_is_delivered_updated_and_removed(world: HubWorld, api: ScriptedS
 
 
 def secret(namespace: str, name: str, token: str, **labels: str) -> dict[str, Any]:
-    """A Secret of the hub."""
+    """Return a Secret of the hub."""
     metadata = {"name": name, "namespace": namespace, "labels": labels}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"token": encoded(token)}}
 

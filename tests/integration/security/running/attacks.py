@@ -32,7 +32,7 @@ def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result
 
 
 def message(frame: str, embed: object = None, task: str = messages.INGEST_TASK) -> str:
-    """A Celery message, which nobody expects in a mailbox."""
+    """Return a Celery message, which nobody expects in a mailbox."""
     task_id = str(uuid.uuid4())
     body = base64.b64encode(json.dumps([[frame], {}, embed or {}]).encode()).decode()
     headers = {"lang": "py", "task": task, "id": task_id, "root_id": task_id}

@@ -26,7 +26,7 @@ def test_processes_are_denied_nothing_with_their_own_users(fleet: Fleet) -> None
     workers = json.loads(fleet.get(fleet.flower_port, "/workers?json=1"))["data"]
     (results,) = (worker["hostname"] for worker in workers if worker["hostname"].startswith("results@"))
     for worker, task in (("spoke@c1", "dsf.publish"), (results, "dsf.ingest")):
-        # Flower waits a second for an answer; each look asks again for what is missing.
+        # Flower waits a second for a response; each look asks again for what is missing.
         fleet.until(lambda worker=worker, task=task: task in fleet.get(fleet.flower_port, f"/worker/{worker}"), task)
     assert fleet.acl_log() == []
 

@@ -126,7 +126,7 @@ def backtest(
 
 
 def when(moment: datetime) -> str:
-    """A moment in local time, always with its date."""
+    """Return a moment in local time, always with its date."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 

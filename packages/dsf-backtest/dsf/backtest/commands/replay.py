@@ -85,7 +85,7 @@ def subject(
     scorer_url: str = "",
     source_url: str = "",
 ) -> Subject:
-    """A scorer as it was delivered to the cluster, else as the hub has it, or the one in `manifest`.
+    """Return a scorer as it was delivered to the cluster, else as the hub has it, or the one in `manifest`.
 
     Raises DsfError, which says what is missing and where; BacktestError also for a source that has no past.
     """
@@ -153,7 +153,7 @@ def views(
 
 
 def _manifest(name: str) -> Path | None:
-    """The file, if a side is a manifest. A scorer's name may end like that of a file, but has no folder."""
+    """Return the file, if a side is a manifest. A scorer's name may end like that of a file, but has no folder."""
     path = Path(name)
     is_manifest = path.suffix in (".yaml", ".yml") and (path.exists() or path.name != name)
     return path if is_manifest else None
@@ -259,7 +259,7 @@ def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int
 
 
 def _unpublished(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
-    """The items that `scoreDestination: None` leaves out. Raises ScoreObjectTooLargeError."""
+    """Return the items that `scoreDestination: None` leaves out. Raises ScoreObjectTooLargeError."""
     return build_rule_items([(result.metric, result.score) for result in score.results], record, score.cluster).values
 
 

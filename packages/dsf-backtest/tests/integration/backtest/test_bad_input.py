@@ -37,7 +37,7 @@ class Author:
         self.scorer = stack.enter_context(ScriptedServer(answer(SCORES)))
 
     def manifest(self, source: dict[str, Any] | None = None, **spec: Any) -> str:
-        """A DynamicScorer that is registered nowhere."""
+        """Return a DynamicScorer that is registered nowhere."""
         params = {"query": "up", "range": 60, "step": 15}
         prometheus = {"type": "Prometheus", "host": "http://prometheus.svc", "path": "/query_range", "params": params}
         scorer = {
@@ -59,7 +59,7 @@ class Author:
         return str(file)
 
     def command(self, *options: str, **spec: Any) -> list[str]:
-        """A backtest of it, of eleven moments."""
+        """Return a backtest of it, of eleven moments."""
         urls = ["--scorer-url", self.scorer.url, "--source-url", self.source.url]
         return [
             "backtest",
@@ -90,7 +90,7 @@ def ended_with(result: Any, code: int) -> str:
 
 
 def view(result: Any) -> Any:
-    """The one backtest of `-o json`."""
+    """Return the one backtest of `-o json`."""
     return json.loads(result.stdout)["backtests"][0]
 
 

@@ -138,7 +138,7 @@ def started(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str:
 
 
 def finished_run(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
-    """The newest run, once it has ended."""
+    """Return the newest run, once it has ended."""
     wait_for(lambda: not runstore.read(client, scorer)[0].is_running, 90, "the backtest to end")
     return runstore.read(client, scorer)[0]
 
@@ -215,7 +215,7 @@ def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
 
 
 def runs_of(page: WebProcess) -> list[psutil.Process]:
-    """The processes of backtests and comparisons that a page has started."""
+    """Return the processes of backtests and comparisons that a page has started."""
     assert page.process is not None
     return [
         child for child in psutil.Process(page.process.pid).children(recursive=True) if "dsf.cli" in child.cmdline()

@@ -155,7 +155,7 @@ def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, p
 
 
 def render(report: PlanReport) -> RenderableType:
-    """A line per workload and cluster, with the reason against its next best option."""
+    """Return a line per workload and cluster, with the reason against its next best option."""
     from rich.console import Group
     from rich.text import Text
 

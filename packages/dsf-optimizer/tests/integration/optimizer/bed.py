@@ -53,7 +53,7 @@ class Bed:
         self.score(POWER, upstream.POWER)
 
     def service(self, backend: Any = None, selector: str = f"label:{LABEL}", **options: Any) -> OptimizerService:
-        """A service over the API server as admin, or over another backend."""
+        """Return a service over the API server as admin, or over another backend."""
         return OptimizerService(
             backend or ManifestClient(self.session), self.solver, PlacementSelector.parse(selector), **options
         )
@@ -63,11 +63,11 @@ class Bed:
         return f"policy-{setting}-{self.clusters[cluster]}"
 
     def params(self, score: str = PERFORMANCE, **fields: Any) -> OptimizeParams:
-        """A request for all of it."""
+        """Return a request for all of it."""
         return OptimizeParams.model_validate(self.body(score, **fields))
 
     def body(self, score: str = PERFORMANCE, **fields: Any) -> dict[str, Any]:
-        """The same as it is sent."""
+        """Return the same as it is sent."""
         return {
             "namespace": self.namespace,
             "clusters": [
@@ -100,7 +100,7 @@ class Bed:
         self.session.merge(MANAGED_CLUSTERS.path("", cluster, "status"), {"status": {"clusterClaims": cluster_claims}})
 
     def objects(self) -> dict[tuple[str, str], Manifest]:
-        """Every Placement and PlacementBinding of the namespace, without what the API server adds."""
+        """Return every Placement and PlacementBinding of the namespace, without what the API server adds."""
         objects = {}
         for resource in (PLACEMENTS, PLACEMENT_BINDINGS):
             for item in self.session.get(resource.path(self.namespace))["items"]:
@@ -118,7 +118,7 @@ class Bed:
         }
 
     def bound(self) -> list[str]:
-        """The policies that are bound."""
+        """Return the policies that are bound."""
         items = self.session.get(PLACEMENT_BINDINGS.path(self.namespace))["items"]
         return sorted(subject["name"] for binding in items for subject in binding["subjects"])
 

@@ -154,7 +154,7 @@ def test_cluster_outside_of_the_bound_sets_is_refused(bed: Bed) -> None:
 
 
 def register(bed: Bed) -> str:
-    """A DynamicScorer, which the scores of performance are from; its name."""
+    """Return a DynamicScorer, which the scores of performance are from; its name."""
     scorer = f"{bed.namespace}-scorer"
     manifest = {
         "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",

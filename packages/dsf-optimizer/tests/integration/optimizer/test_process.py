@@ -56,7 +56,7 @@ def served(bed: Bed, folder: Path, **settings: object) -> Iterator[tuple[Child, 
 
 
 def _solver_of(child: Child) -> int:
-    """The process id of a server's solver, which was started with it; 0 if there is none."""
+    """Return the process id of a server's solver, which was started with it; 0 if there is none."""
     children = psutil.Process(child.pid).children()
     return next((child.pid for child in children if any("spawn_main" in part for part in child.cmdline())), 0)
 

@@ -29,7 +29,7 @@ _SETS = "/apis/cluster.open-cluster-management.io/v1beta2"
 
 
 def _hub(ahead: float) -> ScriptedServer:
-    """An API server whose clock is so many seconds ahead, with a score that is valid for an hour by ours."""
+    """Return an API server whose clock is so many seconds ahead, with a score that is valid for an hour by ours."""
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     score = {
         "metadata": {"name": "r", "namespace": "c1"},

@@ -1,4 +1,4 @@
-"""The rules of OCM's scheduler beyond random fleets: errors, limits, effects of its own answer."""
+"""The rules of OCM's scheduler beyond random fleets: errors, limits, effects of its own response."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ EXISTS = 'managedCluster.scores("r").exists(e, e.name == "x" && e.value > 0)'
         ("bc", 2, None),
         ("b", 2, None),
         ("abc", None, True),
-        # CEL cannot have added a cluster, and the answer exceeds the requested number.
+        # CEL cannot have added a cluster, and the response exceeds the requested number.
         ("bd", None, False),
         ("abc", 2, False),
     ],

@@ -56,7 +56,7 @@ def api(
     method: str = "POST",
     content_type: str = "",
 ) -> FastAPI:
-    """The service; every argument is a place for a mistake."""
+    """Return the service; every argument is a place for a mistake."""
     app = FastAPI(redirect_slashes=False)
 
     @app.get("/healthz")
@@ -77,7 +77,7 @@ def api(
         except (ValueError, TypeError, KeyError):
             return answered([]) if error_status is None else JSONResponse({"detail": "bad"}, error_status)
         try:
-            # In a thread, so that a slow answer delays no other one.
+            # In a thread, so that a slow response delays no other one.
             response = answered(await run_in_threadpool(score, data))
         except (ArithmeticError, LookupError, ValueError) as error:
             return JSONResponse({"detail": repr(error)}, 500)
@@ -111,7 +111,7 @@ def naive(data: list[dict[str, Any]], value: Callable[[list[float]], Any]) -> Re
 
 
 def without_values(then: Callable[[], Any]) -> Score:
-    """A mistake with series that have no samples only."""
+    """Return a mistake with series that have no samples only."""
 
     def score(data: list[dict[str, Any]]) -> Any:
         results = mean(data)
@@ -123,7 +123,7 @@ def without_values(then: Callable[[], Any]) -> Score:
 
 
 def with_nan(then: Callable[[], Any]) -> Score:
-    """A mistake with series that have samples, none of them a number."""
+    """Return a mistake with series that have samples, none of them a number."""
 
     def score(data: list[dict[str, Any]]) -> Any:
         results = mean(data)
@@ -156,7 +156,7 @@ def config_with(**params: Any) -> dict[str, Any]:
 
 
 def late(seconds: float, response: Any) -> Any:
-    """An answer that takes its time."""
+    """Return a response that takes its time."""
     time.sleep(seconds)
     return response
 

@@ -54,7 +54,7 @@ def summary_of(url: str, *, token: bool = False) -> ScorerSummary:
 
 @pytest.fixture
 def cycle(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Callable[[ScorerSummary], ScoringResponse]:
-    """Runs fetch and score, as the tasks do; returns the scoring API's answer."""
+    """Runs fetch and score, as the tasks do; returns the scoring API's response."""
     settings = settings_factory(
         cluster="worker01", agent_secrets_dir=tmp_path / "secrets", agent_token_secrets={"mine": ["127.0.0.1"]}
     )

@@ -23,7 +23,7 @@ from .broken import BROKEN, CONFIG, api, changed, config_with, late, mean, relab
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine makes right answers late; tests of late ones say how long the hub waits."""
+    """A busy machine makes right responses late; tests of late ones say how long the hub waits."""
     hub_waits(monkeypatch, 60)
 
 
@@ -304,7 +304,7 @@ def test_speed_check_uses_the_interval_of_the_config() -> None:
 
 
 def spread(value: Callable[[Series], float]) -> Scorer:
-    """A scorer of the spread of each series, with something wrong in it."""
+    """Return a scorer of the spread of each series, with something wrong in it."""
     app = Scorer(
         name="spread",
         description="d",

@@ -18,7 +18,7 @@ from tests.support.httpserver import Exchange, ScriptedServer, answer, at_anothe
 
 
 def checks(exchange: Exchange) -> None:
-    """An answer to who signed well, 403 with what was sent to all others."""
+    """A response to who signed well, 403 with what was sent to all others."""
     authorization = exchange.request.headers.get("Authorization", "")
     credential_match = re.fullmatch(
         r"AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/\d{8}/([\w-]+)/([\w-]+)/aws4_request, "

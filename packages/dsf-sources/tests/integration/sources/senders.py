@@ -31,7 +31,7 @@ QUERY = 'system.memory.usage{state="free"}; http.requests; latency_count; latenc
 
 
 def pushed(query: str = QUERY, **values: Any) -> Any:
-    """The summary of a scorer whose metrics are pushed to the agent."""
+    """Return the summary of a scorer whose metrics are pushed to the agent."""
     endpoint = "http://dynamic-scoring-agent-service:4318/v1/metrics"
     return summary("OpenTelemetry", query, source_endpoint=endpoint, **values)
 
@@ -57,7 +57,7 @@ class Agent:
         return ask(self.scorer, self.memory, **{"now": time.time() + 1, **options})
 
     def latest(self) -> dict[tuple[str, ...], str]:
-        """The newest value by name and the labels that tell series apart."""
+        """Return the newest value by name and the labels that tell series apart."""
         apart = ("state", "code", "le")
         return {
             (
@@ -94,7 +94,7 @@ class Sdk:
 
 
 def gauge(name: str, *values: float, at: float | None = None, **attributes: str) -> pb.Metric:
-    """A gauge with one point per value, all of one moment (unix seconds, now by default)."""
+    """Return a gauge with one point per value, all of one moment (unix seconds, now by default)."""
     metric = pb.Metric(name=name)
     for index, value in enumerate(values):
         point = metric.gauge.data_points.add(as_double=value, time_unix_nano=int((at or time.time()) * 1e9))
@@ -104,7 +104,7 @@ def gauge(name: str, *values: float, at: float | None = None, **attributes: str)
 
 
 def request(*metrics: pb.Metric) -> ExportMetricsServiceRequest:
-    """A request with these metrics."""
+    """Return a request with these metrics."""
     export_request = ExportMetricsServiceRequest()
     export_request.resource_metrics.add().scope_metrics.add().metrics.extend(metrics)
     return export_request
@@ -117,6 +117,6 @@ def push(agent: Agent, body: ExportMetricsServiceRequest | bytes, **headers: str
 
 
 def partial(response: requests.Response) -> tuple[int, str]:
-    """Number of rejected points and the words that an answer has for them."""
+    """Return the number of rejected points and the words that a response has for them."""
     success = ExportMetricsServiceResponse.FromString(response.content).partial_success
     return success.rejected_data_points, success.error_message

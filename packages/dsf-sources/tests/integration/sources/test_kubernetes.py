@@ -36,7 +36,7 @@ class Cluster:
         self.view = running.cluster
 
     def values(self, **options: object) -> dict[tuple[str, str], float]:
-        """The newest value by resource and node; the cluster's own are under no node."""
+        """Return the newest value by resource and node; the cluster's own are under no node."""
         return {
             (series["metric"]["resource"], series["metric"].get("node", "")): float(series["values"][-1][1])
             for series in ask(SCORER, self.memory, **options)  # type: ignore[arg-type]

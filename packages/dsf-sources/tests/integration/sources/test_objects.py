@@ -69,7 +69,7 @@ class Cluster:
         )
 
     def ask(self, max_bytes: int = 1_000_000, seconds: float = 60, **source: Any) -> dict[tuple[str, ...], float]:
-        """The newest values by what the labels say."""
+        """Return the newest values by what the labels say."""
         source_fields = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",

@@ -21,7 +21,7 @@ WANTED = ObjectSource.model_validate(
 
 
 def list_all_pages(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
-    """All objects of these pages, from a server that says that it has these kinds."""
+    """Return all objects of these pages, from a server that says that it has these kinds."""
     remaining_pages = list(pages)
 
     def response(exchange: Exchange) -> None:

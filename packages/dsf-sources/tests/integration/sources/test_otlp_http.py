@@ -117,7 +117,7 @@ def test_connections_are_kept_open(make: Make) -> None:
 
 
 def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
-    """A sender that says how much it will send, and sends nothing."""
+    """Return a sender that says how much it will send, and sends nothing."""
     connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.address[1], timeout=300)
     connection.putrequest("POST", "/v1/metrics")
     connection.putheader("Content-Type", "application/x-protobuf")

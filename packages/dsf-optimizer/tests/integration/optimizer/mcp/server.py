@@ -44,7 +44,7 @@ class Server:
             raise
 
     def log(self) -> str:
-        """All that it has logged."""
+        """Return all that it has logged."""
         return self._child.log.read_text()
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ from .test_access import ACCEPT, INITIALIZE, post
 
 
 def test_unreachable_hub_is_reported_by_each_tool(stdio: Callable[..., Assistant], bed: Bed, tmp_path: Path) -> None:
-    """The process starts all the same, and each tool says why there is no answer."""
+    """The process starts all the same, and each tool says why there is no response."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
     problem = stdio(kubeconfig=kubeconfig).problem("list_scores")

@@ -51,7 +51,7 @@ class Talk:
         self.process.stdin.flush()
 
     def read(self) -> Any:
-        """The next line, which has to be a message."""
+        """Return the next line, which has to be a message."""
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
