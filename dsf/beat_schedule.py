@@ -3,6 +3,9 @@
 Celery's own loop calls `tick()` repeatedly; everything else (entries in memory, a schedule file, one message per call)
 is replaced. Due times are in a sorted set, so that one tick dispatches a batch, any process may change the schedule,
 and a second beat can take over at any time.
+
+The scheduler's mapping is a view of Redis: an entry with another interval becomes the override of `dsf schedule set`,
+and every other change is an error that names the command.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import secrets
+import socket
 import time
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
 import celery.schedules
 import redis
@@ -20,6 +25,9 @@ from celery.beat import ScheduleEntry, Scheduler
 import dsf.log
 from dsf import keys
 from dsf.beat.dispatch import Dispatcher
+from dsf.errors import ScheduleError
+from dsf.fleet.actions import Actions
+from dsf.fleet.changes import Actor
 from dsf.messages import CYCLE_TASK
 from dsf.process import hubclock
 from dsf.process.hubclock import HubClock
@@ -96,6 +104,109 @@ class BeatLock:
             self._client.delete(keys.BEAT_LOCK)
 
 
+class ScheduleView(dict[str, ScheduleEntry]):
+    """The entries in force, as a mapping that Celery's callers change: an assigned interval becomes an override."""
+
+    def __init__(self, entries: Mapping[str, ScheduleEntry], config: Settings) -> None:
+        """`entries` are those in Redis; `config` is this process's settings."""
+        super().__init__(entries)
+        self._settings = config
+
+    def __setitem__(self, name: str, entry: Any) -> None:
+        """Set the interval of an existing entry, as `dsf schedule set` does for one cluster.
+
+        `entry` is a ScheduleEntry or the mapping of one. Raises ScheduleError for everything but another interval, and
+        redis.RedisError.
+        """
+        try:
+            self._set_interval(name, entry)
+        except redis.exceptions.NoPermissionError as error:
+            raise ScheduleError(
+                f"this process's user of Redis may not change {name} ({error}); use dsf-operator's, or {_command(name)}"
+            ) from error
+        super().__setitem__(
+            name, entry if isinstance(entry, ScheduleEntry) else ScheduleEntry(**{"name": name, **entry})
+        )
+
+    def _set_interval(self, name: str, entry: Any) -> None:
+        cluster, scorer = keys.split_pair(name)
+        with contextlib.closing(connect(self._settings, name="dsf-schedule", retries=1)) as client:
+            interval = ScheduleStore(client).interval(cluster, scorer)
+            if interval is None:
+                raise ScheduleError(
+                    f"the schedule has no entry {name!r}, and none can be added: entries are <cluster>/<scorer>, and "
+                    "the hub controller makes them of DynamicScorers; `dsf schedule list` shows them"
+                )
+            seconds = _interval(name, entry)
+            if seconds != interval:
+                author = Actor(name=f"celery@{socket.gethostname()}", claimed=True, way="cli")
+                Actions(client, self._settings, author).set_interval(scorer, [cluster], seconds)
+
+    def update(self, *args: Any, **entries: Any) -> None:
+        """Assign each entry."""
+        for name, entry in dict(*args, **entries).items():
+            self[name] = entry
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return an entry. Raises ScheduleError for one that does not exist."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def __ior__(self, entries: Any) -> Any:  # type: ignore[misc]
+        """Assign each entry."""
+        self.update(entries)
+        return self
+
+    def __delitem__(self, name: str) -> NoReturn:
+        """Raise ScheduleError."""
+        raise ScheduleError(
+            f"{name} cannot be removed here: `dsf schedule pause` stops its ticks, and a deleted DynamicScorer has none"
+        )
+
+    def pop(self, name: str, *_: Any) -> NoReturn:
+        """Raise ScheduleError."""
+        del self[name]
+
+    def popitem(self) -> NoReturn:
+        """Raise ScheduleError."""
+        del self["an entry"]
+
+    def clear(self) -> NoReturn:
+        """Raise ScheduleError."""
+        del self["every entry"]
+
+
+def _command(name: str) -> str:
+    cluster, scorer = keys.split_pair(name)
+    return f"`dsf schedule set {scorer} --cluster {cluster} --interval TIME`"
+
+
+def _interval(name: str, entry: Any) -> int:
+    """Return the interval of an entry in seconds. Raises ScheduleError if it asks for more than another interval."""
+    fields = dict(entry) if isinstance(entry, Mapping) else vars(entry)
+    scorer, queue = keys.split_pair(name)[1], keys.spoke_queue(keys.split_pair(name)[0])
+    is_same = (
+        fields.get("task") in (None, CYCLE_TASK)
+        and tuple(fields.get("args") or (scorer,)) == (scorer,)
+        and not fields.get("kwargs")
+        and {"queue": queue, **(fields.get("options") or {})} == {"queue": queue}
+    )
+    if not is_same:
+        raise ScheduleError(
+            f"{name} calls {CYCLE_TASK}({scorer!r}) in the queue {queue}, which cannot be changed: the schedule takes "
+            f"another interval only, as {_command(name)} does"
+        )
+    value: Any = fields.get("schedule")
+    every = getattr(celery.schedules.maybe_schedule(value), "run_every", None)
+    seconds = every.total_seconds() if isinstance(every, datetime.timedelta) else 0
+    if seconds < 1 or seconds != int(seconds):
+        raise ScheduleError(
+            f"{name}: the schedule must be an interval of whole seconds, not {value!r}; {_command(name)} sets one"
+        )
+    return int(seconds)
+
+
 class BeatScheduler(Scheduler):
     """Dispatches due entries as long as it holds the lock; stands by otherwise.
 
@@ -105,6 +216,9 @@ class BeatScheduler(Scheduler):
     def __init__(self, *args: Any, config: Settings | None = None, **kwargs: Any) -> None:
         """Celery passes the arguments of its Scheduler. `config` is this process's settings by default."""
         self._settings = config or settings()
+        app = args[0] if args else kwargs["app"]
+        _refuse_entries("beat_schedule", app.conf.beat_schedule)
+        _refuse_entries("the scheduler's argument `schedule`", kwargs.get("schedule"))
         self._lock: BeatLock | None = None
         self._clients: list[redis.Redis] = []
         self._ticking = False
@@ -184,10 +298,10 @@ class BeatScheduler(Scheduler):
             self._clients.pop().close()
         super().close()
 
-    def get_schedule(self) -> dict[str, ScheduleEntry]:
+    def get_schedule(self) -> ScheduleView:
         """The entries as they are in Redis now: `<cluster>/<scorer>` -> the call of `dsf.cycle`, every so many seconds.
 
-        For looking: the hub controller makes entries, and `dsf schedule` changes what is in force. Paused ones are not
+        The hub controller makes entries. A new interval, assigned to an entry, becomes an override; paused ones are not
         among them. Raises redis.RedisError.
         """
         with contextlib.closing(connect(self._settings, name="dsf-beat", retries=1)) as client:
@@ -208,9 +322,13 @@ class BeatScheduler(Scheduler):
                 last_run_at=datetime.datetime.fromtimestamp(due[entry.pair] - in_force.interval, datetime.UTC),
                 app=self.app,
             )
-        return scheduled
+        return ScheduleView(scheduled, self._settings)
 
-    schedule = property(get_schedule, Scheduler.set_schedule)
+    def set_schedule(self, schedule: Any) -> None:
+        """Assign each entry of a mapping to the schedule in Redis; the other entries stay."""
+        self.get_schedule().update(schedule)
+
+    schedule = property(get_schedule, set_schedule)
 
     @property
     def info(self) -> str:
@@ -258,3 +376,11 @@ class BeatScheduler(Scheduler):
             # A full or read-only disk is no reason to stop scheduling; the probe will report it.
             with contextlib.suppress(OSError):
                 (self._settings.probe_dir / "alive").touch()
+
+
+def _refuse_entries(where: str, entries: Any) -> None:
+    if entries:
+        raise ScheduleError(
+            f"{where} has {', '.join(sorted(map(str, entries)))}, which would never run: the schedule has one entry "
+            "for each DynamicScorer and cluster; remove it, and use `dsf schedule set SCORER --interval TIME`"
+        )

@@ -26,6 +26,7 @@
     +-- QueryError               a query of the fleet is invalid
     +-- CursorError              a cursor of a list is invalid
     +-- RoutingError             a task was called without a queue, or is none that messages call
+    +-- ScheduleError            Celery's schedule cannot be changed in this way
     +-- QueueFullError           a cluster's queue is full: its agent must be down
     +-- ContextError             several demos run and none is selected
     +-- ToolError                a program the demo or a test needs cannot be found or started
@@ -254,3 +255,7 @@ class AccessError(DsfError):
 
 class RoutingError(DsfError):
     """A task was called without a queue, or is none that messages call. The message names the queue to give."""
+
+
+class ScheduleError(DsfError):
+    """Celery's schedule cannot be changed in this way. The message names the command that can."""

@@ -69,7 +69,7 @@ class Application(Celery):
         return super().send_task(name, args, kwargs, *more, **options)
 
     def add_periodic_task(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise RoutingError: the schedule is that of the DynamicScorers."""
+        """Raise ScheduleError: the schedule is that of the DynamicScorers."""
         symbol_by_name("dsf.worker.calls:refuse_periodic_task")()
         raise NotImplementedError
 

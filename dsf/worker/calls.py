@@ -18,7 +18,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from dsf import keys
-from dsf.errors import RoutingError, UnknownClusterError
+from dsf.errors import RoutingError, ScheduleError, UnknownClusterError
 from dsf.messages import CYCLE_TASK
 from dsf.settings import Settings
 
@@ -82,8 +82,8 @@ def register_cycle(app: Celery) -> None:
 
 
 def refuse_periodic_task() -> NoReturn:
-    """Raise RoutingError with the command that changes the schedule."""
-    raise RoutingError(
+    """Raise ScheduleError with the command that changes the schedule."""
+    raise ScheduleError(
         "periodic tasks cannot be added: the schedule has one entry for each DynamicScorer and cluster; `dsf schedule "
         "set SCORER --interval TIME` changes how often a scorer runs"
     )

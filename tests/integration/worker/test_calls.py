@@ -15,7 +15,7 @@ import redis
 from kombu.exceptions import OperationalError
 
 from dsf import keys
-from dsf.errors import RoutingError, UnknownClusterError
+from dsf.errors import RoutingError, ScheduleError, UnknownClusterError
 from dsf.redisacl.rules import hub_rules
 from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -120,7 +120,7 @@ def test_call_without_redis_raises_the_error_of_celery(settings_factory: Setting
 
 
 def test_periodic_task_is_refused_with_the_command(app: Application) -> None:
-    with pytest.raises(RoutingError, match="dsf schedule set SCORER --interval TIME"):
+    with pytest.raises(ScheduleError, match="dsf schedule set SCORER --interval TIME"):
         app.add_periodic_task(10.0, app.signature("dsf.cycle", args=["sample"]))
 
 
