@@ -15,7 +15,14 @@ from dsf.backends.compare import carries
 from dsf.backends.contest import Contests
 from dsf.backends.kube_credentials import make_credentials_work, read_key_ids, signing_secret
 from dsf.backends.kube_events import EventRecorder
-from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
+from dsf.backends.kube_kinds import (
+    FIELD_MANAGER,
+    MAX_FOREIGN_SPEC_BYTES,
+    MAX_SPEC_BYTES,
+    USER_KINDS,
+    WATCHED,
+    reduce_user_object,
+)
 from dsf.backends.kube_scores import KubeScores, write_status
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.backends.scorestate import ScoreState, is_ours
@@ -62,6 +69,7 @@ class KubeBackend:
         self._notify_lock = threading.RLock()
         self._stopping = threading.Event()
         self._namespace = settings.namespace
+        self._scorer_namespaces = frozenset((settings.namespace, *settings.scorer_namespaces))
         self._contests = Contests()
         unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
         # By kind, and by name for kinds whose objects are watched by name; "" for other kinds.
@@ -325,6 +333,13 @@ class KubeBackend:
         watched = WATCHED[kind]
         name_selector = {"fieldSelector": f"metadata.name={name}"} if name else {}
 
+        def reduce(obj: Object) -> Object:
+            reduced = watched.keep(obj)
+            if kind not in USER_KINDS:
+                return reduced
+            is_foreign = obj["metadata"].get("namespace") not in self._scorer_namespaces
+            return reduce_user_object(reduced, MAX_FOREIGN_SPEC_BYTES if is_foreign else MAX_SPEC_BYTES)
+
         def handle_change(key: Key, old: Object | None, new: Object | None) -> None:
             if kind is Kind.SCORE:
                 self._scores.process_report(key, new)
@@ -340,7 +355,7 @@ class KubeBackend:
             handle_change,
             namespace=self._namespace if kind is Kind.SECRET else "",
             selectors={**watched.selectors, **name_selector},
-            transform=watched.keep,
+            transform=reduce,
         )
 
     def _observe(self, kind: Kind, answer: Object) -> None:

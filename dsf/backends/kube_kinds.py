@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dsf.api.acts import ACTS, annotation_of
+from dsf.api.acts import ACTS, MAX_REQUEST, annotation_of
+from dsf.api.scorer import MAX_DESCRIPTION
 from dsf.api.types import (
     ADDON_NAME,
     CREDENTIALS_WORK_NAME,
     DELIVER_LABEL,
+    GROUP,
     MANAGED_BY,
     MANAGED_BY_LABEL,
     MANIFESTWORK_NAME,
 )
-from dsf.backends.protocol import Kind
+from dsf.backends.protocol import PROBLEM_FIELD, Kind
 from dsf.backends.scorestate import seconds, state_of
 from dsf.kube.reflector import without_managed_fields
 from dsf.kube.resources import (
@@ -39,21 +41,82 @@ from dsf.kube.store import Object
 #: Field manager of the hub's writes.
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
 _ACT_FIELDS: Final = frozenset(f"f:{annotation_of(act)}" for act in ACTS)
+#: Maximum bytes in memory of a spec with its finalizers. The API server accepts objects of 1.5 MB, which take 20 times
+#: as much if they consist of empty lists.
+MAX_SPEC_BYTES: Final = 256 * 1024
+#: The same of an object in a namespace whose scorers do not count: everybody with the role `edit` may create it.
+MAX_FOREIGN_SPEC_BYTES: Final = 16 * 1024
+#: Kinds that users write.
+USER_KINDS: Final = frozenset({Kind.SCORER, Kind.CONFIG, Kind.AUTHENTICATION})
+#: Bytes of a value in memory without its text: the object and the reference to it.
+_VALUE_BYTES: Final = 64
+_USED_METADATA: Final = (
+    *("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"),
+    *("finalizers", "managedFields"),
+)
+
+
+def reduce_user_object(obj: Object, max_bytes: int) -> Object:
+    """Return the parts of a user's object that the hub uses; an object beyond `max_bytes` loses its spec.
+
+    `PROBLEM_FIELD` of such an object says why.
+    """
+    metadata, spec = obj["metadata"], obj.get("spec")
+    annotations = {
+        name: value[: MAX_REQUEST + 1]
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name.startswith(f"{GROUP}/")
+    }
+    reduced = {name: metadata[name] for name in _USED_METADATA if name in metadata}
+    obj["metadata"] = {**reduced, "annotations": annotations} if annotations else reduced
+    if isinstance(spec, dict) and isinstance(description := spec.get("description"), str):
+        # The models cut it, too.
+        spec["description"] = description[: MAX_DESCRIPTION + 1]
+    size = measure(spec, max_bytes) + measure(metadata.get("finalizers"), max_bytes)
+    if size > max_bytes:
+        obj["metadata"].pop("finalizers", None)
+        obj["spec"] = {}
+        obj[PROBLEM_FIELD] = f"spec and finalizers take more than {max_bytes} bytes of memory: make them shorter"
+    return obj
+
+
+def measure(value: Any, max_bytes: int) -> int:
+    """Return about the bytes that a value of JSON takes in memory; the count ends beyond `max_bytes`."""
+    size, values = 0, [value]
+    while values and size <= max_bytes:
+        item = values.pop()
+        size += _VALUE_BYTES
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, list):
+            values += item
+        elif isinstance(item, dict):
+            size += sum(_VALUE_BYTES + len(name) for name in item)
+            values += item.values()
+    return size
 
 
 def _reduce_scorer(obj: Object) -> Object:
-    # Keep the field managers of acts, who are their authors.
-    entries = obj["metadata"].pop("managedFields", None) or ()
-    managers = []
-    for entry in entries:
+    # Keep the newest field manager of each act, who is its author.
+    newest: dict[str, Object] = {}
+    for entry in obj["metadata"].pop("managedFields", None) or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
-        acts: Object = {name: {} for name in fields if name in _ACT_FIELDS}
-        if acts:
-            reduced = {name: entry[name] for name in ("manager", "time") if name in entry}
-            managers.append({**reduced, "fieldsV1": {"f:metadata": {"f:annotations": acts}}})
-    if managers:
-        obj["metadata"]["managedFields"] = managers
+        for name in _ACT_FIELDS.intersection(fields):
+            if name not in newest or _manager_of(newest[name]) < _manager_of(entry):
+                newest[name] = entry
+    if newest:
+        obj["metadata"]["managedFields"] = [
+            {
+                **{name: entry[name] for name in ("manager", "time") if name in entry},
+                "fieldsV1": {"f:metadata": {"f:annotations": {act: {}}}},
+            }
+            for act, entry in newest.items()
+        ]
     return obj
+
+
+def _manager_of(entry: Object) -> tuple[str, str]:
+    return str(entry.get("time") or ""), str(entry.get("manager") or "")
 
 
 def _reduce_cluster(obj: Object) -> Object:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from dsf.backends.scorestate import ScoreState
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
+#: Field of an object whose spec the backend does not keep: the reason, as a sentence for its author.
+PROBLEM_FIELD: Final = "problem"
 
 
 class Kind(StrEnum):

@@ -24,7 +24,7 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.api.urls import TokenHosts
-from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.backends.protocol import PROBLEM_FIELD, Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import manifestwork
 from dsf.hub.admission import NameRules, find_server_refusal
@@ -402,6 +402,10 @@ class DesiredState:
     ) -> tuple[Manifest, _Object | None, str]:
         """Return (manifest, parsed object or None, error text). The caller caches the result for this manifest."""
         manifest = stored_manifest
+        if problem := manifest.get(PROBLEM_FIELD):
+            log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=problem)
+            self._backend.event(key, "Warning", INVALID, problem)
+            return stored_manifest, None, problem
         try:
             unknown: list[str] = []
             # Ignore unknown fields: newer CRDs stay after a rollback, and a hub without its configuration would remove

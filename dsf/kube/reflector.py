@@ -19,7 +19,15 @@ from typing import Final
 import dsf.log
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import Resource
-from dsf.kube.session import ApiServerError, ExpiredError, ForbiddenError, Session, UnreachableError, Watch
+from dsf.kube.session import (
+    ApiServerError,
+    ExpiredError,
+    ForbiddenError,
+    Session,
+    TooLargeError,
+    UnreachableError,
+    Watch,
+)
 from dsf.kube.store import Key, Object, Store, key_of, version_of
 from dsf.process.threads import SupervisedThread
 
@@ -31,6 +39,9 @@ Handler = Callable[[Key, Object | None, Object | None], None]
 #: Range of the seconds after which the server ends a watch. Random, so that the watches of a hub do not reconnect
 #: together.
 _WATCH_SECONDS: Final = (240, 480)
+#: Maximum bytes of one page of a list, and seconds for it. Parsed, a page takes up to 20 times its bytes.
+_MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
+_PAGE_SECONDS: Final = 30.0
 
 
 def without_managed_fields(obj: Object) -> Object:
@@ -177,9 +188,19 @@ class Reflector:
 
     def _list(self) -> str:
         objects_by_key: dict[Key, Object] = {}
-        query = dict(self._query, limit=str(self._page_size))
+        query, page_size = dict(self._query), self._page_size
         while True:
-            page = self._session.request("GET", self._path, query=query)
+            query["limit"] = str(page_size)
+            # A single object is below the API server's own limit.
+            max_bytes = _MAX_PAGE_BYTES if page_size > 1 else 2 * _MAX_PAGE_BYTES
+            deadline = time.monotonic() + _PAGE_SECONDS
+            try:
+                page, _ = self._session.read(self._path, query, max_bytes=max_bytes, deadline=deadline)
+            except TooLargeError:
+                if page_size == 1:
+                    raise
+                page_size = max(page_size // 8, 1)
+                continue
             for item in page["items"]:
                 # The API server omits both fields in the items of a list.
                 item.setdefault("apiVersion", self.resource.api_version)

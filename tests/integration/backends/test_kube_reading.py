@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 
 from dsf.api.cluster import find_cluster_sets
 from dsf.api.score import make_score_body
-from dsf.api.types import ADDON_NAME
+from dsf.api.types import ADDON_NAME, GROUP
 from dsf.backends.kube import KubeBackend
-from dsf.backends.protocol import Kind, ObjectKey
+from dsf.backends.protocol import PROBLEM_FIELD, Kind, ObjectKey
 from dsf.backends.scorestate import ScoreState
 from dsf.errors import BackendError
 from dsf.kube.resources import (
@@ -26,6 +27,7 @@ from dsf.kube.resources import (
 from dsf.kube.session import Session
 from dsf.settings import Settings
 from tests.integration.backends.hub import Hub
+from tests.integration.kube.recorder import Recorder, reflecting
 from tests.support.controlplane import ControlPlane
 from tests.support.manifests import scorer
 from tests.support.wait import wait_for
@@ -128,7 +130,9 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
     path = ADDON_PLACEMENT_SCORES.path(cluster, "sample")
 
     def write(value: int) -> ScoreState:
-        return hub.backend.apply_score(manifest, {"scores": [{"name": "a", "value": value}]})
+        return hub.backend.apply_score(
+            manifest, {"scores": [{"name": "a", "value": value}], "validUntil": "2099-01-01T00:00:00Z"}
+        )
 
     def reports() -> int:
         return hub.notified.count(ObjectKey(Kind.SCORE, cluster, "sample"))
@@ -219,3 +223,73 @@ def test_stop_ends_a_waiting_start(control_plane: ControlPlane, settings_factory
     with pytest.raises(BackendError, match="stopped"):
         backend.start(lambda _: None)
     timer.join()
+
+
+def _measure(value: object) -> int:
+    """Bytes of a value of JSON in memory."""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return sys.getsizeof(value) + sum(map(_measure, parts))
+
+
+#: Specs and metadata of scorers that the API server accepts, and that take megabytes.
+_LARGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "description": ({"description": "d" * 1_000_000}, {}),
+    "options": (
+        {"source": {"type": "mine.example.com", "params": {"query": "up"}, "options": {"a": [[]] * 300_000}}},
+        {},
+    ),
+    "query": ({"source": {"params": {"query": "q" * 1_000_000, "range": 60, "step": 5}}}, {}),
+    "finalizers": ({}, {"finalizers": [f"example.com/{number}" for number in range(5000)]}),
+    "labels": ({}, {"labels": {f"l{number}": "v" * 60 for number in range(5000)}}),
+    "annotations": ({}, {"annotations": {"example.com/a": "v" * 200_000, f"{GROUP}/pause": "v" * 60_000}}),
+    "owners": (
+        {},
+        {
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": "n" * 200, "uid": str(number)}
+                for number in range(2000)
+            ]
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("part", _LARGE)
+def test_large_object_takes_little_memory(
+    control_plane: ControlPlane, session: Session, start_hub: Callable[..., Hub], part: str
+) -> None:
+    hub, foreign = start_hub(), control_plane.namespace()
+    spec, metadata = _LARGE[part]
+    for namespace, max_bytes in ((hub.namespace, 300_000), (foreign, 40_000)):
+        manifest = scorer(namespace, **spec)
+        manifest["metadata"] |= metadata
+        session.create(DYNAMIC_SCORERS.path(namespace), manifest)
+        stored = wait_for(lambda namespace=namespace: hub.backend.get(Kind.SCORER, namespace, "sample"), 10)
+        assert _measure(stored) < max_bytes
+        assert (PROBLEM_FIELD in stored) == (part in ("options", "query", "finalizers"))
+        session.merge(DYNAMIC_SCORERS.path(namespace, "sample"), {"metadata": {"finalizers": None}})
+        session.delete(DYNAMIC_SCORERS.path(namespace, "sample"))
+
+
+def test_list_of_large_objects_is_read_in_small_pages(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    names = [f"large{number}" for number in range(9)]
+    for name in names:
+        session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace, name, description="d" * 1_000_000))
+    page_bytes: list[int] = []
+    with contextlib.closing(control_plane.session()) as reader:
+        read: Callable[..., Any] = reader.read
+
+        def record(*arguments: Any, **options: Any) -> Any:
+            page, size = read(*arguments, **options)
+            page_bytes.append(size)
+            return page, size
+
+        reader.read = record  # type: ignore[method-assign]
+        recorder = Recorder()
+        with reflecting(reader, DYNAMIC_SCORERS, recorder, namespace=namespace):
+            assert sorted(name for _, name in recorder.copy) == names
+    assert len(page_bytes) > 1
+    assert max(page_bytes) <= 8 * 1024 * 1024
+    for name in names:
+        session.delete(DYNAMIC_SCORERS.path(namespace, name))

@@ -31,10 +31,8 @@ def test_list_of_many_pages_is_complete(control_plane: ControlPlane, monkeypatch
         for number in range(23):
             _create(session, namespace, f"c{number}")
         requests: list[object] = []
-        request: Callable[..., Any] = session.request
-        monkeypatch.setattr(
-            session, "request", lambda *args, **options: requests.append(args) or request(*args, **options)
-        )
+        read: Callable[..., Any] = session.read
+        monkeypatch.setattr(session, "read", lambda *args, **options: requests.append(args) or read(*args, **options))
         recorder = Recorder()
         with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace, page_size=5) as reflector:
             assert len(requests) == 5
