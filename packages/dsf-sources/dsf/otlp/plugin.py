@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 
 log = dsf.log.get(__name__)
 
-#: Decoded bytes of one pushed request. At most four are in memory, each at several times its size.
+#: Decoded bytes of one pushed request. At most four are parsed at a time, each at several times its size.
 MAX_BYTES: Final = 8 * 1024 * 1024
 _NO_RECEIVER: Final = (
     f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs in this process: "

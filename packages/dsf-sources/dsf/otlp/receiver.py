@@ -38,8 +38,10 @@ log = dsf.log.get(__name__)
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
-#: Concurrent requests in memory, and seconds that others wait.
+#: Concurrent requests that are parsed, and seconds that others wait.
 _AT_ONCE: Final = 4
+#: Bytes of all received bodies, in bodies of the maximum size.
+_MOST_BODIES: Final = 4
 _WAIT: Final = 5.0
 #: Retry-After in seconds for a refused sender.
 _RETRY_AFTER: Final = 1
@@ -64,6 +66,16 @@ class _ClientLeftError(Exception):
     """The sender closed the connection before its request was whole."""
 
 
+class _Body:
+    """A body that is being received, until its deadline, or that waits to be parsed."""
+
+    def __init__(self, deadline: asyncio.Timeout) -> None:
+        self.data = bytearray()
+        self.deadline = deadline
+        self.is_whole = False
+        self.is_dropped = False
+
+
 class Receiver(HttpServer):
     """Listens in a thread of its own."""
 
@@ -83,6 +95,8 @@ class _Endpoint:
         self._max_bytes = max_bytes
         self._token_file = TokenFile(token_file) if token_file else None
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        #: Received bodies, the oldest first.
+        self._bodies: dict[_Body, None] = {}
         self._parsing = threading.Lock()
 
     async def __call__(self, scope: _Scope, receive: Receive, send: Send) -> None:
@@ -129,8 +143,8 @@ class _Endpoint:
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip"):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding must be gzip or none")
-        async with self._turn():
-            body = await self._body(headers, receive)
+        # A slow body waits without a turn: senders whose bodies do not arrive must not block the others.
+        async with self._body(headers, receive) as body, self._turn():
             return await asyncio.to_thread(self._take, body, is_gzip=encoding == "gzip", as_json=kind == _JSON)
 
     @contextlib.asynccontextmanager
@@ -140,33 +154,59 @@ class _Endpoint:
             async with asyncio.timeout(_WAIT):
                 await self._turns.acquire()
         except TimeoutError:
-            raise _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once") from None
+            raise _too_many() from None
         try:
             yield
         finally:
             self._turns.release()
 
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """Return the bytes as sent. A slow sender must not block others for long."""
+    @contextlib.asynccontextmanager
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> AsyncIterator[bytes]:
+        """Receive the bytes as sent. Raises _RefusalError and _ClientLeftError."""
         length = headers.get("content-length", "")
         if "transfer-encoding" not in headers and not length:
             raise _RefusalError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length")
         if length and int(length) > self._max_bytes:
             raise _too_large(self._max_bytes)
-        body, is_whole = bytearray(), False
+        body = _Body(asyncio.timeout(_BODY))
+        self._bodies[body] = None
         try:
-            async with asyncio.timeout(_BODY):
-                while not is_whole:
+            await self._receive(body, receive)
+            yield bytes(body.data)
+        finally:
+            self._bodies.pop(body, None)
+
+    async def _receive(self, body: _Body, receive: Receive) -> None:
+        try:
+            async with body.deadline:
+                while not body.is_whole:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise _ClientLeftError
-                    body += message.get("body", b"")
-                    if len(body) > self._max_bytes:
-                        raise _too_large(self._max_bytes)
-                    is_whole = not message.get("more_body", False)
+                    self._add(body, message.get("body", b""))
+                    body.is_whole = not message.get("more_body", False)
         except TimeoutError:
+            if body.is_dropped:
+                raise _too_many() from None
             raise _RefusalError(HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {_BODY:g} s") from None
-        return bytes(body)
+
+    def _add(self, body: _Body, piece: bytes) -> None:
+        """Add a piece to a body. Raises _RefusalError.
+
+        If all bodies have too many bytes, the oldest unfinished one is dropped: a good sender sends its body at once.
+        """
+        body.data += piece
+        if len(body.data) > self._max_bytes:
+            raise _too_large(self._max_bytes)
+        while sum(len(pending.data) for pending in self._bodies) > _MOST_BODIES * self._max_bytes:
+            oldest = next(pending for pending in self._bodies if not pending.is_whole)
+            del self._bodies[oldest]
+            if oldest is body:
+                raise _too_many()
+            oldest.data.clear()
+            oldest.is_dropped = True
+            if not oldest.deadline.expired():
+                oldest.deadline.reschedule(asyncio.get_running_loop().time())
 
     def _take(self, body: bytes, *, is_gzip: bool, as_json: bool) -> ExportMetricsServiceResponse:
         """Store the points. Raises _RefusalError."""
@@ -247,6 +287,10 @@ def _status(message: str) -> bytes:
     text = message.encode()[:1000]
     length = bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
     return bytes([0x08, _GRPC_INVALID, 0x12]) + length + text
+
+
+def _too_many() -> _RefusalError:
+    return _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
 
 
 def _too_large(limit: int) -> _RefusalError:
