@@ -15,6 +15,7 @@ import yaml
 from dsf.up.stack import http_ready
 from dsf.worker import commands
 from tests.faults.fleet import Fleet, scores
+from tests.integration.docs import pages
 from tests.integration.docs.pages import ROOT, Command
 from tests.integration.docs.venues import EXPORTS
 from tests.support import forked
@@ -152,6 +153,18 @@ class StackWorld(Fleet):
         assert process.returncode == 0, (
             f"{command.page}:{command.line}\n$ {command.text}\n{process.stdout}{process.stderr}"
         )
+        return process.stdout
+
+    def run_program(self, page: str) -> str:
+        """Run the blocks of Python on a page as one program, and return its output. Raises AssertionError with it."""
+        (path,) = [path for path in pages.PAGES if pages.name(path) == page]
+        code = "\n".join(block.text for block in pages.blocks(path) if block.language == "python")
+        code = re.sub(r"\blocalhost:8080\b", f"127.0.0.1:{self.port('web')}", code)
+        environment = self.environment("cli") | {"PATH": os.environ["PATH"]}
+        # The page says that a program needs none.
+        environment.pop("DSF_ROLE")
+        process = ran([sys.executable, "-c", code], cwd=self.folder, env=environment, timeout=180)
+        assert process.returncode == 0, f"{page}\n{process.stdout}{process.stderr}"
         return process.stdout
 
 

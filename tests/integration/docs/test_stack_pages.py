@@ -57,6 +57,26 @@ def _has_run(world: StackWorld, task: str) -> bool:
     return world.flower_knows(task).get("state") == "SUCCESS"
 
 
+@pytest.mark.parametrize("page", venues.PROGRAMS)
+def test_programs_of_pages_work(world: StackWorld, page: str) -> None:
+    before = {cluster: world.books(SCORER, cluster)["ok"] for cluster in CLUSTERS}
+    output = world.run_program(page)
+    for cluster in CLUSTERS:
+        # Each cluster gets the tick that the program sends to it.
+        world.until(
+            lambda name=cluster: world.books(SCORER, name)["ok"] > before[name],  # type: ignore[misc]
+            f"the cycle of {cluster}",
+        )
+        assert re.search(rf"^{cluster} {SCORER}-score ok ", output, re.MULTILINE), output
+        assert re.search(rf"^{cluster}/{SCORER} 0:01:00$", output, re.MULTILINE), output
+    entries = world.data("schedule", "list")["entries"]
+    assert {entry["cluster"]: entry["intervalSeconds"] for entry in entries} == {
+        "worker01": 120,
+        "worker02": INTERVAL,
+    }
+    world.data("schedule", "reset", SCORER, "--cluster", "worker01")
+
+
 def test_dashboard_panels_show_series(world: StackWorld) -> None:
     # For panels of what goes wrong: a scorer that fails, results that are refused, and ticks that are skipped.
     world.scorer(_FAILING, answer("no", 500), interval=1, execution={"maxRetries": 0})

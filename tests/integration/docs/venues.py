@@ -35,6 +35,9 @@ OWN_TESTS = {
     "docs/optimization.md": "tests/e2e/test_optimization.py",
 }
 
+#: Pages whose blocks of Python `test_stack_pages.py` runs as one program, in the order of the page.
+PROGRAMS = ("docs/python.md",)
+
 _CONTAINERS = "there is no container engine here; tests/node types those of the quickstart"
 _PODS = "there are no pods here; its flags are checked, and tests/node types those of the quickstart"
 _NETWORK = "nothing is fetched from other projects by tests"
