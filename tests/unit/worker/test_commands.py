@@ -21,6 +21,11 @@ CELERY = ("celery", "-A", "dsf.celery")
         ((*CELERY, "beat"), {"DSF_ROLE": "hub"}, "beat"),
         ((*CELERY, "beat"), {"DSF_ROLE": "results"}, "results"),
         (("dsf", "flower"), {}, None),
+        # Another project's worker may import our application.
+        (("celery", "-A", "theirs", "call"), {}, None),
+        (("celery", "call"), {}, None),
+        (("celery", "--app=dsf", "call"), {}, "cli"),
+        (("celery", "-Adsf.celery:app", "call"), {}, "cli"),
         (("pytest",), {}, None),
     ],
 )
