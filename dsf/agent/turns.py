@@ -26,6 +26,8 @@ from dsf.reasons import SkipReason
 
 #: Most waiting ticks for each thread, of all namespaces together.
 WAITING_PER_THREAD: Final = 75
+#: Stands for the namespace of scorers that this agent does not know (yet, or any more). No namespace has such a name.
+_UNKNOWN: Final = "(unknown)"
 
 
 @dataclass(eq=False)
@@ -65,11 +67,12 @@ class Turns:
         """Let a tick wait for its turn; False if its namespace already has its share of waiting ticks."""
         with self._lock:
             scorers = self._scorers()
-            tick.namespace = scorers.get(tick.scorer, "")
+            # Not the hub's own namespace: many new or deleted scorers of another one would use its share.
+            tick.namespace = scorers.get(tick.scorer, _UNKNOWN)
             tick.position = next(self._positions)
             waiting = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting
             free = self._threads * WAITING_PER_THREAD - sum(len(each.waiting) for each in self._namespaces.values())
-            if tick.namespace and len(set(scorers.values())) > 1 and len(waiting) >= free:
+            if tick.namespace and len({*scorers.values(), tick.namespace}) > 1 and len(waiting) >= free:
                 return False
             waiting.append(tick)
             return True
@@ -137,6 +140,8 @@ class Turns:
     def _reason(self, name: str) -> CycleError:
         running = self._namespaces[name].running if name in self._namespaces else 0
         owner = f"namespace {name}" if name else "the own namespace of the hub"
+        if name == _UNKNOWN:
+            owner = "unknown namespaces"
         message = (
             f"the scorers of {owner} hold their share of this agent's threads ({running} of {self._threads}): "
             "their sources or scoring APIs are slow or hang"

@@ -67,6 +67,17 @@ def test_each_greedy_namespace_leaves_a_thread_for_the_next_one() -> None:
     assert started(queue) == ["hub0"]
 
 
+def test_scorers_that_the_agent_does_not_know_leave_threads_for_the_hubs_own() -> None:
+    queue = turns(8, hub=1, team=1)
+    accepted = [queue.add(tick(f"deleted{number}")) for number in range(8 * WAITING_PER_THREAD)]
+    # Their cycles wait for a summary, which may never come.
+    assert 1 <= len(started(queue)) < 7
+    assert accepted.count(False) > 0
+    waiting(queue, "hub", 1)
+    waiting(queue, "team", 1)
+    assert started(queue) == ["hub0", "team0"]
+
+
 def test_hubs_own_scorers_go_first_and_leave_one_thread() -> None:
     queue = turns(8, hub=24, a=24)
     waiting(queue, "a", 24)
