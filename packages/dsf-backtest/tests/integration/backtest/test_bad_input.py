@@ -175,7 +175,7 @@ def test_backtest_fails_on_items_beyond_the_limit_of_an_object(dsf: Dsf, author:
     author.scorer.script(answer({"results": [{"metric": {"node": name}, "score": 1} for name in names]}))
     result = dsf(*author.command("--since", "10m"))
     assert result.exit_code == 1
-    assert "x publish too_large: 10000 score items make an AddOnPlacementScore of" in result.stdout
+    assert "x publish too_large: score items have names of more than 500000 characters" in result.stdout
     author.scorer.script(answer({"results": [{"metric": {"node": name[:5]}, "score": 1} for name in names]}))
     result = dsf(*author.command("--since", "10m"))
     assert result.exit_code == 0, result.output
