@@ -28,7 +28,7 @@ from bench.peers import POINTS, server, summary
 from bench.stages import CLUSTER, per_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
+from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.process import gctuning
 from dsf.settings import Settings
 
@@ -79,7 +79,7 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
         def cycle(scorer: ScorerSummary) -> Callable[[], None]:
             def run() -> None:
                 cycle = Cycle(scorer.name, "run", scorer, math.inf)
-                request = keep(Path(folder), both.fetch(cycle).pieces)
+                request = store_payload(Path(folder), both.fetch(cycle).pieces)
                 both.score(cycle, request)
                 if isinstance(request, FilePayload):
                     request.close()

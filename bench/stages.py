@@ -26,7 +26,7 @@ import requests
 from bench.common import MEGABYTE, ROOT, Figure, Measurement, highest_memory, options, report, spread
 from bench.peers import POINTS, server, summary
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
+from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.settings import Settings
 
 #: Series -> most of the CPU of moving the same bytes. The limits are for a scoring API that answers with few results.
@@ -63,7 +63,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
 
         def cycle() -> None:
             run = Cycle(scorer.name, "run", scorer, math.inf)
-            request = keep(Path(folder), both.fetch(run).pieces)
+            request = store_payload(Path(folder), both.fetch(run).pieces)
             both.score(run, request)
             if isinstance(request, FilePayload):
                 request.close()

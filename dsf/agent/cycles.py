@@ -32,7 +32,7 @@ from dsf.api.score import validity_at
 from dsf.api.scoringresponse import ScoringResult
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.composite import LastResults
-from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
+from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.errors import CycleError
 from dsf.http.deadline import cut
 from dsf.messages import (
@@ -261,7 +261,7 @@ class CycleRunner:
             with cycle.room:
                 payload = self._stages.fetch(cycle)
                 try:
-                    cycle.payload = keep(folder, payload.pieces)
+                    cycle.payload = store_payload(folder, payload.pieces)
                 except OSError as error:
                     message = f"cannot write {payload.size} bytes into {folder or 'the temp folder'}: {error.strerror}"
                     raise CycleError("fetch", "spool_failed", message) from None

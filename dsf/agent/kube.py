@@ -1,8 +1,10 @@
 """Objects read from the agent's own API server: its ConfigMap, and the tokens that scorers reference.
 
-Each object is watched by name, so that a Role with `resourceNames` suffices, and a change is seen at once: a mounted
-volume would be up to a minute late. The agent's own credentials are mounted, not read here: scorers name the Secrets
-that are read here, and the Role excludes that one. The hub's API server is never read.
+Each object is watched by name, so that a Role with `resourceNames` suffices. The agent notices a change immediately,
+whereas a mounted volume would be up to a minute late.
+
+The Secret with the agent's own credentials is mounted. The Role does not allow reading it, so a scorer cannot name it.
+The agent never reads objects from the hub's API server.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Collection
 from typing import Final
 
 from dsf.agent.config import NONE, AgentConfig, Summaries, from_configmap
-from dsf.agent.secrets import Release, only_certificates, secret_label
+from dsf.agent.secrets import Release, extract_certificates, secret_label
 from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Reference
 from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
 from dsf.auth.secrets import SecretError, Token, Use
@@ -27,98 +29,107 @@ from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.settings import Settings
 
-#: Marks a refusal in the problem text of a watch.
+#: Part of a watch's error text if the API server denied access (HTTP status 403).
 _FORBIDDEN: Final = ": 403: "
-#: Secret types with private keys of servers or registry passwords.
-_NEVER_SENT: Final = frozenset({"kubernetes.io/tls", "kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"})
-#: Secret type with a ServiceAccount's rights: only the Secret itself can release it.
-_ACCOUNT: Final = "kubernetes.io/service-account-token"
+#: Secret types with private keys of servers or registry passwords. The agent sends no value of such a Secret.
+_UNSENDABLE_TYPES: Final = frozenset({"kubernetes.io/tls", "kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"})
+#: Secret type with a ServiceAccount's token. Only a label or annotation of the Secret itself can release it.
+_SERVICE_ACCOUNT_TYPE: Final = "kubernetes.io/service-account-token"
 _RESOURCES: Final = {CaKind.Secret: SECRETS, CaKind.ConfigMap: CONFIG_MAPS}
 
 
-class _Watched:
-    """An object, watched by name."""
+#: Maximum seconds to wait for the first list of an object. An object that is not listed by then counts as missing.
+_MAX_LIST_SECONDS: Final = 5.0
+#: Maximum seconds to connect to the API server for a token, and to read the response. At least one stage waits for it.
+_TOKEN_CONNECT_SECONDS: Final = 3.0
+_TOKEN_READ_SECONDS: Final = 5.0
+
+
+class _WatchedObject:
+    """Watches one object by its name and stores its newest version."""
 
     def __init__(self, session: Session, resource: Resource, namespace: str, name: str) -> None:
         self._key = (namespace, name)
-        # By time.monotonic(), from the first wait on.
+        # Deadline of the first list by time.monotonic(), set by the first call of `wait`.
         self._wait_until: float | None = None
         self.reflector = Reflector(
             session,
             resource,
             self.changed,
             namespace=namespace,
-            # List and watch by this one name, as a Role's `resourceNames` can allow.
+            # A rule with `resourceNames` in a Role allows list and watch only with this selector.
             selectors={"fieldSelector": f"metadata.name={name}"},
         )
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
-        """Called by the watch; a no-op where the object is read at use."""
+        """Handle a change of the object. The base class ignores it because callers read the object at each use."""
 
     @property
-    def unreadable(self) -> str:
-        """Why the object cannot be read; empty if it can."""
+    def watch_problem(self) -> str:
+        """Return why the object cannot be read. The text is empty if it can be read."""
         if self.reflector.error or self.reflector.synced.is_set():
             return self.reflector.error or ""
         return "the API server has not answered yet"
 
     def wait(self) -> None:
-        """Wait for the first list of the object, or for an error. All callers together wait for one period."""
+        """Wait for the first list of the object or for an error, at most _MAX_LIST_SECONDS after the first call."""
         if self._wait_until is None:
-            # An object that is not listed by then counts as missing until it is seen.
-            self._wait_until = time.monotonic() + 5.0
+            self._wait_until = time.monotonic() + _MAX_LIST_SECONDS
         while not self.reflector.synced.is_set() and not self.reflector.error:
             if time.monotonic() >= self._wait_until:
                 return
             self.reflector.synced.wait(0.05)
 
     def read(self) -> Object | None:
-        """Return the current object, or None. While the API server is unreachable: as last seen."""
+        """Return the object, or None if it does not exist. Return the last known version during an API server outage.
+
+        Waits for the first list of the object.
+        """
         self.wait()
         return self.reflector.store.get(self._key)
 
 
-class KubeConfig(AgentConfig, _Watched):
-    """Summaries in the ConfigMap delivered by OCM, and the Secrets that they reference, over one session.
+class KubeConfig(AgentConfig, _WatchedObject):
+    """Reads the summaries from the ConfigMap that OCM delivers. `secrets` reads the Secrets that they reference.
 
-    No ConfigMap means no scorers.
+    The agent has no scorers if the ConfigMap does not exist.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError."""
+        """Load the kubeconfig or the pod's ServiceAccount. Raises SettingsError if a setting is not usable."""
         release, namespace = Release(settings), settings.agent_namespace
         self._session = Session.load(settings.kubeconfig)
         AgentConfig.__init__(self)
-        _Watched.__init__(self, self._session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
+        _WatchedObject.__init__(self, self._session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
         self.secrets = KubeSecrets(self._session, namespace, release)
         self.on_change(
-            lambda summaries: self.secrets.keep(
+            lambda summaries: self.secrets.retain(
                 {reference for summary in summaries.values() for reference in summary.references}
             )
         )
 
     @property
     def problem(self) -> str:
-        """Why the newest delivery or the watch is unusable; empty if it is usable."""
-        return super().problem or self.unreadable
+        """Return why the newest delivery or the watch is not usable. The text is empty if both are usable."""
+        return super().problem or self.watch_problem
 
     def summaries(self) -> Summaries:
-        """As of now."""
+        """Return the newest accepted summaries. Waits for the first delivery."""
         self.wait()
         return self._current
 
     def start(self) -> None:
-        """Start the watch."""
+        """Start to watch the ConfigMap."""
         self.reflector.start()
 
     def stop(self) -> None:
-        """Stop all watches."""
+        """Stop all watches and close the session."""
         self.reflector.stop()
         self.secrets.stop()
         self._session.close()
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
-        """Process a change."""
+        """Accept the summaries of a changed ConfigMap, or report why they are not usable."""
         try:
             summaries = NONE if new is None else from_configmap(new)
         except ManifestError as error:
@@ -128,44 +139,48 @@ class KubeConfig(AgentConfig, _Watched):
 
 
 class KubeSecrets:
-    """Secrets and ConfigMaps of the agent's namespace, each watched from first use until no scorer references it.
+    """Reads Secrets and ConfigMaps of the agent's namespace, and requests tokens of a ServiceAccount without rights.
 
-    The class also issues tokens of the account without rights that servers get.
+    Implements dsf.auth.secrets.SecretSource. Each object is watched from its first use until no scorer references it.
     """
 
     def __init__(self, session: Session, namespace: str, release: Release) -> None:
         self._session = session
         self._namespace = namespace
         self._release = release
-        self._watched: dict[Reference, _Watched] = {}
-        # Guards _watched.
+        self._watched: dict[Reference, _WatchedObject] = {}
+        # Guards `_watched`.
         self._lock = threading.Lock()
 
     @property
     def watched(self) -> frozenset[str]:
-        """Names of the watched Secrets and ConfigMaps."""
+        """Return the names of the watched Secrets and ConfigMaps."""
         with self._lock:
             return frozenset(reference.name for reference in self._watched)
 
     def secret(self, name: str, key: str, use: Use) -> bytes:
-        """See the protocol."""
+        """Return the value of a Secret's key. Raises SecretError if it is missing or not released for this use."""
         label = secret_label(name, key)
         reference = Reference(CaKind.Secret, name)
         watched = self._watch(reference)
         secret = watched.read()
         if secret is not None:
-            self._check(name, key, use, secret)
-        return self._value(reference, watched, secret, key, label)
+            self._check_use(name, key, use, secret)
+        return self._value_or_error(reference, watched, secret, key, label)
 
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
-        """See the protocol."""
+        """Return the PEM certificates in a key of a Secret or ConfigMap. Raises SecretError if there are none."""
         label = secret_label(name, key, kind)
         reference = Reference(kind, name)
         watched = self._watch(reference)
-        return only_certificates(self._value(reference, watched, watched.read(), key, label), label)
+        return extract_certificates(self._value_or_error(reference, watched, watched.read(), key, label), label)
 
     def account_token(self, audience: str, seconds: int, until: float) -> Token:
-        """See the protocol."""
+        """Request a token of the ServiceAccount without rights, valid for `seconds`.
+
+        `until` limits the request and is by time.monotonic(). Raises SecretError if the API server issues no token, or
+        if the audience is one of the API server itself.
+        """
         api_server_audiences = API_SERVER_AUDIENCES | audiences_of(self._session.bearer_token())
         if audience in api_server_audiences:
             raise SecretError(
@@ -181,11 +196,10 @@ class KubeSecrets:
         }
         try:
             remaining_seconds = max(until - time.monotonic(), 0.001)
-            # To connect, and to read: at least one stage waits for it.
-            timeout = min(3.0, remaining_seconds), min(5.0, remaining_seconds)
-            answer = self._session.request("POST", path, body=body, timeout=timeout)
-            # The server decides the lifetime. The expiry time is not used: the agent's clock may differ.
-            return Token(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
+            timeout = min(_TOKEN_CONNECT_SECONDS, remaining_seconds), min(_TOKEN_READ_SECONDS, remaining_seconds)
+            response = self._session.request("POST", path, body=body, timeout=timeout)
+            # The API server may change the lifetime. Its expiry time is ignored because the agent's clock may differ.
+            return Token(response["status"]["token"], float(response["spec"]["expirationSeconds"]))
         except BackendError as error:
             raise SecretError(
                 f"no token of ServiceAccount {TOKEN_ACCOUNT} for {audience!r}: {error}; the agent's Role needs create "
@@ -193,10 +207,13 @@ class KubeSecrets:
                 "auth_failed",
             ) from None
         except (LookupError, TypeError, ValueError):
-            raise SecretError(f"no token of ServiceAccount {TOKEN_ACCOUNT}: a strange answer", "auth_failed") from None
+            raise SecretError(
+                f"no token of ServiceAccount {TOKEN_ACCOUNT}: the response of the API server is not valid",
+                "auth_failed",
+            ) from None
 
-    def keep(self, references: Collection[Reference]) -> None:
-        """Forget all but these: unused Secrets must not stay in memory."""
+    def retain(self, references: Collection[Reference]) -> None:
+        """Stop to watch all objects but these, because unused Secrets must not stay in memory."""
         with self._lock:
             unwatched = [self._watched.pop(reference) for reference in self._watched.keys() - set(references)]
         for watched in unwatched:
@@ -205,62 +222,74 @@ class KubeSecrets:
     def stop(self) -> None:
         """Stop all watches."""
         with self._lock:
-            watched, self._watched = list(self._watched.values()), {}
-        for watch in watched:
-            watch.reflector.stop()
+            watched_objects, self._watched = list(self._watched.values()), {}
+        for watched in watched_objects:
+            watched.reflector.stop()
 
-    def _value(self, reference: Reference, watched: _Watched, obj: Object | None, key: str, label: str) -> bytes:
+    def _value_or_error(
+        self, reference: Reference, watched: _WatchedObject, obj: Object | None, key: str, label: str
+    ) -> bytes:
+        """Return the value of the object's key. Raise SecretError with a remedy if the object or key is missing."""
         try:
-            return _value(obj, key)
+            return _decode_value(obj, key)
         except KeyError:
-            why = watched.unreadable
-            if why and not watched.reflector.synced.is_set():
-                # Never seen: the next cycle retries at once, so that a right granted meanwhile takes effect.
-                self._drop(reference, watched)
-            raise SecretError(f"{label} is missing on the managed cluster{self._hint(reference, why)}") from None
+            watch_problem = watched.watch_problem
+            if watch_problem and not watched.reflector.synced.is_set():
+                # The next cycle starts a new watch because an admin may grant the missing right in the meantime.
+                self._unwatch(reference, watched)
+            remedy = self._describe_missing(reference, watch_problem)
+            raise SecretError(f"{label} is missing on the managed cluster{remedy}") from None
 
-    def _check(self, name: str, key: str, use: Use, secret: Object) -> None:
-        """Raise SecretError unless this use is allowed."""
+    def _check_use(self, name: str, key: str, use: Use, secret: Object) -> None:
+        """Raise SecretError unless the Secret may be used in this way."""
         metadata = secret["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        kind = secret.get("type")
-        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or (use.is_sent and kind in _NEVER_SENT):
+        secret_type = secret.get("type")
+        if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or (use.is_sent and secret_type in _UNSENDABLE_TYPES):
             raise SecretError(
                 f"{secret_label(name, key)} is never sent anywhere: its label {MANAGED_BY_LABEL} says that it is the "
-                f"framework's own, or its type is one of {', '.join(sorted(_NEVER_SENT))}",
+                f"framework's own, or its type is one of {', '.join(sorted(_UNSENDABLE_TYPES))}",
                 "secret_refused",
             )
         servers = f"{labels.get(USABLE_FOR, '')} {annotations.get(USABLE_FOR, '')}"
-        how = (
+        release_instructions = (
             f"its label or annotation {USABLE_FOR} in namespace {self._namespace} of the managed cluster, or on the "
             "hub to the chart's spokeSetting.agent.tokenSecrets"
         )
-        self._release.check(name, key, use, servers, how, is_bindable=kind != _ACCOUNT)
+        self._release.check(
+            name, key, use, servers, release_instructions, is_bindable=secret_type != _SERVICE_ACCOUNT_TYPE
+        )
 
-    def _watch(self, reference: Reference) -> _Watched:
+    def _watch(self, reference: Reference) -> _WatchedObject:
+        """Return the watched object of this reference. Starts a watch if there is none."""
         with self._lock:
             watched = self._watched.get(reference)
             if watched is None:
                 resource = _RESOURCES[reference.kind]
-                watched = _Watched(self._session, resource, self._namespace, reference.name)
+                watched = _WatchedObject(self._session, resource, self._namespace, reference.name)
                 self._watched[reference] = watched
                 watched.reflector.start()
             return watched
 
-    def _drop(self, reference: Reference, watched: _Watched) -> None:
+    def _unwatch(self, reference: Reference, watched: _WatchedObject) -> None:
+        """Stop this watch."""
         with self._lock:
             if self._watched.get(reference) is watched:
                 del self._watched[reference]
         watched.reflector.stop()
 
-    def _hint(self, reference: Reference, why: str | None) -> str:
-        if not why:
+    def _describe_missing(self, reference: Reference, watch_problem: str) -> str:
+        """Return the text after "is missing": what an admin has to do."""
+        if not watch_problem:
             return f"; create it in namespace {self._namespace}"
-        return hint(_RESOURCES[reference.kind], self._namespace, reference.name, why)
+        return describe_unreadable(_RESOURCES[reference.kind], self._namespace, reference.name, watch_problem)
 
 
 def audiences_of(token: str) -> frozenset[str]:
-    """Return issuer and audiences of a ServiceAccount's token: those of its API server. Empty for any other token."""
+    """Return issuer and audiences of a ServiceAccount's token, which are those of its API server.
+
+    The set is empty for any other token.
+    """
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -271,14 +300,18 @@ def audiences_of(token: str) -> frozenset[str]:
     return frozenset(name for name in audience_candidates if isinstance(name, str))
 
 
-def hint(resource: Resource, namespace: str, name: str, why: str) -> str:
-    """Text to add to "is missing" if a watch gives a reason (`why`)."""
-    lacks = f" for this agent: its Role in namespace {namespace} has no rule for get, list and watch of {resource} with"
-    return f"{lacks} resourceNames [{name}] ({why})" if _FORBIDDEN in why else f" or cannot be read ({why})"
+def describe_unreadable(resource: Resource, namespace: str, name: str, watch_problem: str) -> str:
+    """Return the text after "is missing" for an object whose watch failed with `watch_problem`."""
+    if _FORBIDDEN not in watch_problem:
+        return f" or cannot be read ({watch_problem})"
+    missing_rule_text = (
+        f" for this agent: its Role in namespace {namespace} has no rule for get, list and watch of {resource} with"
+    )
+    return f"{missing_rule_text} resourceNames [{name}] ({watch_problem})"
 
 
-def _value(obj: Object | None, key: str) -> bytes:
-    """Return the value of a key of a Secret or ConfigMap. Raises KeyError if either is missing."""
+def _decode_value(obj: Object | None, key: str) -> bytes:
+    """Return the value of a key of a Secret or ConfigMap. Raises KeyError if the object or the key is missing."""
     if obj is None:
         raise KeyError(key)
     if obj.get("kind") == CaKind.ConfigMap:

@@ -112,7 +112,7 @@ class Runtime:
 
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""
-        stages.prepare(self._settings.agent_spool_dir)
+        stages.prepare_folder(self._settings.agent_spool_dir)
         self._server.start()
         if self.relay is not None:
             self.relay.start()

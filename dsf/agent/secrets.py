@@ -4,7 +4,7 @@ needs no restart.
 Only this module and the request that carries a secret know it. Messages, logs and exceptions never contain a secret.
 
 The author of a DynamicScorer names a Secret and the server that receives its content. Therefore a Secret is usable only
-if an admin of its cluster or of the hub released it for that server, and the agent's own Secrets never are.
+if an admin of its cluster or of the hub released it for that server. The agent's own Secrets are never usable.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from dsf.http.trust import CERTIFICATE
 from dsf.keys import is_name
 from dsf.settings import Settings
 
-#: Bytes of a Secret's key; the largest expected value is a CA bundle.
-_MAX_BYTES = 1024 * 1024
-#: In a folder of mounted Secrets, the file beside a Secret's keys that lists the allowed servers.
+#: Maximum bytes of the value of a Secret's key. The largest expected value is a CA bundle.
+_MAX_VALUE_BYTES: Final = 1024 * 1024
+#: Name of the file, beside the keys of a mounted Secret, that lists the servers to which the Secret may be sent.
 USABLE_FOR_FILE: Final = "usable-for"
-#: Pattern of the keys that Kubernetes allows in a Secret. A key of dots only would be a path.
+#: Pattern of the keys that Kubernetes allows in a Secret. `secret_label` refuses keys of dots only, which are paths.
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
-def beside(out_dir: Path, cluster: str) -> Path:
-    """Folder for a cluster's tokens with a folder-backed hub: beside the hub's output, not below it."""
+def token_folder(out_dir: Path, cluster: str) -> Path:
+    """Return the folder of a cluster's tokens with a folder-backed hub. It is beside the hub's output, not below it."""
     return out_dir.parent / "_secrets" / cluster
 
 
 class Release:
-    """Servers that a Secret's tokens may be sent to: listed by the hub's admin, and on the Secret."""
+    """Decides to which servers a Secret may be sent. The hub's admin lists servers, and so does the Secret itself."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError."""
+        """Parse the hub admin's list. Raises SettingsError if it is not valid."""
         self._listed: dict[str, TokenHosts] = {}
         for name, hosts in settings.agent_token_secrets.items():
             try:
@@ -48,18 +48,18 @@ class Release:
             except ValueError as error:
                 raise SettingsError(f"DSF_AGENT_TOKEN_SECRETS: Secret {name!r}: {error}") from None
 
-    def check(self, name: str, key: str, use: Use, servers: str, how: str, *, is_bindable: bool = True) -> None:
+    def check(self, name: str, key: str, use: Use, servers: str, location: str, *, is_bindable: bool = True) -> None:
         """Raise SecretError unless the Secret may be used for all URLs of `use`.
 
-        `servers` is the list of servers on the Secret itself, empty if none; `how` names its place for messages. A
-        ScoringAuthentication's binding counts only if neither the Secret nor the hub's admin names servers, and only
-        for a Secret that `is_bindable`.
+        `servers` is the list of servers on the Secret itself, which may be empty. `location` tells in messages where an
+        admin edits this list. The binding of a ScoringAuthentication counts only if neither the Secret nor the hub's
+        admin names servers, and only for a Secret that `is_bindable`.
         """
         label = f"key {key!r} of Secret {name!r}"
         try:
             hosts = TokenHosts.split(servers)
         except ValueError as error:
-            raise SecretError(f"{label} cannot be sent anywhere: {how}: {error}", "secret_refused") from None
+            raise SecretError(f"{label} cannot be sent anywhere: {location}: {error}", "secret_refused") from None
         listed_hosts = self._listed.get(name, NO_HOSTS)
         is_bindable = is_bindable and not hosts and not listed_hosts
         for url in use.urls:
@@ -68,15 +68,15 @@ class Release:
             where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
             raise SecretError(
                 f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
-                f"server to {how}{', or to allowedHosts of a ScoringAuthentication' if is_bindable else ''}",
+                f"server to {location}{', or to allowedHosts of a ScoringAuthentication' if is_bindable else ''}",
                 "secret_refused",
             )
 
 
 class FileSecrets:
-    """Secrets mounted in a folder: `<folder>/<secret name>/<key>`, with ConfigMaps beside them.
+    """Reads Secrets and ConfigMaps that are mounted as `<folder>/<name>/<key>`.
 
-    The file `usable-for` beside the keys lists the allowed servers.
+    Implements dsf.auth.secrets.SecretSource. The file `usable-for` beside the keys lists the allowed servers.
     """
 
     def __init__(self, folder: Path | None, release: Release) -> None:
@@ -84,31 +84,32 @@ class FileSecrets:
         self._release = release
 
     def secret(self, name: str, key: str, use: Use) -> bytes:
-        """See the protocol."""
+        """Return the value of a Secret's key. Raises SecretError if it is missing or not released for this use."""
         label = secret_label(name, key)
-        folder = self._existing(name, key, label)
-        usable = folder / USABLE_FOR_FILE
+        folder = self._find_folder(name, key, label)
+        usable_for_file = folder / USABLE_FOR_FILE
         try:
-            servers = usable.read_text()
+            servers = usable_for_file.read_text()
         except (OSError, ValueError):
             servers = ""
-        self._release.check(name, key, use, servers, f"the file {usable}")
+        self._release.check(name, key, use, servers, f"the file {usable_for_file}")
         return self._read(name, key, label)
 
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
-        """See the protocol."""
+        """Return the PEM certificates in a key of a Secret or ConfigMap. Raises SecretError if there are none."""
         label = secret_label(name, key, kind)
-        self._existing(name, key, label)
-        return only_certificates(self._read(name, key, label), label)
+        self._find_folder(name, key, label)
+        return extract_certificates(self._read(name, key, label), label)
 
     def account_token(self, audience: str, seconds: int, until: float) -> Token:
-        """See the protocol. No account exists outside of a cluster."""
+        """Raise SecretError, because no ServiceAccount exists outside of a cluster."""
         del seconds
         raise SecretError(
             f"a token of the agent's ServiceAccount for {audience!r} needs an agent that runs with DSF_AGENT_KUBE=true"
         )
 
-    def _existing(self, name: str, key: str, label: str) -> Path:
+    def _find_folder(self, name: str, key: str, label: str) -> Path:
+        """Return the folder of a Secret or ConfigMap. Raises SecretError if it does not exist."""
         if self._folder is None:
             raise SecretError(f"{label} is needed, but this agent has no Secrets; set DSF_AGENT_SECRETS_DIR")
         folder = self._folder / name
@@ -119,17 +120,18 @@ class FileSecrets:
     def _read(self, name: str, key: str, label: str) -> bytes:
         path = (self._folder or Path()) / name / key
         try:
-            return read_limited(path, _MAX_BYTES)
+            return read_limited(path, _MAX_VALUE_BYTES)
         except OSError:
             raise SecretError(f"{label} is missing; its place is the file {path}") from None
         except ValueError:
-            raise SecretError(f"{label} has more than {_MAX_BYTES} bytes", "secret_invalid") from None
+            raise SecretError(f"{label} has more than {_MAX_VALUE_BYTES} bytes", "secret_invalid") from None
 
 
 def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
-    """Display name of a Secret's key.
+    """Return the display name of a key of a Secret or ConfigMap.
 
-    Raises SecretError if it cannot exist (a name may become a path), or if the Secret is the agent's own.
+    Raises SecretError if the name or the key is not valid, because each may become a path, or if the Secret is the
+    agent's own.
     """
     label = f"key {key!r} of {kind} {name!r}"
     if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
@@ -139,8 +141,11 @@ def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
     return label
 
 
-def only_certificates(data: bytes, label: str) -> bytes:
-    """Only the PEM certificates, so that nothing else of a Secret is ever held. Raises SecretError."""
+def extract_certificates(data: bytes, label: str) -> bytes:
+    """Return only the PEM certificates in `data`, so that no other content of the Secret stays in memory.
+
+    Raises SecretError if there is no certificate. `label` names the key in the message.
+    """
     certificates = CERTIFICATE.findall(data)
     if not certificates:
         raise SecretError(f"{label} has no certificate in PEM", "secret_invalid")

@@ -98,13 +98,14 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
 
 def _read(config: KubeConfig, namespace: str) -> Summaries:
     """Return the summaries of the first read, as in `from_cluster`."""
-    from dsf.agent.kube import hint
+    from dsf.agent.kube import describe_unreadable
     from dsf.kube.resources import CONFIG_MAPS
 
     summaries, what = config.summaries(), _configmap(namespace)
     if not config.reflector.synced.is_set():
-        why = config.reflector.error or "its API server does not answer in time"
-        raise BackendError(f"{what} is missing{hint(CONFIG_MAPS, namespace, CONFIGMAP_NAME, why)}")
+        watch_problem = config.reflector.error or "its API server does not answer in time"
+        remedy = describe_unreadable(CONFIG_MAPS, namespace, CONFIGMAP_NAME, watch_problem)
+        raise BackendError(f"{what} is missing{remedy}")
     if config.read() is None:
         raise ObjectNotFoundError(
             f"{what} is missing; the hub delivers it when the cluster is accepted: on the hub see "

@@ -285,7 +285,7 @@ class _Seen(Observer):
     def _secrets(self) -> list[str]:
         return [secret for secrets in self._all_secrets for secret in secrets]
 
-    def asked(self, stage: str, question: RequestRecord) -> None:
+    def queried(self, stage: str, question: RequestRecord) -> None:
         """Record it."""
         self.exchanges[stage].append(question)
 

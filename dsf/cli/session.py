@@ -90,7 +90,7 @@ def agent_settings(cluster: str) -> Settings:
 
     Raises SettingsError naming the wrong variable, and UnknownClusterError when that hub has no such cluster.
     """
-    from dsf.agent.secrets import beside
+    from dsf.agent.secrets import token_folder
 
     settings = command_settings()
     out = settings.out
@@ -104,7 +104,7 @@ def agent_settings(cluster: str) -> Settings:
     return settings.model_copy(
         update={
             "agent_config": folder / "dynamic-scoring-config.yaml",
-            "agent_secrets_dir": settings.agent_secrets_dir or beside(out, cluster),
+            "agent_secrets_dir": settings.agent_secrets_dir or token_folder(out, cluster),
             "agent_host_aliases": settings.agent_host_aliases
             or (running.host_aliases.get(cluster, {}) if running else {}),
         }

@@ -1,10 +1,10 @@
 """The stages fetch and score of one cycle.
 
-Each has the summary's time-out, limited by the time until the next cycle. Any failure is a CycleError with the stage, a
-reason usable as metric label, and a message; it never contains a secret.
+Each stage has the summary's time-out, limited by the time until the next cycle. Any failure is a CycleError with the
+stage, a reason usable as metric label, and a message. The message never contains a secret.
 
-The scoring request between them is in memory, or beyond a size in a file without a name: the system frees it when the
-process ends, however it ends.
+The scoring request between the stages is kept in memory. A large one is kept in a file without a name, because the
+system frees such a file even if the process is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Literal, NamedTuple, NoReturn
+from typing import Final, Literal, NamedTuple
 
 from dsf import http
 from dsf.api.scoringresponse import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
@@ -41,37 +41,46 @@ from dsf.sources.memory import SourceMemory
 from dsf.sources.room import Room
 from dsf.text import cleaned, masked, place
 
-_TOO_LATE = "no time is left before the next cycle begins"
+_DEADLINE_MESSAGE: Final = "no time is left before the next cycle begins"
+#: Maximum bytes of a scoring request that is kept in memory. An agent has one in each thread.
+_MAX_MEMORY_BYTES: Final = 256 * 1024
+#: Bytes of each read of a scoring request in a file.
+_READ_BYTES: Final = 256 * 1024
+#: Bytes at the beginning of a refused response that are searched for secrets. The message shows fewer bytes.
+_SEARCHED_BYTES: Final = 16 * 1024
+#: Maximum threads that query the sources of scorers with several sources. The number is far above the concurrent
+#: requests of an agent, so that no source waits for another scorer's source.
+_MAX_SOURCE_THREADS: Final = 1024
 
 
 @dataclass(slots=True)
 class Cycle:
-    """One cycle. In memory only: after a crash the next tick starts a new one."""
+    """Stores the state of one cycle in memory. After a crash the next tick starts a new cycle."""
 
     scorer: str
     run_id: str
     summary: ScorerSummary
-    #: By time.monotonic(): when the next cycle may begin.
+    #: Time at which the next cycle may begin, by time.monotonic().
     deadline: float
-    #: The end of the sources' time range, in unix seconds; None: now. A backtest asks for the past.
+    #: End of the sources' time range in unix seconds, or None for now. A backtest queries the past.
     until: float | None = None
-    #: Its name for an expression; empty: that of the agent.
+    #: Name of the cluster for an expression. The agent's cluster is used if it is empty.
     cluster: str = ""
-    #: Stage -> seconds, all tries in total.
+    #: Stage -> total seconds of all tries.
     timings: dict[str, float] = field(default_factory=dict)
     #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.
     counts: dict[str, int] = field(default_factory=dict)
     #: Number of series of each query, for an expression.
     queries: tuple[int, ...] = ()
-    #: For the responses of its sources.
+    #: Memory budget for the responses of the sources.
     room: Room = field(default_factory=Room)
-    #: The scoring API's response, and its time (unix seconds).
+    #: Response of the scoring API, and its time in unix seconds.
     response: ScoringResponse | None = None
     scored_at: float = 0.0
 
 
 class _Server(NamedTuple):
-    """A server as one scorer requests it: another scorer may have credentials with a limit of its own."""
+    """Identifies a server and a scorer, because each scorer's credentials may have a separate rate limit."""
 
     scorer: str
     stage: Literal["fetch", "score"]
@@ -80,7 +89,7 @@ class _Server(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """The response of a server that asked to wait. `until` is by time.monotonic()."""
+    """Stores a server's Retry-After and its error. `until` is by time.monotonic()."""
 
     until: float
     reason: str
@@ -90,21 +99,24 @@ class _Wait(NamedTuple):
 class Observer:
     """Receives events of the stages, in several threads if there are several sources. This base class ignores them."""
 
-    def asked(self, stage: Stage, question: RequestRecord) -> None:
-        """A source or the scoring API was queried, successfully or not."""
+    def queried(self, stage: Stage, record: RequestRecord) -> None:
+        """Called after a query of a source or of the scoring API, whether it succeeded or not."""
 
     def authenticated(self, stage: Stage, access: Access, source: str | None) -> None:
-        """The access used by the stage's requests, to this source if there are several."""
+        """Called with the access of the stage's requests. `source` is the name of the source if there are several."""
 
     def warned(self, cycle: Cycle, text: str) -> None:
-        """A source gave this warning with a good response."""
+        """Called for each warning in a source's successful response."""
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
-        """Duration of one stage, or of one try."""
+        """Called with the duration of one try of a stage."""
 
 
 class Stages:
-    """Fetch and score. Thread-safe; the stages of one cycle are called one after another."""
+    """Runs the stages fetch and score of any number of cycles. Thread-safe.
+
+    The stages of one cycle are called one after another.
+    """
 
     def __init__(
         self,
@@ -114,28 +126,29 @@ class Stages:
         observer: Observer | None = None,
         find_results: FindResults = no_results,
     ) -> None:
-        """`memory` is the sources' state between cycles. `find_results` gives the results of a scorer on this cluster,
-        which expressions combine."""
+        """`memory` stores the sources' state between cycles. `find_results` returns the results of a scorer on this
+        cluster, which expressions combine."""
         self._settings = settings
         self._authenticator = Authenticator(secrets)
         self._memory = memory
         self._observer = observer or Observer()
         self._find_results = find_results
-        #: Servers that asked to wait.
+        #: Servers whose Retry-After has not passed.
         self._waits: dict[_Server, _Wait] = {}
 
     def fetch(self, cycle: Cycle) -> Payload:
-        """Query the source, or all sources in parallel; returns the scoring request. Raises CycleError."""
+        """Query the source, or all sources in parallel, and return the scoring request. Raises CycleError."""
         sources = cycle.summary.each_source
-        with self._stage(cycle, "fetch") as deadline:
+        with self._run_stage(cycle, "fetch") as deadline:
             if sources[0].source_name is None:
-                payload = self._ask(cycle, sources[0], deadline, self._settings.max_source_bytes)
+                payload = self._query_source(cycle, sources[0], deadline, self._settings.max_source_bytes)
             else:
-                # The first is sent twice, and the total may not exceed the limit of one source.
+                # All sources together share the limit of one source. The scoring request has the first source's series
+                # twice, so the divisor counts this source twice.
                 max_bytes = self._settings.max_source_bytes // (len(sources) + 1)
-                payloads = at_once(
+                payloads = fetch_all(
                     {
-                        source.source_name or "": partial(self._ask, cycle, source, deadline, max_bytes)
+                        source.source_name or "": partial(self._query_source, cycle, source, deadline, max_bytes)
                         for source in sources
                     }
                 )
@@ -144,15 +157,15 @@ class Stages:
         cycle.counts |= {"series": payload.series, "bytes_in": payload.received}
         return payload
 
-    def _ask(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
-        """Query the source of `summary`."""
+    def _query_source(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
+        """Query the source of `summary` and return its series, at most `max_bytes`. Raises CycleError."""
         memory = self._memory
         try:
-            # Before credentials are got for a type that is not installed.
+            # The source is looked up before the credentials are read, because its type may not be installed.
             source = source_of(type_of(summary))
         except HttpError as error:
             raise CycleError("fetch", error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
-        with self._asking(cycle, summary, "fetch", deadline) as access:
+        with self._with_access(cycle, summary, "fetch", deadline) as access:
             context = FetchContext(
                 deadline,
                 max_bytes,
@@ -160,68 +173,72 @@ class Stages:
                 access,
                 memory,
                 lambda: memory is None or cycle.scorer in memory.summaries(),
-                partial(self._fetched, cycle),
+                partial(self._report_query, cycle),
                 summary.source_name,
                 cycle.room,
             )
             return source(summary, context)
 
-    def _fetched(self, cycle: Cycle, question: RequestRecord) -> None:
-        self._observer.asked("fetch", question)
-        for text in question.warnings:
+    def _report_query(self, cycle: Cycle, record: RequestRecord) -> None:
+        """Notify the observer of a query of a source, and of the warnings in the response."""
+        self._observer.queried("fetch", record)
+        for text in record.warnings:
             self._observer.warned(cycle, text)
 
     def score(self, cycle: Cycle, request: bytes | Stream) -> None:
-        """Send the scoring request, or evaluate the expression; store the response in `cycle`. Raises CycleError."""
+        """Send the scoring request, or evaluate the expression. Store the response in `cycle`. Raises CycleError."""
         summary = cycle.summary
         if summary.expression is not None:
             self._evaluate(cycle, request)
             return
         url = summary.scoring_endpoint
-        question = RequestRecord("", url)
+        record = RequestRecord("", url)
         with (
-            self._stage(cycle, "score") as deadline,
-            self._asking(cycle, summary, "score", deadline) as access,
+            self._run_stage(cycle, "score") as deadline,
+            self._with_access(cycle, summary, "score", deadline) as access,
         ):
-            with question.asked_for(lambda question: self._observer.asked("score", question)):
-                answer = http.post(url, request, access=access, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES)
-                question.answered(len(answer), (answer,))
-            cycle.response = self._parse(summary, answer, access)
+            with record.asked_for(partial(self._observer.queried, "score")):
+                body = http.post(url, request, access=access, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES)
+                record.answered(len(body), (body,))
+            cycle.response = self._parse(summary, body, access)
         cycle.scored_at = time.time()
         cycle.counts |= {"bytes_out": len(request), "results": len(cycle.response.results)}
 
     def _evaluate(self, cycle: Cycle, request: bytes | Stream) -> None:
         """Evaluate the expression of a scorer without a scoring API. Raises CycleError."""
-        with self._stage(cycle, "score") as deadline:
+        with self._run_stage(cycle, "score") as deadline:
 
-            def check() -> None:
+            def check_deadline() -> None:
                 if time.monotonic() >= deadline:
                     raise CycleError("score", "timeout", "the expression takes too long for all series of the cycle")
 
             cluster = cycle.cluster or self._settings.cluster
             pieces = (request,) if isinstance(request, bytes) else request
-            cycle.response = evaluate(cycle.summary, cluster, pieces, cycle.queries, self._find_results, check)
+            cycle.response = evaluate(cycle.summary, cluster, pieces, cycle.queries, self._find_results, check_deadline)
         cycle.scored_at = time.time()
         cycle.counts |= {"results": len(cycle.response.results)}
 
     @contextlib.contextmanager
-    def _stage(self, cycle: Cycle, stage: Literal["fetch", "score"]) -> Iterator[float]:
-        """Yields the stage's deadline and measures its time."""
-        started = time.monotonic()
-        if started >= cycle.deadline:
-            raise CycleError(stage, "deadline", _TOO_LATE)
+    def _run_stage(self, cycle: Cycle, stage: Literal["fetch", "score"]) -> Iterator[float]:
+        """Yield the stage's deadline by time.monotonic(), and measure the duration.
+
+        Raises CycleError if the deadline of the cycle has passed.
+        """
+        started_at = time.monotonic()
+        if started_at >= cycle.deadline:
+            raise CycleError(stage, "deadline", _DEADLINE_MESSAGE)
         try:
-            yield min(cycle.deadline, started + cycle.summary.timeout_seconds)
+            yield min(cycle.deadline, started_at + cycle.summary.timeout_seconds)
         finally:
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - started_at
             cycle.timings[stage] = cycle.timings.get(stage, 0.0) + seconds
             self._observer.timed(cycle.summary.score_name, stage, seconds)
 
     @contextlib.contextmanager
-    def _asking(
+    def _with_access(
         self, cycle: Cycle, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float
     ) -> Iterator[Access]:
-        """Yields the access; adds the stage to errors and masks secrets."""
+        """Yield the access to the stage's server. Raise its HttpErrors as CycleErrors of the stage, without secrets."""
         access = PLAIN
         server = (
             _Server(cycle.scorer, stage, summary.source_endpoint, summary.source_name)
@@ -235,41 +252,41 @@ class Stages:
                 self._observer.authenticated(stage, access, summary.source_name if stage == "fetch" else None)
                 yield access
         except HttpError as error:
-            # Each layer masks the secrets that it knows; all errors pass here.
+            # All errors of a request pass here. The layers below mask only the secrets that they know.
             text = cleaned(masked(str(error), *access.secrets), MESSAGE_LIMIT)
             if error.reason == "timeout" and time.monotonic() >= cycle.deadline:
-                raise CycleError(stage, "deadline", f"{text}; {_TOO_LATE}") from None
+                raise CycleError(stage, "deadline", f"{text}; {_DEADLINE_MESSAGE}") from None
             failure = CycleError(stage, error.reason, text, retryable=error.retryable, retry_after=error.retry_after)
             self._store_wait(server, failure)
             raise failure from None
 
     def _store_wait(self, server: _Server, failure: CycleError) -> None:
-        """Store the server's Retry-After for the cycles to come."""
+        """Store the server's Retry-After for the next cycles, and remove those that have passed."""
         now = time.monotonic()
-        for other, stored_wait in list(self._waits.items()):
+        for waiting_server, stored_wait in list(self._waits.items()):
             if stored_wait.until <= now:
-                self._waits.pop(other, None)
+                self._waits.pop(waiting_server, None)
         if failure.retry_after:
-            # The server's text comes last, as it may be cut.
+            # The server's text comes last because `cleaned` may truncate the message.
             text = f"waiting {failure.retry_after:.0f} s, as its Retry-After says: {failure.message}"
             text = cleaned(text, MESSAGE_LIMIT)
             self._waits[server] = _Wait(now + failure.retry_after, failure.reason, text)
 
     def _check_wait(self, server: _Server) -> None:
-        """Raises CycleError, with the server's refusal, until the time has passed that it asked to wait."""
+        """Raise CycleError with the server's error until its Retry-After has passed."""
         wait = self._waits.get(server)
         if wait is not None and (seconds := wait.until - time.monotonic()) > 0.0:
             raise CycleError(server.stage, wait.reason, wait.message, retryable=True, retry_after=seconds)
 
-    def _parse(self, summary: ScorerSummary, answer: bytes, access: Access) -> ScoringResponse:
+    def _parse(self, summary: ScorerSummary, body: bytes, access: Access) -> ScoringResponse:
+        """Return the parsed response of the scoring API. Raises CycleError if it is not valid."""
         try:
-            return parse_response(answer)
+            return parse_response(body)
         except ScoringResponseError as error:
             text = cleaned(str(error), MESSAGE_LIMIT)
-            # Secrets are searched for in these bytes; fewer are shown.
-            head = answer[: 16 * 1024].decode(errors="replace")
+            head = body[:_SEARCHED_BYTES].decode(errors="replace")
             if masked(head, *access.secrets) != head:
-                # The response's excerpt may end within the token, which masking would miss.
+                # The error's excerpt of the response may end within the token. Masking would miss that part.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
             raise CycleError("score", error.reason, f"{place('POST', summary.scoring_endpoint)}: {text}") from None
 
@@ -284,7 +301,8 @@ def evaluate(
 ) -> ScoringResponse:
     """Return the results of a scorer's expression for the series of a request. Raises CycleError.
 
-    `queries` has the number of series of each query, `check` is called for each series.
+    `queries` has the number of series of each query. `check` is called regularly during the evaluation and may raise
+    CycleError.
     """
     try:
         expression = summary.formula
@@ -292,9 +310,10 @@ def evaluate(
         raise CycleError("score", "bad_expression", cleaned(str(error), MESSAGE_LIMIT)) from None
     if expression is None:
         raise RuntimeError("the scorer has no expression")
-    fixed = {"cluster": cluster, "clusterLabels": summary.cluster_labels or {}}
+    shared_variables = {"cluster": cluster, "clusterLabels": summary.cluster_labels or {}}
     has_series = {source.source_type for source in summary.each_source} - {SourceType.None_} and not summary.scores
-    evaluation = Evaluation(expression, fixed, check, ("series", "series") if has_series else ("item", "items"))
+    nouns = ("series", "series") if has_series else ("item", "items")
+    evaluation = Evaluation(expression, shared_variables, check, nouns)
     if summary.scores:
         score_inputs(evaluation, summary, find_results)
     elif not has_series:
@@ -305,13 +324,13 @@ def evaluate(
 
 
 class FilePayload:
-    """A large payload. One thread at a time can read it, again and again."""
+    """Stores a large payload in a file. It can be read any number of times, by one thread at a time."""
 
     def __init__(self, folder: Path | None, pieces: Sequence[bytes | memoryview]) -> None:
-        """Raises OSError, such as that of a full disk."""
+        """Write the pieces into a file. Raises OSError, for example if the disk is full."""
         self._size = sum(map(len, pieces))
         if folder is not None:
-            # A cleaner of old files may have removed it.
+            # A program that removes old files may have removed the folder.
             folder.mkdir(parents=True, exist_ok=True)
         self._file = TemporaryFile(dir=folder)  # noqa: SIM115 (`close` closes it)
         try:
@@ -327,40 +346,43 @@ class FilePayload:
 
     def __iter__(self) -> Iterator[memoryview]:
         self._file.seek(0)
-        buffer = bytearray(256 * 1024)
+        buffer = bytearray(_READ_BYTES)
         view = memoryview(buffer)
         while count := self._file.readinto(buffer):
             yield view[:count]
 
     def close(self) -> None:
-        """Free its disk space."""
+        """Close the file, which frees its disk space."""
         self._file.close()
 
 
-def keep(folder: Path | None, pieces: Sequence[bytes | memoryview]) -> bytes | FilePayload:
-    """Keep this payload. A large one goes into `folder`, by default the system's for temporary files.
+def store_payload(folder: Path | None, pieces: Sequence[bytes | memoryview]) -> bytes | FilePayload:
+    """Return the payload in one piece. A large one is stored in a file in `folder` or in the system's temp folder.
 
-    Raises OSError.
+    Raises OSError if the file cannot be written.
     """
-    # With one in each thread, that is some MB in the whole agent.
-    return b"".join(pieces) if sum(map(len, pieces)) <= 256 * 1024 else FilePayload(folder, pieces)
+    if sum(map(len, pieces)) <= _MAX_MEMORY_BYTES:
+        return b"".join(pieces)
+    return FilePayload(folder, pieces)
 
 
-def prepare(folder: Path | None) -> None:
-    """Make the folder. Raises SettingsError if no file can be written there."""
+def prepare_folder(folder: Path | None) -> None:
+    """Create the folder for payloads. Raises SettingsError if no file can be written there."""
     try:
         FilePayload(folder, [b"x"]).close()
     except OSError as error:
         raise SettingsError(f"DSF_AGENT_SPOOL_DIR: cannot use {folder or error.filename}: {error.strerror}") from None
 
 
-def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
-    """Return each source's payload by name. All have ended on return.
+def fetch_all(fetch_functions: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
+    """Call the functions in parallel, and return each source's payload by the name of the source.
 
-    Raises CycleError naming each failed source.
+    Waits for all of them, also after an error. Raises CycleError naming each failed source.
     """
-    # With what is known of the cycle, such as its trace.
-    futures = {name: _threads().submit(contextvars.copy_context().run, ask) for name, ask in asks.items()}
+    # The context of the calling thread has the trace of the cycle.
+    futures = {
+        name: _source_threads().submit(contextvars.copy_context().run, fetch) for name, fetch in fetch_functions.items()
+    }
     wait(futures.values())
     source_errors: list[tuple[str, CycleError]] = []
     payloads: dict[str, Payload] = {}
@@ -370,27 +392,31 @@ def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
         except CycleError as error:
             source_errors.append((name, error))
     if source_errors:
-        _fail(source_errors)
+        raise _merge_errors(source_errors)
     return payloads
 
 
 @functools.cache
-def _threads() -> ThreadPoolExecutor:
-    """Idle threads are reused, others added on demand. They persist: connections are thread-local, and a handshake per
-    cycle costs more than the cycle."""
-    # Far more than an agent's concurrent requests: no source waits for another scorer's.
-    return ThreadPoolExecutor(1024, thread_name_prefix="dsf-source")
+def _source_threads() -> ThreadPoolExecutor:
+    """Return the pool of threads that query sources in parallel. It adds threads on demand and reuses idle ones.
+
+    The threads persist because connections are thread-local, and a handshake per cycle costs more than the cycle.
+    """
+    return ThreadPoolExecutor(_MAX_SOURCE_THREADS, thread_name_prefix="dsf-source")
 
 
-def _fail(source_errors: list[tuple[str, CycleError]]) -> NoReturn:
-    """The reason is the first one's; a retry helps only if it may help all of them."""
+def _merge_errors(source_errors: list[tuple[str, CycleError]]) -> CycleError:
+    """Return one error that names each failed source. Its reason is that of the first source.
+
+    It is retryable only if all errors are, because a retry queries all sources.
+    """
     error = source_errors[0][1]
     text = "; ".join(f"source {name!r}: {error.message}" for name, error in source_errors)
-    waits = [error.retry_after for _, error in source_errors if error.retry_after is not None]
-    raise CycleError(
+    retry_delays = [error.retry_after for _, error in source_errors if error.retry_after is not None]
+    return CycleError(
         error.stage,
         error.reason,
         cleaned(text, MESSAGE_LIMIT),
         retryable=all(error.retryable for _, error in source_errors),
-        retry_after=max(waits, default=None),
-    ) from None
+        retry_after=max(retry_delays, default=None),
+    )

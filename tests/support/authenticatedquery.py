@@ -89,7 +89,7 @@ class Bed:
         """Keep what people are shown."""
         self.shown = access.shown
 
-    def asked(self, stage: str, question: RequestRecord) -> None:
+    def queried(self, stage: str, question: RequestRecord) -> None:
         """Nothing."""
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:

@@ -20,7 +20,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import redis
 
-from dsf.agent.secrets import beside
+from dsf.agent.secrets import token_folder
 from dsf.errors import ToolError
 from dsf.redislink import address
 from dsf.settings import Settings, child_environment
@@ -185,7 +185,7 @@ class Stack:
                 cluster=cluster,
                 agent_config=self._config_file(cluster),
                 signing_key_file=self._key_file(cluster),
-                agent_secrets_dir=beside(self.options.out_dir, cluster),
+                agent_secrets_dir=token_folder(self.options.out_dir, cluster),
                 listen_host=LOCALHOST,
                 listen_port=self._ports.any() if port is None else port,
                 agent_spool_dir=self.options.state_dir / "spool",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.stages import Cycle, Stages, keep
+from dsf.cycle.stages import Cycle, Stages, store_payload
 from dsf.settings import Settings
 from dsf.sources.room import MemoryBudget, Room
 from tests.support.httpserver import ScriptedServer, zipped
@@ -45,7 +45,7 @@ def _measure(url: str, folder: Path) -> dict[str, Any]:
     def run() -> None:
         cycle = Cycle("s", "1", summary, time.monotonic() + 300, room=Room(budget, folder))
         with cycle.room:
-            sizes.append(len(keep(folder, stages.fetch(cycle).pieces)))
+            sizes.append(len(store_payload(folder, stages.fetch(cycle).pieces)))
 
     before = peak = _anonymous()
     threads = [threading.Thread(target=run) for _ in range(_CYCLES)]

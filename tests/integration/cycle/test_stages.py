@@ -43,7 +43,7 @@ class Recorder(Observer):
         self.questions: list[tuple[str, RequestRecord]] = []
         self.stages: list[str] = []
 
-    def asked(self, stage: str, question: RequestRecord) -> None:
+    def queried(self, stage: str, question: RequestRecord) -> None:
         self.questions.append((stage, question))
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:

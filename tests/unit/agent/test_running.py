@@ -10,7 +10,7 @@ import pytest
 
 from dsf.agent.cycles import RunningCycles
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.stages import Cycle, FilePayload, keep, prepare
+from dsf.cycle.stages import Cycle, FilePayload, prepare_folder, store_payload
 from dsf.errors import SettingsError
 
 SMALL, LARGE = b"x" * 1000, b"y" * 700_000
@@ -57,11 +57,11 @@ def test_cycles_of_removed_scorers_end_now() -> None:
 
 
 def test_small_payload_stays_in_memory(tmp_path: Path) -> None:
-    assert keep(tmp_path, [SMALL, memoryview(SMALL)]) == SMALL * 2
+    assert store_payload(tmp_path, [SMALL, memoryview(SMALL)]) == SMALL * 2
 
 
 def test_large_payload_is_in_an_unnamed_file(tmp_path: Path) -> None:
-    payload = keep(tmp_path, [SMALL, memoryview(LARGE)])
+    payload = store_payload(tmp_path, [SMALL, memoryview(LARGE)])
     assert isinstance(payload, FilePayload)
     assert len(payload) == len(SMALL + LARGE)
     # Each attempt reads the whole payload.
@@ -74,12 +74,12 @@ def test_large_payload_is_in_an_unnamed_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")
 def test_unwritable_payload_is_an_error() -> None:
     with pytest.raises(OSError, match=r".+"):
-        keep(Path("/dev/full"), [LARGE])
+        store_payload(Path("/dev/full"), [LARGE])
 
 
 def test_unusable_spool_folder_is_named(tmp_path: Path) -> None:
-    prepare(None)
-    prepare(tmp_path / "new" / "folder")
+    prepare_folder(None)
+    prepare_folder(tmp_path / "new" / "folder")
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=f"DSF_AGENT_SPOOL_DIR: cannot use {tmp_path}/file"):
-        prepare(tmp_path / "file")
+        prepare_folder(tmp_path / "file")

@@ -103,7 +103,7 @@ class _Counting(Observer):
 
     fetches = 0
 
-    def asked(self, stage: Stage, question: RequestRecord) -> None:
+    def queried(self, stage: Stage, question: RequestRecord) -> None:
         """One more."""
         del question
         self.fetches += stage == "fetch"
