@@ -1,8 +1,8 @@
-"""Environment variables of libraries that would override the project's settings: removed at the start of each process.
+"""Removes environment variables of libraries that would override the project's settings, at the start of each process.
 
 A variable that another program on the same machine needs, or that Kubernetes sets for a Service, must not send an agent
-to another Redis or end a process. Variables with which a library has no setting of ours stay, such as FLOWER_*, OTEL_*
-and AWS_*.
+to another Redis or end a process. Variables stay if no setting of this project stands for them, such as FLOWER_*,
+OTEL_* and AWS_*.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import MutableMapping
 from importlib.metadata import entry_points
 from typing import Final
 
-#: Variable -> what counts instead, by library.
-OVERRIDING: Final[dict[str, dict[str, str]]] = {
+#: Library -> variable -> setting or value that applies in its place.
+OVERRIDING_VARIABLES: Final[dict[str, dict[str, str]]] = {
     "celery": {
         **dict.fromkeys(
             ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "BROKER_URL"), "DSF_REDIS_URL"
         ),
-        # Results come through mailboxes.
+        # Agents deliver results through mailboxes.
         **dict.fromkeys(("CELERY_RESULT_BACKEND", "RESULT_BACKEND"), "no result backend"),
         # These name another application or configuration than dsf.celery.
         **dict.fromkeys(("CELERY_LOADER", "LOADER", "CELERY_CONFIG_MODULE", "CONFIG_MODULE"), "dsf.celery"),
-        # Celery would refuse to call a task, or to start.
+        # With these, Celery would refuse to call a task, or to start.
         **dict.fromkeys(("C_STRICT_APP", "C_WARN_APP", "C_IMPDEBUG"), "nothing"),
     },
     "kombu": {
@@ -30,22 +30,22 @@ OVERRIDING: Final[dict[str, dict[str, str]]] = {
     },
     "flower": {"FLOWER_BROKER_API": "DSF_REDIS_URL"},
     "uvicorn": {
-        # A single process serves, and the page itself decides whose forwarded headers count.
+        # The page is served by a single process, and decides by its own setting which proxies it trusts.
         "WEB_CONCURRENCY": "one process",
         "FORWARDED_ALLOW_IPS": "DSF_WEB_TRUSTED_PROXIES",
     },
-    # Metrics would be files that no other process of ours reads.
+    # With these, metrics would be written to files that no process of the project reads.
     "prometheus_client": dict.fromkeys(("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"), "one process"),
-    # The client is configured by an object; its default would be read at import.
+    # The client is configured by an object, so no variable applies.
     "kubernetes": {},
-    # Sessions do not trust the environment (`dsf.http.transport`), and DSF_REDIS_* are the only source of connections.
+    # Sessions do not trust the environment (`dsf.http.transport`), and only DSF_REDIS_* configure connections to Redis.
     "requests": {},
     "redis": {},
     # OTEL_* are the settings of tracing; `_drop_missing_propagators` changes one of them.
     "opentelemetry": {},
 }
-#: Prefix of all variables of a library -> what counts instead.
-_PREFIXES: Final = {
+#: Prefix of all variables of a library -> setting or module that applies in their place.
+_OVERRIDING_PREFIXES: Final = {
     "CELERY_": "dsf.celery",
     # Kombu logs every call on a connection, with its arguments.
     "KOMBU_": "DSF_LOG_LEVEL",
@@ -53,7 +53,7 @@ _PREFIXES: Final = {
 #: Options of Celery's own commands: CELERY_WORKER_CONCURRENCY is `celery worker --concurrency`.
 _COMMAND_OPTION: Final = re.compile(r"CELERY_(WORKER|BEAT|CALL|CONTROL|EVENTS|FLOWER|INSPECT|MULTI|REPORT|STATUS)_\w+")
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
-#: The value that Kubernetes gives to `<SERVICE>_PORT` in each pod of the namespace of a Service.
+#: The value of `<SERVICE>_PORT`, which Kubernetes sets in each pod of the namespace of a Service.
 _SERVICE_LINK: Final = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 
 _removed: dict[str, str] = {}
@@ -63,11 +63,11 @@ def clean(environment: MutableMapping[str, str]) -> None:
     """Remove the variables that override settings, and links to Services that look like options of a library."""
     for name in [name for name in environment if name.startswith(("DSF_", "FLOWER_", "CELERY_", "UVICORN_"))]:
         if name.endswith("_PORT") and _SERVICE_LINK.fullmatch(environment[name]):
-            # The variable causes no warning: Kubernetes sets it whatever people do.
+            # Remove it without a warning, because Kubernetes sets it and users cannot avoid it.
             del environment[name]
-    for variables in OVERRIDING.values():
+    for variables in OVERRIDING_VARIABLES.values():
         _removed.update({name: instead for name, instead in variables.items() if environment.pop(name, None)})
-    for prefix, instead in _PREFIXES.items():
+    for prefix, instead in _OVERRIDING_PREFIXES.items():
         for name in [name for name in environment if name.startswith(prefix)]:
             if _COMMAND_OPTION.fullmatch(name) is None and environment.pop(name):
                 _removed[name] = instead
@@ -75,9 +75,9 @@ def clean(environment: MutableMapping[str, str]) -> None:
 
 
 def _drop_missing_propagators(environment: MutableMapping[str, str]) -> None:
-    """Remove the propagators that are not installed, for which every import of OpenTelemetry's API would fail.
+    """Remove propagators that are not installed, because with them every import of OpenTelemetry's API fails.
 
-    OpenTelemetry's operator sets the same list in all pods.
+    The list may contain them because OpenTelemetry's operator sets the same list in all pods.
     """
     names = [name.strip() for name in environment.get(_PROPAGATORS, "").split(",") if name.strip()]
     if not names:
@@ -94,5 +94,5 @@ def _drop_missing_propagators(environment: MutableMapping[str, str]) -> None:
 
 
 def removed() -> dict[str, str]:
-    """Return the variables that were removed from this process's environment, and what counts instead."""
+    """Return the variables that were removed from this process's environment, each with its replacement."""
     return dict(_removed)

@@ -1,7 +1,8 @@
-"""All Redis keys with content and writers.
+"""All Redis keys, with the content and the writers of each.
 
-A *pair* is `<cluster>/<scorer>`: both are DNS-1123 names, so the slash cannot occur in either. Values are JSON with a
-schema version `v` unless said otherwise. Redis Cluster is not supported: Celery's Redis transport does not work on it.
+A *pair* is `<cluster>/<scorer>`. Both are DNS-1123 names, so neither contains a slash. Values are JSON with a schema
+version `v` unless the comment of the key states another format. Redis Cluster is not supported, because Celery's Redis
+transport does not work on it.
 """
 
 from __future__ import annotations
@@ -9,59 +10,66 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: Version of every stored value and message; readers accept one older and one newer.
+#: Version of every stored value and message. Readers accept the previous and the next version, too.
 SCHEMA_VERSION = 1
 
 
 def is_supported(version: int) -> bool:
-    """True if this schema version is supported: hub and agents may be one minor version apart."""
+    """True if this schema version is supported. Hub and agents may differ by one minor version."""
     return abs(version - SCHEMA_VERSION) <= 1
 
 
 # --- queues (lists, owned by Celery) -------------------------------------------------------------------------
 
-#: The results worker's own queue. The queue stays empty: results come through the mailboxes.
+#: Queue of the results worker. The queue stays empty, because results arrive in the mailboxes.
 RESULTS_QUEUE = "hub.results"
 _SPOKE_PREFIX = "spoke."
 
 
 def spoke_queue(cluster: str) -> str:
-    """Return the queue of one cluster's agent. Names are exact: no queue name as a glob matches another."""
+    """Return the name of the queue of a cluster's agent. No queue name matches another one as a glob pattern."""
     return _SPOKE_PREFIX + cluster
 
 
 def cluster_of_queue(queue: str) -> str | None:
-    """Return the cluster whose queue this is, or None for another queue."""
+    """Return the cluster that this queue belongs to, or None for a queue of the hub."""
     return queue.removeprefix(_SPOKE_PREFIX) if queue.startswith(_SPOKE_PREFIX) else None
 
 
 # --- mailboxes (agents put results in, results workers take them out) -----------------------------------------
 
-#: Most waiting results of a cluster. This limits the memory of Redis that one credential can occupy.
+#: Maximum number of waiting results of a cluster. This limits the memory of Redis that one credential can occupy.
 MAIL_SLOTS = 16
 #: Prefix of all slots and flags.
 MAIL_PREFIX = "hub.mail."
-#: hash cluster -> `TOKEN MILLISECONDS SLOT`: the results worker that reads this mailbox (`-`: none), until when by the
-#: clock of Redis, and the slot that is read next.
+#: hash cluster -> `TOKEN MILLISECONDS SLOT`: the results worker that reads this mailbox (`-` for none), the end of its
+#: claim by the clock of Redis, and the next slot to read.
 MAIL_CLAIMS = "dsf:mail:claims"
-#: hash TOKEN -> `MILLISECONDS SLOT SLOT...`: the slots that a results worker is reading, until when its claims hold.
+#: hash TOKEN -> `MILLISECONDS SLOT SLOT...`: the end of a results worker's claims, and the slots that it is reading.
 MAIL_READING = "dsf:mail:reading"
-#: hash slot -> how often a results worker died while it was reading it. Each is read alone, and dropped at 2.
+#: hash slot -> number of results workers that died while reading the slot. Such a slot is read alone, and its result is
+#: dropped at 2.
 MAIL_SUSPECTS = "dsf:mail:suspects"
 
 
 def mail_slot(cluster: str, slot: int) -> str:
-    """String with one signed result of a cluster, as the frame of `dsf.messages`; slots count from 0."""
+    """Return the key of a string with one signed result of a cluster, which is a frame of `dsf.messages`.
+
+    Slots are numbered from 0.
+    """
     return f"{MAIL_PREFIX}{cluster}.{slot}"
 
 
 def mail_slots(cluster: str) -> list[str]:
-    """Return all slots of a cluster."""
+    """Return the keys of all slots of a cluster."""
     return [mail_slot(cluster, slot) for slot in range(MAIL_SLOTS)]
 
 
 def mail_flag(cluster: str) -> str:
-    """String with the number of the slot that a cluster's agent filled last: only flagged mailboxes are read."""
+    """Return the key of a string with the number of the slot that the agent filled last.
+
+    Results workers read only mailboxes with this flag.
+    """
     return f"{MAIL_PREFIX}{cluster}.flag"
 
 
@@ -69,24 +77,28 @@ def mail_flag(cluster: str) -> str:
 
 
 class ControlChannels(NamedTuple):
-    """Channels of remote control. Unlike keys, channels are of the whole server, so they carry the database."""
+    """Names the channels of remote control.
 
-    #: Commands of operators on the hub, and read-only commands; all workers listen.
+    The names contain the number of the database, because channels, unlike keys, are shared by all databases of a
+    server.
+    """
+
+    #: Channels of the commands of operators on the hub, and of read-only commands. All workers listen to both.
     commands: str
     questions: str
 
     @classmethod
     def of(cls, db: int) -> ControlChannels:
-        """Return the channels of the installation in this database."""
+        """Return the channels of the installation in the database with this number."""
         prefix = "dsf:control" if db == 0 else f"dsf:{db}:control"
         return cls(prefix, f"{prefix}:ask")
 
     def reply(self, worker: str) -> str:
-        """Channel of the replies of one worker, by Celery's name of it."""
+        """Return the channel for the replies of a worker. `worker` is its name in Celery."""
         return f"{self.commands}:reply:{worker}"
 
 
-#: Channels of database 0, the only one in which users of Redis are possible.
+#: Channels of database 0, which is the only database with separate Redis users for agents.
 CONTROL = ControlChannels.of(0)
 
 
@@ -99,9 +111,9 @@ CLUSTERS = "dsf:clusters"
 #: hash scorer -> ScorerNotice, hash cluster -> ClusterNotice: messages for users; by the hub controller.
 SCORER_NOTICES = "dsf:scorers:notices"
 CLUSTER_NOTICES = "dsf:clusters:notices"
-#: hash scorer -> ConfigRead: when its /config was last read; by the hub controller, with each check.
+#: hash scorer -> ConfigRead: time of the last read of its /config; by the hub controller, with each check.
 CONFIG_READS = "dsf:scorers:reads"
-#: hash cluster -> key id that its newest accepted result was signed with; by the results worker.
+#: hash cluster -> id of the key that signed its newest accepted result; by the results worker.
 KEYS_USED = "dsf:clusters:keys"
 #: hash cluster -> KeyRequest: requested credentials that the hub controller has not created yet.
 KEY_REQUESTS = "dsf:clusters:requests"
@@ -114,7 +126,7 @@ AGENTS = "dsf:clusters:agents"
 ENTRIES = "dsf:schedule:entries"
 #: hash target -> ScheduleOverride; a target is a pair, or `*/<scorer>` for all clusters.
 OVERRIDES = "dsf:schedule:overrides"
-#: zset pair -> unix time at which it is due (float seconds).
+#: zset pair -> unix time at which the pair is due (float seconds).
 DUE = "dsf:schedule:due"
 #: string, token of the active beat; expires.
 BEAT_LOCK = "dsf:schedule:lock"
@@ -125,18 +137,19 @@ BEAT_WAKE = "dsf:schedule:wake"
 #: hash, counters of beat: `ticks`, `skipped:<reason>`, `lag:<upper bound>`, `lag:sum`, `lag:count`, ...
 BEAT_STATS = "dsf:schedule:stats"
 
-#: hash pair -> its newest ticks that were not sent, as text described in `dsf.store.ticks`; by beat.
+#: hash pair -> its newest skipped ticks, in the text format of `dsf.store.ticks`; by beat.
 SKIPS = "dsf:schedule:skips"
 #: hash `<scorer>:<upper bound>` -> number of ticks of that scorer with this lag, as in BEAT_STATS; by beat.
 BEAT_LAGS = "dsf:schedule:lags"
-#: Upper bounds of the histogram of lags, in seconds, as they stand in fields.
+#: Upper bounds of the histogram of lags, in seconds, as the field names contain them.
 LAG_BOUNDS = ("0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "30", "60")
 
 # --- runs and results (beat opens runs, the results worker closes them) --------------------------------------
 
 #: zset `<pair>/<run id>` -> deadline (unix seconds): sent runs without a result.
 OPEN_RUNS = "dsf:runs:open"
-#: zset `<pair>/<run id>` -> unix time at which the run was declared lost; kept an hour to recognise late results.
+#: zset `<pair>/<run id>` -> unix time at which the run was declared lost. Runs stay for an hour, so that a late result
+#: is recognised.
 LOST_RUNS = "dsf:runs:lost"
 _PAIR_PREFIX = "dsf:pair:"
 _HISTORY_PREFIX = "dsf:history:"
@@ -160,36 +173,36 @@ SEQUENCE = "dsf:rows:sequence"
 
 # --- score writing (the hub controller's score writer) --------------------------------------------------------
 
-#: hash pair -> number of changes of its score that the writer has not taken; by ingest.
+#: hash pair -> number of changes of its score that the writer has not processed; by ingest.
 WRITES = "dsf:writes"
 #: list, one element wakes the waiting writer; by ingest.
 WRITES_WAKE = "dsf:writes:wake"
-#: hash pair -> Unwritten: why the backend does not have its valid score; by the writer.
+#: hash pair -> Unwritten: reason why the backend does not have its valid score; by the writer.
 UNWRITTEN = "dsf:writes:unwritten"
 #: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`; `turn_at`, the unix time of
 #: its newest turn; and `validity_factor`, which extends every validity so that renewals leave room for changes (1
 #: unless the fleet is large).
 WRITE_STATS = "dsf:writes:stats"
 
-# --- watching -----------------------------------------------------------------------------------------------------
+# --- liveness of stages --------------------------------------------------------------------------------------------
 
-#: Stages that show by a mark that they work: intake of results, and the sweeper of lost runs; both of results workers.
+#: Stages of results workers that set a mark while they work: the intake of results, and the sweeper of lost runs.
 RESULTS_STAGE = "results"
 SWEEP_STAGE = "books"
 _MARK_PREFIX = "dsf:watch:"
 
 
 def stage_mark(stage: str) -> str:
-    """String that a stage sets while it works; expires."""
+    """Return the key of a string that a stage sets while it works. The string expires."""
     return _MARK_PREFIX + stage
 
 
 # --- the hub itself ------------------------------------------------------------------------------------------
 
-#: hash `<host>:<process id>` -> ClockReport: how far a process's machine is from the hub's clock, which is Redis' own;
-#: `agent <cluster>` -> the same of an agent, while a results worker doubts its own clock. By all processes.
+#: hash `<host>:<process id>` -> ClockReport: offset of a process's clock from the hub's clock, which is that of Redis.
+#: hash `agent <cluster>` -> ClockReport of an agent, while a results worker doubts its own clock. By all processes.
 CLOCKS = "dsf:clocks"
-#: string, Owner as JSON: the installation whose data this database has; expires. By the hub controller.
+#: string, Owner as JSON: the installation that this database belongs to; expires. By the hub controller.
 OWNER = "dsf:owner"
 #: hash kind -> sentence: problems of Redis and of clocks, for people; by the hub controller.
 HUB_PROBLEMS = "dsf:hub:problems"
@@ -197,7 +210,10 @@ _CLOCK_PREFIX = "dsf:clock:"
 
 
 def clock(service: str) -> str:
-    """String with the newest unix time that the clock of Redis has shown a service, `beat` or `results`; by it."""
+    """Return the key of a string with the newest unix time that a service has read from the clock of Redis.
+
+    `service` is `beat` or `results`, and writes the string itself.
+    """
     return _CLOCK_PREFIX + service
 
 
@@ -208,11 +224,11 @@ HUB_CHANGED = "dsf:hub:changed"
 #: list, one element wakes the hub controller.
 HUB_WAKE = "dsf:hub:wake"
 
-# --- users' actions (written by command line, optimiser and page; the hub controller makes Events of them) ----------
+# --- users' actions (by command line, optimiser and page; the hub controller creates Events for them) --------------
 
-#: stream, newest `CHANGES_KEPT` actions; each has one field `change` with JSON by `dsf.fleet.changes`.
+#: stream, newest `CHANGES_KEPT` actions. Each has one field `change` with the JSON of `dsf.fleet.changes`.
 CHANGES = "dsf:changes"
-#: Kept actions. Each takes at most some kilobytes, most take 300 bytes.
+#: Maximum number of stored actions. An action takes 300 bytes as a rule, and some kilobytes at most.
 CHANGES_KEPT = 5000
 #: string, id of the newest action for which the hub controller has created an Event.
 CHANGES_TOLD = "dsf:changes:told"
@@ -224,13 +240,15 @@ _WEB_OUTCOME_PREFIX = "dsf:web:outcome:"
 
 
 def web_session(digest: str) -> str:
-    """Return the key of a JSON string: a login session of the page, by the SHA-256 of the cookie; expires. The session
-    has no token."""
+    """Return the key of a JSON string with a login session of the page, which expires and has no token.
+
+    `digest` is the SHA-256 of the cookie.
+    """
     return _WEB_SESSION_PREFIX + digest
 
 
 def web_outcome(ident: str) -> str:
-    """String with JSON of the runs requested on the page; expires."""
+    """Return the key of a JSON string with the runs that a user requested on the page. The string expires."""
     return _WEB_OUTCOME_PREFIX + ident
 
 
@@ -243,26 +261,26 @@ def is_name(text: str) -> bool:
 
 
 def pair(cluster: str, scorer: str) -> str:
-    """Member for one scorer on one cluster."""
+    """Return the name of a pair, which is a member or field of many keys."""
     return f"{cluster}/{scorer}"
 
 
 def split_pair(member: str) -> tuple[str, str]:
-    """`<cluster>/<scorer>` -> (cluster, scorer)."""
+    """Return (cluster, scorer) of a pair."""
     cluster, _, scorer = member.partition("/")
     return cluster, scorer
 
 
 def run_member(cluster: str, scorer: str, run_id: str) -> str:
-    """Member for one run of a pair in OPEN_RUNS and LOST_RUNS."""
+    """Return the member for a run of a pair in OPEN_RUNS and LOST_RUNS."""
     return f"{cluster}/{scorer}/{run_id}"
 
 
 def pair_key(cluster: str, scorer: str) -> str:
-    """Hash with the score and the counters of one pair. Fields are in `dsf.store.pairs`."""
+    """Return the key of the hash with the score and the counters of a pair. `dsf.store.pairs` lists the fields."""
     return f"{_PAIR_PREFIX}{cluster}/{scorer}"
 
 
 def history_key(cluster: str, scorer: str) -> str:
-    """List of the newest cycles of one pair, newest first."""
+    """Return the key of the list with the newest cycles of a pair, newest first."""
     return f"{_HISTORY_PREFIX}{cluster}/{scorer}"

@@ -1,4 +1,4 @@
-"""Logging: one line per event, a constant message and key=value context, as text or as JSON.
+"""Logging: one line per event with a constant message and key=value context, as text or as JSON.
 
 All logging uses the standard library, so that Celery, uvicorn and the Kubernetes client have the same format.
 """
@@ -20,25 +20,26 @@ from dsf.text import listed, visible
 if TYPE_CHECKING:
     import structlog
 
-#: Settings to apply at the first logged line.
-_prepared: Settings | None = None
+#: Settings that the first logged line applies. None if there are none to apply.
+_pending_settings: Settings | None = None
 
 
 def prepare(settings: Settings) -> None:
-    """Set up logging at the first logged line: a command that logs nothing does not load structlog."""
-    global _prepared  # noqa: PLW0603 - one per process, as logging itself
-    _prepared = settings
+    """Set up logging at the first logged line, so that a command that logs nothing does not load structlog."""
+    global _pending_settings  # noqa: PLW0603 - one per process, as logging itself
+    _pending_settings = settings
     logging.getLogger().setLevel(settings.log_level)
 
 
 def setup(settings: Settings) -> None:
-    """Send all logging of this process to standard error in the chosen format. Calling it again changes the format.
+    """Send all log lines of this process to standard error in the format of the settings.
 
-    A line names variables that are no settings: one that was renamed may have made this process safer.
+    Later calls change the format. A warning names the unknown DSF_ variables, because a renamed setting no longer
+    protects this process.
     """
     _configure(settings)
     if unknown := unknown_variables(os.environ):
-        # Never their values.
+        # Log the names only, because values may be secrets.
         get(__name__).warning(
             "unknown settings in the environment are ignored; docs/settings.md has all, docs/migration.md renamed ones",
             names=listed(unknown, 20),
@@ -50,15 +51,15 @@ def setup(settings: Settings) -> None:
 def _configure(settings: Settings) -> None:
     import structlog
 
-    global _prepared  # noqa: PLW0603
-    _prepared = None
+    global _pending_settings  # noqa: PLW0603
+    _pending_settings = None
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
-        _visible,
+        _escape_control_characters,
     ]
     renderer: Any = (
         structlog.processors.JSONRenderer()
@@ -76,14 +77,14 @@ def _configure(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    # urllib3 logs every retried request with its URL; our own messages have the reasons.
+    # Omit urllib3's warnings, which contain the URL of every retried request. The messages of dsf have the reasons.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     if settings.log_level != "DEBUG":
-        # Celery logs two lines for each task, which would be a fifth of a cycle's CPU. Failures are in its result, and
-        # in Flower.
+        # Omit Celery's two lines per task, which take a fifth of a cycle's CPU time. Results and Flower have the
+        # failures.
         for name in ("celery.worker.strategy", "celery.app.trace"):
             logging.getLogger(name).setLevel(logging.WARNING)
-    # At level DEBUG, cloud libraries log requests including tokens.
+    # Omit the debug lines of cloud libraries, which contain requests with their tokens.
     for library in ("azure", "botocore", "google", "msal"):
         logging.getLogger(library).setLevel(logging.WARNING)
     structlog.configure(
@@ -98,8 +99,8 @@ def _configure(settings: Settings) -> None:
     )
 
 
-def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape terminal control characters: names and messages come from external services."""
+def _escape_control_characters(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape terminal control characters, because names and messages come from external services."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = visible(value, allowed_characters="\n\t")
@@ -107,7 +108,7 @@ def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping
 
 
 class _Logger:
-    """A structlog logger that is created at the first logged line."""
+    """Creates a structlog logger at the first logged line, and delegates to it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -115,18 +116,18 @@ class _Logger:
     def __getattr__(self, attribute: str) -> Any:
         import structlog
 
-        if _prepared is not None:
-            _configure(_prepared)
+        if _pending_settings is not None:
+            _configure(_pending_settings)
         return getattr(structlog.stdlib.get_logger(self._name), attribute)
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:
-    """A logger for one module: `log = dsf.log.get(__name__)`, then `log.info("score written", cluster=..., n=...)`."""
+    """Return the logger of a module, as in `dsf.log.get(__name__).info("score written", cluster=..., n=...)`."""
     return cast("structlog.stdlib.BoundLogger", _Logger(name))
 
 
 class Throttle:
-    """Rate limit of log lines that clients can cause: one per kind and `every` seconds, and how many were omitted.
+    """Limits the rate of log lines that clients can cause to one per kind and `every` seconds.
 
     Thread-safe.
     """
@@ -137,12 +138,12 @@ class Throttle:
         self._last: dict[str, tuple[float, int]] = {}
 
     def take(self, kind: str) -> int | None:
-        """Return None to omit this line; else the number of omitted lines of this kind before it."""
+        """Return the number of omitted lines of this kind since the last logged one, or None to omit this line, too."""
         now = time.monotonic()
         with self._lock:
-            at, left_out = self._last.get(kind, (float("-inf"), 0))
+            at, omitted_lines = self._last.get(kind, (float("-inf"), 0))
             if now - at < self._every:
-                self._last[kind] = (at, left_out + 1)
+                self._last[kind] = (at, omitted_lines + 1)
                 return None
             self._last[kind] = (now, 0)
-            return left_out
+            return omitted_lines

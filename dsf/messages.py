@@ -1,8 +1,8 @@
 """The messages between hub and agents: run ids, signing keys, and the signed result.
 
 A tick is a Celery message with `(scorer, run id, deadline)` and nothing else. A result is a frame of bytes: one line
-`DSF<version> <signature> <key id> <cluster>`, then the payload, which is JSON. The agent's own HMAC key signs version,
-key id, cluster and payload as they are, so that the hub parses nothing of a sender that it does not know.
+`DSF<version> <signature> <key id> <cluster>`, then the payload, which is JSON. The agent's HMAC key signs the bytes of
+version, key id, cluster and payload, so that the hub verifies the sender before it parses the payload.
 """
 
 from __future__ import annotations
@@ -28,65 +28,66 @@ from dsf.text import cleaned, spaced
 
 Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
 Stage = Literal["", "fetch", "score", "publish"]
-#: The stages with work, in their order.
+#: Stages that do work, in the order of execution.
 STAGES = ("fetch", "score", "publish")
 
 CYCLE_TASK = "dsf.cycle"
 FETCH_TASK = "dsf.fetch"
 SCORE_TASK = "dsf.score"
 PUBLISH_TASK = "dsf.publish"
-#: The stages of a cycle, in their order.
+#: Tasks of the stages of a cycle, in the order of execution.
 STAGE_TASKS = (FETCH_TASK, SCORE_TASK, PUBLISH_TASK)
 INGEST_TASK = "dsf.ingest"
 
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 _REASON = re.compile(r"([a-z0-9_]{1,64})?")
-#: Characters of a result's message.
+#: Maximum number of characters in the message of a result.
 MESSAGE_LIMIT = 1024
-#: Largest count in a result: more than any cycle has, and exact in every reader.
+#: Maximum count in a result. No cycle reaches it, and a float represents it exactly.
 LARGEST_COUNT = 2**53
-#: Bytes of one payload. An agent sends no larger one, and the hub refuses it unread.
+#: Maximum size of a payload. Agents send no larger one, and the hub refuses a larger one unread.
 MAX_RESULT_BYTES = 2 * 1024 * 1024
-#: Bytes of the line before the payload, and of a whole frame.
+#: Maximum sizes of the line before the payload and of a frame.
 MAX_HEADER_BYTES = 512
 MAX_FRAME_BYTES = MAX_HEADER_BYTES + MAX_RESULT_BYTES
-#: Bytes at the start of a frame that identify it: they contain its signature.
+#: Number of bytes at the start of a frame that identify the frame, because they contain its signature.
 FRAME_MARK = 80
-#: Labels of one result: more than there are in use, for agents of a later version.
+#: Maximum number of labels per result. It exceeds the number of labels in use, for agents of a later version.
 _MAX_LABELS = 16
-#: Durations and counts of one result, and characters of a name of one.
-_MAX_NUMBERS, _MAX_NAME = 64, 128
-_BOUNDS = Bounds(MAX_RESULT_BYTES, MAX_RESULTS * (len(USED_LABELS) + 3) + 2_000, max_depth=8)
+#: Maximum number of entries in the maps of a result (`refused`, `timings`, `counts`), and of characters in their names.
+_MAX_ENTRIES, _MAX_ENTRY_NAME = 64, 128
+_PAYLOAD_BOUNDS = Bounds(MAX_RESULT_BYTES, MAX_RESULTS * (len(USED_LABELS) + 3) + 2_000, max_depth=8)
 _HEADER = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-z0-9][-a-z0-9.]{0,252})\n")
-_VERSION_LIMIT = 64
+#: Maximum number of characters in a software version.
+_MAX_VERSION = 64
 
 
 def new_run_id(at: float | None = None) -> str:
-    """Return a run id: unix milliseconds of its scheduled time and 32 random bits.
+    """Return a run id: unix milliseconds of the scheduled time `at` (unix seconds, by default now), and 32 random bits.
 
-    Later runs sort after earlier ones.
+    Run ids sort by scheduled time.
     """
     milliseconds = int((time.time() if at is None else at) * 1000)
     return f"{milliseconds:013d}-{secrets.token_hex(4)}"
 
 
 def is_run_id(text: object) -> bool:
-    """True if this is a valid run id. Data from Redis is not trusted, and a run id names a file."""
+    """True if this is a valid run id. Callers check it because a run id from Redis is untrusted and names a file."""
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
 def run_time(run_id: str) -> float:
-    """Return unix seconds at which the run was scheduled."""
+    """Return the scheduled time of the run in unix seconds."""
     return int(run_id[:13]) / 1000
 
 
 def latest_run_id(at: float) -> str:
-    """Text that sorts after the run ids scheduled up to `at` (unix seconds), and before all later ones."""
+    """Return a text that sorts after all run ids scheduled up to `at` (unix seconds), and before all later ones."""
     return f"{int(at * 1000):013d}~"
 
 
 class SigningKey(BaseModel):
-    """An agent's HMAC key. `id` counts up with each rotation, so that the hub knows which one signed."""
+    """Stores an agent's HMAC key. Each rotation increments `id`, which tells the hub which key signed a result."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -95,7 +96,10 @@ class SigningKey(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """Read `<id>:<hex>`. Raises SettingsError without repeating the text, which is a secret."""
+        """Return the key that `<id>:<hex>` describes.
+
+        Raises SettingsError for other text. The error does not repeat the text, because it may be a secret.
+        """
         key_id, _, secret = text.strip().partition(":")
         try:
             return cls(id=int(key_id), secret=bytes.fromhex(secret))
@@ -106,74 +110,80 @@ class SigningKey(BaseModel):
             ) from None
 
     def dump(self) -> str:
-        """Return the text for `parse`. The text is secret: for the agent's Secret only."""
+        """Return the text that `parse` reads. The text is secret, and only the agent's Secret may contain it."""
         return f"{self.id}:{self.secret.hex()}"
 
 
 @functools.lru_cache(8192)
 def derive_key(master_secret: bytes, cluster: str, key_id: int) -> SigningKey:
-    """The key of one cluster, derived (HKDF-like, one block) so that the hub stores none and one agent's key reveals
-    nothing about another's."""
+    """Return the key of a cluster, derived from the master secret (HKDF-like, one block).
+
+    Derived keys need no storage on the hub, and the key of one agent reveals nothing about the key of another.
+    """
     digest = hmac.digest(master_secret, f"dsf-agent-key/{key_id}/{cluster}".encode(), "sha256")
     return SigningKey(id=key_id, secret=digest)
 
 
-def _is(valid: Callable[[str], object], what: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not valid(text):
-            raise ValueError(f"not {what}")
+def _make_validator(is_valid: Callable[[str], object], expectation: str) -> AfterValidator:
+    def validate(text: str) -> str:
+        if not is_valid(text):
+            raise ValueError(f"not {expectation}")
         return text
 
-    return AfterValidator(check)
+    return AfterValidator(validate)
 
 
-def _cleaned(limit: int) -> AfterValidator:
-    return AfterValidator(lambda text: cleaned(text, limit))
+def _make_cleaner(max_characters: int) -> AfterValidator:
+    return AfterValidator(lambda text: cleaned(text, max_characters))
 
 
-_Name = Annotated[str, _is(is_name, "a DNS-1123 name")]
+_Name = Annotated[str, _make_validator(is_name, "a DNS-1123 name")]
 _Label = Annotated[str, AfterValidator(spaced)]
-
-
 _Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-_Named = Annotated[str, Field(max_length=_MAX_NAME)]
+_FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+_EntryName = Annotated[str, Field(max_length=_MAX_ENTRY_NAME)]
 
 
 class _Payload(BaseModel):
-    """The signed JSON. Lists and maps have a largest length, and validation ends at the first wrong element: a list of
-    what is wrong takes far more memory than the text."""
+    """Signed JSON of a result.
+
+    Lists and maps have a maximum length, and validation ends at the first wrong element, because a list of all errors
+    would take far more memory than the text.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
     scorer: _Name
-    run: Annotated[str, _is(is_run_id, "a run id")]
-    at: _Number
+    run: Annotated[str, _make_validator(is_run_id, "a run id")]
+    at: _FiniteNumber
     outcome: Outcome
     stage: Stage = ""
-    reason: Annotated[str, _is(_REASON.fullmatch, "a snake_case word")] = ""
-    message: Annotated[str, _cleaned(MESSAGE_LIMIT)] = ""
-    #: [labels, score] per accepted result.
+    reason: Annotated[str, _make_validator(_REASON.fullmatch, "a snake_case word")] = ""
+    message: Annotated[str, _make_cleaner(MESSAGE_LIMIT)] = ""
+    #: [labels, score] of each accepted result.
     results: Annotated[
-        list[tuple[Annotated[dict[str, _Label], Field(max_length=_MAX_LABELS)], _Number]],
+        list[tuple[Annotated[dict[str, _Label], Field(max_length=_MAX_LABELS)], _FiniteNumber]],
         FailFast(),
         Field(max_length=MAX_RESULTS),
     ] = []
-    # Reasons -> number; some ten are known.
-    refused: Annotated[dict[_Named, _Count], Field(max_length=_MAX_NUMBERS)] = {}
+    #: Reason -> number of refused results.
+    refused: Annotated[dict[_EntryName, _Count], Field(max_length=_MAX_ENTRIES)] = {}
     timings: Annotated[
-        dict[_Named, Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(max_length=_MAX_NUMBERS)
+        dict[_EntryName, Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(max_length=_MAX_ENTRIES)
     ] = {}
-    counts: Annotated[dict[_Named, Annotated[int, Field(ge=0)]], Field(max_length=_MAX_NUMBERS)] = {}
+    counts: Annotated[dict[_EntryName, Annotated[int, Field(ge=0)]], Field(max_length=_MAX_ENTRIES)] = {}
     #: Host name of the agent, and the version of its software.
-    agent: Annotated[str, _cleaned(255)] = ""
-    version: Annotated[str, _cleaned(_VERSION_LIMIT)] = ""
+    agent: Annotated[str, _make_cleaner(255)] = ""
+    version: Annotated[str, _make_cleaner(_MAX_VERSION)] = ""
 
 
 class Result(_Payload):
-    """What publish sends at the end of a cycle. Times are unix seconds by the agent's clock, durations seconds."""
+    """Result that the publish stage sends at the end of a cycle.
 
-    #: These two are in the frame's first line.
+    Times are unix seconds by the agent's clock, and durations are seconds.
+    """
+
+    #: Schema version, which like the cluster is in the first line of the frame.
     v: int = SCHEMA_VERSION
     cluster: _Name
 
@@ -183,17 +193,17 @@ def sign(result: Result, key: SigningKey) -> bytes:
     text = json.dumps(
         result.model_dump(exclude_defaults=True, exclude={"v", "cluster"}), separators=(",", ":"), ensure_ascii=False
     )
-    # surrogatepass: a label with a lone surrogate must fail in the hub's validation, not here.
+    # Encode lone surrogates, too, because the hub's validation rejects labels that contain them.
     return frame(text.encode("utf-8", "surrogatepass"), key, result.cluster, result.v)
 
 
 def frame(payload: bytes, key: SigningKey, cluster: str, version: int = SCHEMA_VERSION) -> bytes:
-    """Return the frame of a payload, whatever is in it."""
-    signature = _signature(key, version, cluster, payload)
+    """Return the frame of a payload, signed with this key. The payload is not validated."""
+    signature = _compute_signature(key, version, cluster, payload)
     return f"DSF{version} {signature} {key.id} {cluster}\n".encode() + payload
 
 
-def _signature(key: SigningKey, version: int, cluster: str, payload: bytes) -> str:
+def _compute_signature(key: SigningKey, version: int, cluster: str, payload: bytes) -> str:
     mac = hmac.new(key.secret, f"DSF{version} {key.id} {cluster}\n".encode(), hashlib.sha256)
     mac.update(payload)
     return mac.hexdigest()
@@ -204,11 +214,11 @@ class _Header(NamedTuple):
     signature: str
     key_id: int
     cluster: str
-    #: Its length in bytes.
+    #: Length of the header in bytes.
     size: int
 
 
-def _header(text: bytes) -> _Header | None:
+def _parse_header(text: bytes) -> _Header | None:
     match = _HEADER.match(text, 0, MAX_HEADER_BYTES)
     if match is None:
         return None
@@ -217,68 +227,70 @@ def _header(text: bytes) -> _Header | None:
 
 
 def claimed_cluster(text: bytes) -> str:
-    """Return the cluster that a frame names, which proves nothing; empty if it names none."""
-    header = _header(text)
+    """Return the cluster that a frame names, or an empty string. The signature is not verified."""
+    header = _parse_header(text)
     return header.cluster if header is not None else ""
 
 
 class Verified(NamedTuple):
-    """A result whose signature is valid."""
+    """Result with a valid signature."""
 
     key_id: int
     result: Result
 
 
 def verify(text: bytes, master_secret: bytes) -> Verified:
-    """Verify the sender of a frame, then parse its result.
+    """Verify the signature of a frame, then parse its payload.
 
-    Only the signature proves the sender; nothing of the payload is parsed before. Raises MessageRejectedError with
-    reason `malformed` or `bad_signature`, and SchemaMismatchError (`malformed`) for a validly signed result of an
-    unsupported version.
+    The signature alone proves the sender, so no part of the payload is parsed before the signature is verified. Raises
+    MessageRejectedError with reason `malformed` or `bad_signature`. Raises SchemaMismatchError (`malformed`) for a
+    validly signed result of an unsupported version.
     """
-    header = _header(text)
+    header = _parse_header(text)
     if header is None or not is_name(header.cluster):
         raise MessageRejectedError("malformed", "no signed result: its first line is not that of an agent")
     version, signature, key_id, cluster, size = header
     payload = text[size:]
     if len(payload) > MAX_RESULT_BYTES:
         raise MessageRejectedError("malformed", f"result of {len(payload)} bytes, the limit is {MAX_RESULT_BYTES}")
-    expected = _signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)
+    expected = _compute_signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)
     if not hmac.compare_digest(expected, signature):
         if not is_supported(version):
             # A frame of another version may be signed differently.
             raise MessageRejectedError("malformed", f"schema version {version} is not supported")
         raise MessageRejectedError("bad_signature", f"signature does not match the key {key_id} of cluster {cluster}")
     try:
-        check(payload, _BOUNDS)
+        check(payload, _PAYLOAD_BOUNDS)
         if not is_supported(version):
-            raise SchemaMismatchError(cluster, key_id, version, _software(payload))
+            raise SchemaMismatchError(cluster, key_id, version, _read_software_version(payload))
         parsed = _Payload.model_validate_json(payload)
     except ValidationError as error:
-        raise MessageRejectedError("malformed", f"result of cluster {cluster}: {_first_of(error)}") from None
+        raise MessageRejectedError(
+            "malformed", f"result of cluster {cluster}: {_describe_first_error(error)}"
+        ) from None
     except JsonBoundsError as error:
         raise MessageRejectedError("malformed", f"result of cluster {cluster}: {error}") from None
     return Verified(key_id, Result.model_construct(v=version, cluster=cluster, **parsed.__dict__))
 
 
-def _first_of(error: ValidationError) -> str:
-    """Return the first thing that is wrong."""
-    if error.error_count() > _MAX_NUMBERS:
-        # As objects of Python, hundreds of thousands would take hundreds of megabytes.
+def _describe_first_error(error: ValidationError) -> str:
+    """Return the path and the message of the first error. Many errors are only counted."""
+    if error.error_count() > _MAX_ENTRIES:
+        # Do not list the errors, because hundreds of thousands of them would take hundreds of megabytes as objects.
         return f"{error.error_count()} values are wrong"
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return cleaned(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", 500)
 
 
 class _Software(BaseModel):
-    """The version of the agent's software in a payload of any schema version, maybe in another form."""
+    """Reads the version of the agent's software from a payload of any schema version, which may not be a string."""
 
     version: Any = ""
 
 
-def _software(payload: bytes) -> str:
+def _read_software_version(payload: bytes) -> str:
     try:
         version = _Software.model_validate_json(payload).version
     except ValidationError:
         return ""
-    return cleaned(version, _VERSION_LIMIT) if isinstance(version, str) else ""
+    return cleaned(version, _MAX_VERSION) if isinstance(version, str) else ""

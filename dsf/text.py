@@ -1,10 +1,10 @@
 """Cleans text of sources, scoring APIs and agents before it is stored or shown.
 
 The cleaned text goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` removes the secrets of a
-cycle, even escaped or in base64, and `cleaned` all non-printable characters: C0 and C1 control characters,
-bidirectional controls, lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of
-many, `place` a request, `shown_url` a URL: no message quotes a URL in another way, as its user information and its
-query may hold secrets.
+cycle, even escaped or in base64. `cleaned` removes all non-printable characters: C0 and C1 control characters,
+bidirectional controls, lone surrogates. Mask text before you truncate it, and clean it afterwards. `listed` names the
+first of many names. `place` describes a request and `shown_url` a URL. All messages quote URLs by these two functions,
+because user information and query of a URL may contain secrets.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from urllib.parse import unquote
 
 #: Replacement for a secret.
 MASK: Final = "***"
-#: Replacement for a text with a secret in a form that cannot be cut out.
+#: Replacement for a whole text, if the secret in it is encoded in a form that cannot be located exactly.
 WITHHELD: Final = "(not shown: it repeats a token)"
-#: A cut text may end within a secret; at least this many characters of its head are masked.
-_SHORTEST_HEAD: Final = 8
-#: From base64's URL-safe alphabet to the standard one.
-_TO_STANDARD: Final = str.maketrans("-_", "+/")
-#: Ends of a user information, also escaped or in the forms that Unicode normalises to it.
-_AT: Final = re.compile("@|%40|[\uff20\ufe6b]", re.IGNORECASE)
-#: Host and port, and nothing else before the path. A template may stand for a part of the host.
+#: Minimum length of a secret's head that is masked at the end of a truncated text. Shorter heads may be other text.
+_MIN_HEAD_LENGTH: Final = 8
+#: Translates the URL-safe alphabet of base64 to the standard alphabet.
+_STANDARD_BASE64: Final = str.maketrans("-_", "+/")
+#: The sign that ends the user information of a URL, also escaped or as a character that Unicode normalises to it.
+_AT_SIGN: Final = re.compile("@|%40|[\uff20\ufe6b]", re.IGNORECASE)
+#: Host and port that directly precede the path. A template may stand for a part of the host.
 _SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|(?:\$\{[^}]*\}|[\w.-])+)(?::[0-9]+)?(?=[/?#]|$)")
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*")
-#: A URL without an `@` in a text: a word with `://`, between blanks or quotation marks.
+#: A URL in a text, if it has no `@`: a word with `://`, between blanks or quotation marks.
 _URL_IN_TEXT: Final = re.compile(r"(?<![^\s'\"])[^\s'\"]*://[^\s'\"]*")
 _WORD_START: Final = re.compile(r"['\"(]?")
 _WORD_END: Final = re.compile(r"[\s'\"]|$")
@@ -36,7 +36,7 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]
 
 
 def cleaned(text: str, limit: int) -> str:
-    """Return the text on one line without non-printable characters, at most `limit` characters."""
+    """Return the text on one line without non-printable characters, truncated to `limit` characters."""
     if len(text) <= limit and text.isprintable() and " " not in text:
         return text
     return " ".join(spaced(text[: 4 * limit]).split())[:limit]
@@ -50,7 +50,7 @@ def visible(text: str, *, allowed_characters: str = "") -> str:
 
 
 def spaced(text: str) -> str:
-    """Return the text with a blank in place of each non-printable character. For label values."""
+    """Return the text with a blank in place of each non-printable character, for label values."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -61,47 +61,48 @@ def listed(names: Sequence[str], max_names: int) -> str:
 
 
 def place(method: str, url: str) -> str:
-    """`GET http://host:port/path` for messages: without user information and query."""
+    """Return `GET http://host:port/path` for messages, without the user information and the query of the URL."""
     return f"{method} {shown_url(url)}"
 
 
 def shown_url(url: str) -> str:
-    """Return the URL for messages: without user information, query and fragment, at most 500 characters.
+    """Return the URL for messages: without user information, query and fragment, truncated to 500 characters.
 
-    In a text with an `@` nothing before the last one is shown, as a password may have any character.
+    All text before the last `@` is masked, because a password may contain any character.
     """
-    scheme, mark, rest = _parts(url)
-    if ends := [sign.end() for sign in _AT.finditer(rest)]:
+    scheme, mark, rest = _split_scheme(url)
+    if ends := [sign.end() for sign in _AT_SIGN.finditer(rest)]:
         rest = f"{MASK}@{rest[ends[-1] :]}"
     return cleaned(f"{scheme}{mark}{re.split('[?#]', rest, maxsplit=1)[0]}", 500)
 
 
 def has_user(url: str) -> bool:
-    """Whether a URL, valid or not, has a user name or a password: an `@` that is not behind its host."""
-    rest = _parts(url)[2]
-    return _AT.search(rest) is not None and _SERVER.match(rest) is None
+    """True if a URL, valid or not, has a user name or a password: an `@` that does not follow the host."""
+    rest = _split_scheme(url)[2]
+    return _AT_SIGN.search(rest) is not None and _SERVER.match(rest) is None
 
 
-def _parts(url: str) -> tuple[str, str, str]:
-    """Return the scheme and its mark, both empty without a valid scheme, and the rest."""
+def _split_scheme(url: str) -> tuple[str, str, str]:
+    """Return the scheme, `://` and the rest of a URL. The first two are empty without a valid scheme."""
     scheme, mark, rest = url.partition("://")
-    # Without this check, a password with `://` in a URL without a scheme would be shown up to there.
+    # Check the scheme, because in a URL without one the text before `://` may be the start of a password.
     return (scheme, mark, rest) if mark and _SCHEME.fullmatch(scheme) else ("", "", url)
 
 
 def without_secrets_of_urls(text: str) -> str:
-    """Return the text with each URL in it as `shown_url` shows it.
+    """Return the text with each URL in the form of `shown_url`.
 
-    In a line with an `@` after `://`, the URL ends after the last `@`: user names and passwords may have any character.
+    In a line with an `@` after `://`, the URL extends beyond the last `@`, because user names and passwords may contain
+    any character.
     """
-    return "\n".join(map(_line_without_secrets, text.split("\n"))) if "://" in text else text
+    return "\n".join(map(_remove_secrets_of_line, text.split("\n"))) if "://" in text else text
 
 
-def _line_without_secrets(line: str) -> str:
+def _remove_secrets_of_line(line: str) -> str:
     mark, at_sign = line.find("://"), line.rfind("@")
     if not 0 <= mark < at_sign:
         return _URL_IN_TEXT.sub(lambda match: shown_url(match[0]), line)
-    # The word begins at a blank, as a user name or password before the mark may have quotation marks.
+    # Only a blank starts the word, because a user name or password before the mark may contain quotation marks.
     blank = max(line.rfind(character, 0, mark) for character in " \t")
     start = _WORD_START.match(line, blank + 1)
     end = _WORD_END.search(line, at_sign)
@@ -111,42 +112,45 @@ def _line_without_secrets(line: str) -> str:
 
 
 def masked(text: str, *secrets: str | None) -> str:
-    """Return the text without the secrets, even escaped (JSON, URL, HTML) or in base64. None is ignored."""
+    """Return the text without the secrets, even if they are escaped (JSON, URL, HTML) or in base64.
+
+    Secrets that are None or empty are ignored.
+    """
     for secret in filter(None, secrets):
         text = text.replace(secret, MASK)
-        for length in range(len(secret) - 1, _SHORTEST_HEAD - 1, -1):
+        for length in range(len(secret) - 1, _MIN_HEAD_LENGTH - 1, -1):
             if text.endswith(secret[:length]):
                 text = text[:-length] + MASK
                 break
-        bare = _bare(_unescaped(text))
-        plain = bare.translate(_TO_STANDARD)
-        if _bare(secret) in bare or any(form in plain for form in _base64_forms(secret)):
+        unescaped_text = _remove_blanks(_unescape(text))
+        base64_text = unescaped_text.translate(_STANDARD_BASE64)
+        if _remove_blanks(secret) in unescaped_text or any(form in base64_text for form in _yield_base64_forms(secret)):
             return WITHHELD
     return text
 
 
-def _base64_forms(secret: str) -> Iterator[str]:
-    """The common part of base64 of any text with the secret: one form for each offset within three bytes.
+def _yield_base64_forms(secret: str) -> Iterator[str]:
+    """Yield the characters that the base64 form of every text with the secret contains, for each of three offsets.
 
-    No form of a secret that is too short to be distinguished from other text.
+    Forms are omitted if they are too short to be distinguished from other text.
     """
     data = secret.encode(errors="surrogatepass")
-    for before in range(3):
-        text = base64.b64encode(bytes(before) + data).decode()
-        # Omit characters that depend on neighbouring bits.
-        form = text[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
-        if len(form) >= _SHORTEST_HEAD:
+    for offset in range(3):
+        text = base64.b64encode(bytes(offset) + data).decode()
+        # Omit the characters at both ends that depend on the neighbouring bytes.
+        form = text[-(-offset * 8 // 6) : (offset + len(data)) * 8 // 6]
+        if len(form) >= _MIN_HEAD_LENGTH:
             yield form
 
 
-def _unescaped(text: str) -> str:
-    once = _ESCAPE.sub(lambda match: match[3] or chr(int(match[1] or match[2], 16)), text)
-    # Imported here, for its table of five thousand entities, which read-only commands do not need.
+def _unescape(text: str) -> str:
+    unescaped_json = _ESCAPE.sub(lambda match: match[3] or chr(int(match[1] or match[2], 16)), text)
+    # Import html late, because read-only commands do not need its table of five thousand entities.
     import html
 
-    return html.unescape(unquote(once))
+    return html.unescape(unquote(unescaped_json))
 
 
-def _bare(text: str) -> str:
-    """Return the text without blanks and the characters that `cleaned` replaces by blanks."""
+def _remove_blanks(text: str) -> str:
+    """Return the text without blanks and without the characters that `cleaned` replaces by blanks."""
     return "".join(char for char in text if char.isprintable() and not char.isspace())

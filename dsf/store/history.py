@@ -1,4 +1,4 @@
-"""The last cycles of a pair, and their row format: fifty rows per pair are most of Redis' data.
+"""Row format of the last cycles of a pair. The format is compact because fifty rows per pair are most of Redis' data.
 
 A row is one line of space-separated fields:
 
@@ -6,10 +6,10 @@ A row is one line of space-separated fields:
 
     q83HSw.0aq8FW 1X,3G,c 1A,RZ8,RZ8,a 4.5
 
-No outcome is `ok`, without what follows the value. Integers are in base 64: the run id (seven digits of milliseconds,
-six of random bits), the timings of fetch, score and publish in units of 100 microseconds, and the counts in the order
-of `COUNTS`; other counts follow as `name=number`. Missing fields are empty, but as many items as results are left out,
-and no items beside results are `-`.
+A row without an outcome is `ok`, and ends after the value. Integers are in base 64: the run id (seven digits of
+milliseconds, six digits of random bits), the timings of fetch, score and publish in units of 100 microseconds, and the
+counts in the order of `COUNTS`. Other counts follow as `name=number`. Missing fields are empty, with one exception: the
+count of items is empty if it equals the count of results, and `-` if there are results but no count of items.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from dsf.messages import STAGES
 
-# The order is part of the stored format: new ones go last.
-#: Counts of a cycle, in the order in which they are stored and shown.
+# Append new counts, because the order is part of the stored format.
+#: Counts of a cycle, in the order in which they are stored and displayed.
 COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries", "held")
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
-_VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
-#: Timings per second.
-_UNITS: Final = 10_000
-# Digits of a run id's random bits, and the least of its milliseconds.
-_BITS, _MILLISECONDS = 6, 7
-_RUN: Final = _MILLISECONDS + _BITS
-# Instead of a number of items.
-_NO_ITEMS: Final = "-"
+_BASE64_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
+_DIGIT_VALUES: Final = {digit: value for value, digit in enumerate(_BASE64_DIGITS)}
+#: Timings are stored in units of 100 microseconds.
+_TIMING_UNITS_PER_SECOND: Final = 10_000
+# Numbers of base-64 digits for the random bits and for the milliseconds of a run id.
+_RANDOM_DIGITS, _TIME_DIGITS = 6, 7
+_RUN_DIGITS: Final = _TIME_DIGITS + _RANDOM_DIGITS
+# Stands for a missing count of items in a row with a count of results.
+_NO_ITEMS_MARK: Final = "-"
 
 
 class HistoryEntry(BaseModel):
-    """A past cycle. `at` is when it was scheduled (unix seconds), timings are seconds per stage."""
+    """Describes a past cycle. `at` is its scheduled time in unix seconds, and `timings` has seconds by stage."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,99 +49,104 @@ class HistoryEntry(BaseModel):
     message: str = ""
     timings: dict[str, float] = {}
     counts: dict[str, int] = {}
-    #: The number that represents the cycle's score, if any: its item, or the mean of its items.
+    #: Number that represents the score of the cycle: its only item, or the mean of its items. None without a score.
     value: FiniteFloat | None = None
 
     def row(self) -> str:
-        """Return the stored row, without `at`, which the run id implies; timings are rounded to 100 microseconds."""
+        """Return the row to store. The run id implies `at`, and timings are rounded to 100 microseconds."""
         milliseconds, _, bits = self.run.partition("-")
-        why = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []
-        timings = [_packed(round(self.timings[name] * _UNITS)) if name in self.timings else "" for name in STAGES]
-        counts = {name: _packed(self.counts[name]) for name in COUNTS if name in self.counts}
+        cause_fields = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []
+        timings = [
+            _encode(round(self.timings[name] * _TIMING_UNITS_PER_SECOND)) if name in self.timings else ""
+            for name in STAGES
+        ]
+        counts = {name: _encode(self.counts[name]) for name in COUNTS if name in self.counts}
         if "results" in counts:
-            items = counts.get("items", _NO_ITEMS)
+            items = counts.get("items", _NO_ITEMS_MARK)
             counts["items"] = "" if items == counts["results"] else items
-        run = _packed(int(milliseconds)).zfill(_MILLISECONDS) + _packed(int(bits, 16)).zfill(_BITS)
+        run = _encode(int(milliseconds)).zfill(_TIME_DIGITS) + _encode(int(bits, 16)).zfill(_RANDOM_DIGITS)
         fields = [
-            run if self.outcome == "ok" and not why else run + self.outcome,
+            run if self.outcome == "ok" and not cause_fields else run + self.outcome,
             ",".join(timings).rstrip(","),
-            ",".join([",".join(counts.get(name, "") for name in COUNTS).rstrip(","), *_others(self.counts)]),
+            ",".join(
+                [",".join(counts.get(name, "") for name in COUNTS).rstrip(","), *_format_other_counts(self.counts)]
+            ),
             "" if self.value is None else f"{self.value:.6g}",
         ]
-        return " ".join([*fields, *why])
+        return " ".join([*fields, *cause_fields])
 
 
 def read_row(row: str) -> HistoryEntry | None:
-    """Return the cycle of this row; None if unreadable, e.g. of a later version."""
+    """Return the cycle of this row. None if the row is unreadable, such as a row of a later version."""
     try:
-        return _unpacked(row)
+        return _parse_row(row)
     except ValueError:
         return None
 
 
-def run_of(row: str) -> str:
-    """Only the run id of this row; empty if unreadable."""
+def read_run_id(row: str) -> str:
+    """Return the run id of this row without parsing the other fields. Empty if the row is unreadable."""
     try:
-        return _run(row.partition(" ")[0])[0]
+        return _parse_run(row.partition(" ")[0])[0]
     except ValueError:
         return ""
 
 
-def _run(packed: str) -> tuple[str, int]:
-    """Return a run id, and its milliseconds."""
-    if len(packed) < _RUN:
-        raise ValueError(f"not a run: {packed!r}")
-    milliseconds, bits = _number(packed[:_MILLISECONDS]), _number(packed[_MILLISECONDS:_RUN])
+def _parse_run(text: str) -> tuple[str, int]:
+    """Return the run id at the start of the text, and its milliseconds. Raises ValueError for other text."""
+    if len(text) < _RUN_DIGITS:
+        raise ValueError(f"not a run: {text!r}")
+    milliseconds, bits = _decode(text[:_TIME_DIGITS]), _decode(text[_TIME_DIGITS:_RUN_DIGITS])
     return f"{milliseconds:013d}-{bits:08x}", milliseconds
 
 
-def _unpacked(row: str) -> HistoryEntry:
-    # The message, after six fields, alone may contain spaces.
-    first, timings, counts, value, *why = row.split(" ", 6)
-    run, milliseconds = _run(first)
-    stage, reason, message = why or ("", "", "")
-    by_name = dict(_given(COUNTS, counts))
-    if "results" in by_name and by_name.setdefault("items", by_name["results"]) == _NO_ITEMS:
+def _parse_row(row: str) -> HistoryEntry:
+    # Split at the first six spaces only, because the message, which is the last field, may contain spaces.
+    run_field, timings, counts, value, *cause_fields = row.split(" ", 6)
+    run, milliseconds = _parse_run(run_field)
+    stage, reason, message = cause_fields or ("", "", "")
+    by_name = dict(_split_numbers(COUNTS, counts))
+    if "results" in by_name and by_name.setdefault("items", by_name["results"]) == _NO_ITEMS_MARK:
         del by_name["items"]
     return HistoryEntry(
         run=run,
         at=milliseconds / 1000,
-        outcome=first[_RUN:] or "ok",
+        outcome=run_field[_RUN_DIGITS:] or "ok",
         stage=stage,
         reason=reason,
         message=message,
-        timings={name: _number(text) / _UNITS for name, text in _given(STAGES, timings)},
-        counts={name: _number(text) for name, text in by_name.items()},
+        timings={name: _decode(text) / _TIMING_UNITS_PER_SECOND for name, text in _split_numbers(STAGES, timings)},
+        counts={name: _decode(text) for name, text in by_name.items()},
         value=float(value) if value else None,
     )
 
 
-def _given(names: Sequence[str], text: str) -> Iterator[tuple[str, str]]:
-    """The numbers present in a list: positional ones by position, the others by name."""
-    for place, part in zip_longest(names, text.split(","), fillvalue=""):
-        name, is_named, number = part.rpartition("=")
+def _split_numbers(names: Sequence[str], text: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, number) of a comma-separated list. A number without a name has the name at its position."""
+    for positional_name, part in zip_longest(names, text.split(","), fillvalue=""):
+        name, equals_sign, number = part.rpartition("=")
         if number:
-            yield (name if is_named else place), number
+            yield (name if equals_sign else positional_name), number
 
 
-def _others(counts: Mapping[str, int]) -> list[str]:
-    return [f"{name}={_packed(number)}" for name, number in counts.items() if name not in COUNTS]
+def _format_other_counts(counts: Mapping[str, int]) -> list[str]:
+    return [f"{name}={_encode(number)}" for name, number in counts.items() if name not in COUNTS]
 
 
-def _packed(number: int) -> str:
-    """In base 64."""
+def _encode(number: int) -> str:
+    """Return the number in base 64."""
     text = ""
     while number or not text:
-        number, digit = divmod(number, len(_DIGITS))
-        text = _DIGITS[digit] + text
+        number, digit = divmod(number, len(_BASE64_DIGITS))
+        text = _BASE64_DIGITS[digit] + text
     return text
 
 
-def _number(packed: str) -> int:
-    """From base 64. Raises ValueError if it is none."""
+def _decode(text: str) -> int:
+    """Return the number that is written in base 64. Raises ValueError for other text."""
     number = 0
-    for digit in packed:
-        if digit not in _VALUES:
+    for digit in text:
+        if digit not in _DIGIT_VALUES:
             raise ValueError(f"not a digit: {digit!r}")
-        number = number * len(_DIGITS) + _VALUES[digit]
+        number = number * len(_BASE64_DIGITS) + _DIGIT_VALUES[digit]
     return number

@@ -26,8 +26,8 @@ Ticks not sent by beat are in `dsf.store.ticks`. The hash `dsf.keys.pair_key(clu
     score                                                      JSON of the newest PairScore
     state_run, score_run                                       run that failing/failure and the score come from
     score_size, score_of                                       bytes of the score, and the namespace they count for
-    digest, changes                                            of the score: what the writer compares, and how often
-                                                               what should be written has changed
+    digest, changes                                            digest of the score, by which the writer recognises a
+                                                               change, and the number of changes
 
 The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
 """
@@ -48,45 +48,47 @@ from dsf.api.meta import LATEST
 from dsf.api.scorerule import HeldValue
 from dsf.reasons import WriteReason
 from dsf.store.client import batched, complain, number, parsed, parsed_all, whole
-from dsf.store.history import HistoryEntry, read_row, run_of
+from dsf.store.history import HistoryEntry, read_row, read_run_id
 from dsf.store.ticks import SKIPS_THRESHOLD, Skips
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
-#: Outcomes with a score.
+#: Outcomes of cycles that have a score.
 SUCCESSES = ("ok", "empty", "partial")
 
-#: Consecutive cycles not taken in time by the agent from which this explains a missing score. Fewer may be chance.
+#: Number of consecutive expired cycles that explains a missing score. Fewer expired cycles may be chance.
 EXPIRED_THRESHOLD = 3
 
-
-_MOMENT: Final = core_schema.float_schema(ge=0, le=LATEST, allow_inf_nan=False)
-_COUNT: Final = core_schema.int_schema(ge=0, le=int(LATEST))
-_TEXT: Final = core_schema.str_schema()
-_FIELD: Final = core_schema.typed_dict_field
-#: The fields of a row, in which numbers are texts; all others are dropped.
-_ROW: Final = SchemaValidator(
+_TIME_SCHEMA: Final = core_schema.float_schema(ge=0, le=LATEST, allow_inf_nan=False)
+_COUNT_SCHEMA: Final = core_schema.int_schema(ge=0, le=int(LATEST))
+_TEXT_SCHEMA: Final = core_schema.str_schema()
+_make_field: Final = core_schema.typed_dict_field
+#: Validates the fields of a row, in which numbers are texts. Other fields are dropped.
+_ROW_VALIDATOR: Final = SchemaValidator(
     core_schema.typed_dict_schema(
         {
-            "last_success": _FIELD(_MOMENT),
-            "valid_until": _FIELD(_MOMENT),
-            "items": _FIELD(_COUNT),
-            "value": _FIELD(core_schema.float_schema(allow_inf_nan=False)),
-            "failing": _FIELD(_COUNT),
-            "expired": _FIELD(_COUNT),
-            "expired_run": _FIELD(_TEXT),
-            "expired_at": _FIELD(_MOMENT),
-            "failure_text": _FIELD(_TEXT, validation_alias="failure"),
-            "remark_text": _FIELD(_TEXT, validation_alias="remark"),
+            "last_success": _make_field(_TIME_SCHEMA),
+            "valid_until": _make_field(_TIME_SCHEMA),
+            "items": _make_field(_COUNT_SCHEMA),
+            "value": _make_field(core_schema.float_schema(allow_inf_nan=False)),
+            "failing": _make_field(_COUNT_SCHEMA),
+            "expired": _make_field(_COUNT_SCHEMA),
+            "expired_run": _make_field(_TEXT_SCHEMA),
+            "expired_at": _make_field(_TIME_SCHEMA),
+            "failure_text": _make_field(_TEXT_SCHEMA, validation_alias="failure"),
+            "remark_text": _make_field(_TEXT_SCHEMA, validation_alias="remark"),
         },
         total=False,
     )
 )
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-_Moment = Annotated[float, Field(ge=0, le=LATEST)]
+_NO_BOOKS: Final[Mapping[str, str]] = MappingProxyType({})
+_UnixSeconds = Annotated[float, Field(ge=0, le=LATEST)]
 
 
 class PairFailure(BaseModel):
-    """Why the newest cycle of a pair failed, or has not all of its results. `at` is unix seconds on the hub's clock."""
+    """States why the newest cycle of a pair failed, or why some of its results do not count.
+
+    `at` is unix seconds by the hub's clock.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,11 +96,11 @@ class PairFailure(BaseModel):
     stage: str
     reason: str
     message: str
-    at: _Moment
+    at: _UnixSeconds
 
 
 class Unwritten(BaseModel):
-    """Why the backend does not have a pair's valid score. `since` is unix seconds."""
+    """States why the backend does not have the valid score of a pair. `since` is unix seconds."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -106,19 +108,19 @@ class Unwritten(BaseModel):
     #: A value of `dsf.reasons.WriteReason`.
     reason: str
     message: str
-    since: _Moment
+    since: _UnixSeconds
 
     @property
     def is_upstreams(self) -> bool:
-        """True if the backend still has the score of the original project's agent, which is no failure."""
+        """True if the backend still has a score of the upstream agent. This is not a failure."""
         return self.reason == WriteReason.WRITTEN_BY_UPSTREAM
 
 
 class PairScore(BaseModel):
-    """The newest score of a pair: what the metrics show and what the AddOnPlacementScore is made from.
+    """Stores the newest score of a pair, for the metrics and the AddOnPlacementScore.
 
-    `results` are (labels, score as the API gave it), `items` (dimension, floored and clamped value).
-    `at` is when it was measured, `valid_until` until when it may be used, both unix seconds.
+    `results` has (labels, score as the API returned it), and `items` has (dimension, floored and clamped value). `at`
+    is the time of measurement, and `valid_until` the time at which the score expires. Both are unix seconds.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -126,113 +128,115 @@ class PairScore(BaseModel):
     v: int = keys.SCHEMA_VERSION
     run: str
     score_name: str
-    at: _Moment
-    valid_until: _Moment
+    at: _UnixSeconds
+    valid_until: _UnixSeconds
     results: list[tuple[dict[str, str], float]] = []
     items: list[tuple[str, int]] = []
-    #: Values that `spec.execution.hold` keeps back, by item: the value in `items` is the published one.
+    #: Item -> new value that `spec.execution.hold` withholds. `items` has the published value.
     held: dict[str, HeldValue] = {}
 
 
 @dataclass(slots=True, eq=False)
 class PairState:
-    """A pair, parsed: the content of its row, and its hash if that was read. Times are unix seconds; missing counters
-    are 0."""
+    """Parsed state of a pair: the content of its row, and its hash if the caller requested it.
+
+    Times are unix seconds. Missing counters are 0.
+    """
 
     cluster: str
     scorer: str
-    #: Its hash: counters and the newest score.
-    books: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    #: The newest successful cycle; None before the first. Every displayed age is counted from here.
+    #: Hash of the pair, with its counters and its newest score.
+    books: Mapping[str, str] = field(default_factory=lambda: _NO_BOOKS)
+    #: Time of the newest successful cycle, from which every displayed age is counted. None before the first one.
     last_success: float | None = None
-    #: End of its newest score's validity; 0 before the first.
+    #: Time at which the newest score expires. 0 before the first score.
     valid_until: float = 0.0
-    #: Number of items of its newest score; None if not recorded.
+    #: Number of items of the newest score. None if the row does not have it.
     items: int | None = None
-    #: The number that represents its newest score: its item, or the mean of its items; None without any.
+    #: Number that represents the newest score: its only item, or the mean of its items. None without items.
     value: float | None = None
-    #: Consecutive failed cycles.
+    #: Number of consecutive failed cycles.
     failing: int = 0
-    #: Consecutive cycles that expired in the cluster's queue before its agent took them, and the newest of them.
+    #: Number of consecutive cycles that expired in the queue of the cluster, with run id and time of the newest one.
     expired: int = 0
     expired_run: str = ""
     expired_at: float = 0.0
-    #: JSON of `failure` and of `remark`.
+    #: `failure` and `remark` as JSON.
     failure_text: str | None = None
     remark_text: str | None = None
-    #: Why beat sends it no ticks now; None if it sent the newest one.
+    #: Reason why beat skips the ticks of the pair. None if beat sent the newest tick.
     skips: Skips | None = None
-    #: JSON of `unwritten`.
+    #: `unwritten` as JSON.
     unwritten_text: str | None = None
 
     @property
     def pair(self) -> str:
-        """`<cluster>/<scorer>`."""
+        """Name of the pair: `<cluster>/<scorer>`."""
         return keys.pair(self.cluster, self.scorer)
 
     def count(self, outcome: str) -> int:
-        """Return the number of cycles with this outcome, or `scheduled`."""
+        """Return the number of cycles with this outcome. `scheduled` counts all cycles."""
         if outcome == "skipped":
             return sum(self.skipped().values())
-        return self._whole(f"n:{outcome}")
+        return self._read_counter(f"n:{outcome}")
 
     def skipped(self) -> dict[str, int]:
-        """Skipped cycles by reason."""
-        return self._by_prefix("n:skipped:")
+        """Return the number of skipped cycles by reason."""
+        return self._read_counters("n:skipped:")
 
     def errors(self) -> dict[tuple[str, str], int]:
-        """Failed cycles by (stage, reason)."""
+        """Return the number of failed cycles by (stage, reason)."""
         counts: dict[tuple[str, str], int] = {}
-        for name, count in self._by_prefix("n:error:").items():
+        for name, count in self._read_counters("n:error:").items():
             stage, _, reason = name.partition(":")
             counts[stage, reason] = count
         return counts
 
     def refused(self) -> dict[str, int]:
-        """Individual results refused, by reason."""
-        return self._by_prefix("n:refused:")
+        """Return the number of refused results by reason."""
+        return self._read_counters("n:refused:")
 
     @property
     def clamped(self) -> int:
-        """Values that were clamped."""
-        return self._whole("n:clamped")
+        """Number of clamped values."""
+        return self._read_counter("n:clamped")
 
     @property
     def held(self) -> int:
-        """New values of items that were held back; each counts once a cycle."""
-        return self._whole("n:held")
+        """Number of withheld values of items. A value counts once per cycle."""
+        return self._read_counter("n:held")
 
     def timings(self) -> dict[str, tuple[float, int]]:
-        """Stage -> (sum of seconds, number)."""
+        """Return stage -> (sum of seconds, number of measurements)."""
         return {
-            stage: (number("books", self.pair, self.books[f"t:{stage}:sum"]), self._whole(f"t:{stage}:count"))
+            stage: (number("books", self.pair, self.books[f"t:{stage}:sum"]), self._read_counter(f"t:{stage}:count"))
             for stage in ("fetch", "score", "publish")
             if f"t:{stage}:sum" in self.books
         }
 
     @property
     def scheduled(self) -> int:
-        """Cycles due or requested."""
-        return self._whole("n:scheduled")
+        """Number of cycles that were due or requested."""
+        return self._read_counter("n:scheduled")
 
     @property
     def open(self) -> int:
-        """Runs that have not ended yet: scheduled minus every outcome."""
+        """Number of runs that have not ended: the scheduled cycles without those that have an outcome."""
         return self.scheduled - sum(self.count(outcome) for outcome in OUTCOMES)
 
     @property
     def last_run(self) -> str:
-        """Newest run id received; empty before the first."""
+        """Id of the newest received run. Empty before the first one."""
         return self.books.get("last_run", "")
 
     @property
     def failure(self) -> PairFailure | None:
-        """Why the newest cycle failed; None after a success."""
+        """Failure of the newest cycle. None after a success."""
         return parsed(PairFailure, self.pair, self.failure_text)
 
     @property
     def trouble(self) -> PairFailure | None:
-        """Why the newest cycles have no score: they fail, or the agent takes none in time. None if they have."""
+        """Reason why the newest cycles have no score: they fail, or they expire in the queue. None if they have one."""
         if self.expired >= EXPIRED_THRESHOLD:
             message = (
                 f"its cycles wait in the queue of {self.cluster} until the next one is due and are skipped: the agent "
@@ -244,7 +248,7 @@ class PairState:
 
     @property
     def is_failing(self) -> bool:
-        """True if its newest cycles have no score; also if the stored reason has been removed."""
+        """True if the newest cycles have no score, even if the stored reason has been removed."""
         return self.failing > 0 or self.expired >= EXPIRED_THRESHOLD
 
     @property
@@ -254,12 +258,12 @@ class PairState:
 
     @property
     def remark(self) -> PairFailure | None:
-        """Why the newest score has no items, or not all of its results; None if all count."""
+        """Reason why the newest score has no items, or why some results do not count. None if all results count."""
         return parsed(PairFailure, self.pair, self.remark_text)
 
     @property
     def unwritten(self) -> Unwritten | None:
-        """Why the backend does not have its valid score; None if it has, or if no cycle has brought one yet."""
+        """Reason why the backend does not have the valid score. None if it has the score, or if there is no score."""
         cause = parsed(Unwritten, self.pair, self.unwritten_text)
         return None if cause is None or cause.is_upstreams else cause
 
@@ -270,23 +274,25 @@ class PairState:
 
     @property
     def score(self) -> PairScore | None:
-        """The newest score, expired or not."""
+        """Newest score, which may have expired. None before the first one."""
         return parsed(PairScore, self.pair, self.books.get("score"))
 
-    def _by_prefix(self, prefix: str) -> dict[str, int]:
-        return {name[len(prefix) :]: self._whole(name) for name in self.books if name.startswith(prefix)}
+    def _read_counters(self, prefix: str) -> dict[str, int]:
+        return {name[len(prefix) :]: self._read_counter(name) for name in self.books if name.startswith(prefix)}
 
-    def _whole(self, name: str) -> int:
+    def _read_counter(self, name: str) -> int:
         return whole("books", f"{self.pair} {name}", self.books.get(name))
 
 
 def row_fields(pair: str, text: str | None) -> dict[str, Any]:
-    """Return the content of a pair's stored row as arguments of PairState; empty for a missing or unreadable row, which
-    the pair's next result replaces."""
+    """Return the content of a pair's stored row as arguments of PairState.
+
+    Return an empty dict for a missing or unreadable row, because the next result of the pair replaces the row.
+    """
     if not text:
         return {}
     try:
-        fields: dict[str, Any] = _ROW.validate_json(text)
+        fields: dict[str, Any] = _ROW_VALIDATOR.validate_json(text)
     except ValidationError as error:
         complain("row", pair, hash(text), str(error.errors(include_url=False, include_input=False)[0]["msg"]))
         return {}
@@ -294,33 +300,33 @@ def row_fields(pair: str, text: str | None) -> dict[str, Any]:
 
 
 class Pairs:
-    """Reads pairs. Methods raise redis.RedisError if Redis is unreachable."""
+    """Reads pairs from Redis. Methods raise redis.RedisError if Redis is unreachable."""
 
-    #: Pairs read per round trip.
-    _BATCH = 200
+    #: Number of pairs that one round trip reads.
+    _PAIRS_PER_BATCH = 200
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
     def names(self) -> list[tuple[str, str]]:
-        """(cluster, scorer) of every entry of the schedule, sorted."""
+        """Return (cluster, scorer) of every entry of the schedule, sorted."""
         return sorted(keys.split_pair(str(member)) for member in self._redis.hkeys(keys.ENTRIES))
 
     def state(self, cluster: str, scorer: str) -> PairState:
-        """One pair."""
+        """Return the state of one pair."""
         [state] = self.states([(cluster, scorer)])
         return state
 
     def states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
-        """Many pairs, a few round trips."""
+        """Yield the states of these pairs, in the same order. One round trip reads a batch of pairs."""
         return self._read(pairs, has_books=True)
 
     def rows(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
-        """Many pairs without books and score, which may be a megabyte."""
+        """Yield the states of these pairs without books and score, because a score may take a megabyte."""
         return self._read(pairs, has_books=False)
 
     def _read(self, pairs: Iterable[tuple[str, str]], *, has_books: bool) -> Iterator[PairState]:
-        for batch in batched(pairs, self._BATCH):
+        for batch in batched(pairs, self._PAIRS_PER_BATCH):
             members = [keys.pair(*pair) for pair in batch]
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN):
@@ -328,33 +334,33 @@ class Pairs:
                 for pair in batch if has_books else ():
                     pipe.hgetall(keys.pair_key(*pair))
                 rows, skips, unwritten, *books = pipe.execute()
-            for place, pair in enumerate(batch):
+            for index, pair in enumerate(batch):
                 yield PairState(
                     *pair,
-                    books=books[place] if has_books else _NOTHING,
-                    **row_fields(members[place], rows[place]),
-                    skips=Skips.of(pair[0], skips[place]),
-                    unwritten_text=unwritten[place],
+                    books=books[index] if has_books else _NO_BOOKS,
+                    **row_fields(members[index], rows[index]),
+                    skips=Skips.of(pair[0], skips[index]),
+                    unwritten_text=unwritten[index],
                 )
 
     def unwritten(self) -> dict[str, Unwritten]:
-        """Return every pair whose valid score is not in the backend, sorted, and why.
+        """Return pair -> reason for all pairs whose valid score is missing in the backend, sorted by pair.
 
-        Also pairs that are not scheduled.
+        The dict includes pairs that are not scheduled.
         """
         texts: dict[str, str] = self._redis.hgetall(keys.UNWRITTEN)  # type: ignore[assignment]
         return parsed_all(Unwritten, dict(sorted(texts.items())))
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
-        """Return the newest cycles, newest first; without those of later versions."""
+        """Return the newest cycles of a pair, newest first. Rows of later versions are omitted."""
         rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
         return [entry for row in rows if (entry := read_row(row)) is not None]
 
     def past_runs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
-        """The runs of the newest cycles of each pair, newest first."""
-        for batch in batched(pairs, self._BATCH):
+        """Yield the run ids of the newest cycles of each pair, newest first."""
+        for batch in batched(pairs, self._PAIRS_PER_BATCH):
             with self._redis.pipeline(transaction=False) as pipe:
                 for pair in batch:
                     pipe.lrange(keys.history_key(*pair), 0, -1)
                 for rows in pipe.execute():
-                    yield [run for row in rows if (run := run_of(row))]
+                    yield [run for row in rows if (run := read_run_id(row))]

@@ -20,12 +20,12 @@ def restored_logging() -> Iterator[None]:
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    prepared = dsf.log._prepared
+    prepared = dsf.log._pending_settings
     configuration = structlog.get_config() if structlog.is_configured() else None
     try:
         yield
     finally:
-        dsf.log._prepared = prepared
+        dsf.log._pending_settings = prepared
         root.handlers[:] = handlers
         root.setLevel(level)
         if configuration is None:

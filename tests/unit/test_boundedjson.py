@@ -38,7 +38,7 @@ def _text(dice: random.Random) -> str:
 
 
 def test_limits_are_exact_for_any_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boundedjson, "_WINDOW", 7)
+    monkeypatch.setattr(boundedjson, "_WINDOW_BYTES", 7)
     dice = random.Random(3)
     for _ in range(3000):
         value = _any_value(dice)

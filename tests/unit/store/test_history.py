@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.store.history import HistoryEntry, read_row, run_of
+from dsf.store.history import HistoryEntry, read_row, read_run_id
 
 RUN = "1795358156863-0a688a7a"
 AT = 1795358156.863
@@ -36,7 +36,7 @@ OK: dict[str, Any] = {
 def test_history_row_is_read_back_unchanged(values: dict[str, Any]) -> None:
     entry = HistoryEntry(**{"run": RUN, "at": AT, "outcome": "ok", **values})
     assert read_row(entry.row()) == entry
-    assert run_of(entry.row()) == RUN
+    assert read_run_id(entry.row()) == RUN
 
 
 def test_history_row_is_short_and_as_documented() -> None:
