@@ -10,20 +10,24 @@ from typing import Any, Final
 from dsf.fleet.rowgroups import summed
 from dsf.fleet.views import StateCounts
 from dsf.store.notices import CLUSTER_SET
-from dsf.web import search
 from dsf.web.pagedata import Reading
 from dsf.web.pages import Query, Sources
-from dsf.web.search import clusters_with_labels
+from dsf.web.search import parse_query, select_labelled_clusters
 
-#: Most rows of a page, of some 45 elements each.
-_ROWS: Final = 90
-#: Most ClusterSets, and labels with values, in the filters of the first page.
-_CHOICES: Final = 40
+#: Maximum rows of a page, because a row has about 45 elements and a page at most 5,000.
+_MAX_ROWS: Final = 90
+#: Maximum ClusterSets, and maximum labels with values, in the filters of the first page.
+_MAX_CHOICES: Final = 40
+#: Maximum label keys that the page offers for grouping.
+_MAX_LABEL_KEYS: Final = 20
 
 
 @dataclass(frozen=True)
 class LabelGroup:
-    """The clusters with one value of a label; it is empty for those without the label."""
+    """Stores how many clusters have one value of a label, and the states of their pairs.
+
+    `value` is empty for the clusters without the label.
+    """
 
     value: str
     clusters: int
@@ -32,25 +36,28 @@ class LabelGroup:
 
 @dataclass(frozen=True)
 class ClusterSelection:
-    """The selected clusters; `clusters` is None for all of them."""
+    """Stores the ClusterSet and label that the viewer selected, and the clusters that have both.
+
+    `clusters` is None if neither is selected.
+    """
 
     set: str = ""
     label: str = ""
     clusters: list[str] | None = None
-    #: The available choices, most clusters first.
+    #: The ClusterSets and labels (`key=value`) to choose from, those with the most clusters first.
     sets: Sequence[str] = ()
     labels: Sequence[str] = ()
 
     @property
     def query(self) -> dict[str, str]:
-        """The selection as the query of a page."""
+        """Return the selection as query parameters of a page."""
         return {name: text for name, text in (("set", self.set), ("label", self.label)) if text}
 
 
 def select_clusters(reading: Reading, query: Mapping[str, str]) -> ClusterSelection:
-    """Return the clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query.
+    """Return the clusters in the ClusterSet `set` and with the label `label` (KEY=VALUE) of the query.
 
-    `*` in them is any text.
+    `*` in a parameter stands for any text.
     """
     labels = reading.model.labels()
     frequent_labels = [
@@ -60,36 +67,39 @@ def select_clusters(reading: Reading, query: Mapping[str, str]) -> ClusterSelect
         ).most_common()
     ]
     texts = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
-    search_query = search.parse(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
+    search_query = parse_query(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
     return ClusterSelection(
         **texts,
-        clusters=clusters_with_labels(labels, search_query, reading.cluster_names()) if search_query else None,
-        sets=[value for key, value in frequent_labels if key == CLUSTER_SET][:_CHOICES],
-        labels=[f"{key}={value}" for key, value in frequent_labels if key != CLUSTER_SET][:_CHOICES],
+        clusters=select_labelled_clusters(labels, search_query, reading.list_cluster_names()) if search_query else None,
+        sets=[value for key, value in frequent_labels if key == CLUSTER_SET][:_MAX_CHOICES],
+        labels=[f"{key}={value}" for key, value in frequent_labels if key != CLUSTER_SET][:_MAX_CHOICES],
     )
 
 
-def group_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    """Data of the page; `by` of the query is the label, by default that of the ClusterSet."""
+def build_group_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    """Return the data of the page that groups clusters by a label.
+
+    The parameter `by` of the query is the label's key. The default is the label of the ClusterSet.
+    """
     reading = sources.reading
     labels, states = reading.model.labels(), reading.model.cluster_states()
-    by = query.get("by") or CLUSTER_SET
+    label_key = query.get("by") or CLUSTER_SET
     members: defaultdict[str, list[str]] = defaultdict(list)
-    for name in reading.cluster_names():
-        members[labels.get(name, {}).get(by, "")].append(name)
-    parts = [
-        LabelGroup(value, len(names), summed(states[name] for name in names if name in states))
-        for value, names in members.items()
+    for name in reading.list_cluster_names():
+        members[labels.get(name, {}).get(label_key, "")].append(name)
+    groups = [
+        LabelGroup(value, len(clusters), summed(states[name] for name in clusters if name in states))
+        for value, clusters in members.items()
     ]
-    parts.sort(key=lambda part: (-part.states.failing, -(part.states.total - part.states.ok), part.value))
+    groups.sort(key=lambda group: (-group.states.failing, -(group.states.total - group.states.ok), group.value))
     start = int(cursor) if (cursor := query.get("cursor", "")).isdecimal() and len(cursor) < 8 else 0
     key_counts = Counter(key for cluster_labels in labels.values() for key in cluster_labels if key != CLUSTER_SET)
     return {
-        "title": "ClusterSets" if by == CLUSTER_SET else f"Clusters by {by}",
-        "by": by,
-        "is_set": by == CLUSTER_SET,
-        "keys": [key for key, _ in key_counts.most_common(20)],
-        "parts": parts[start : start + _ROWS],
-        "total": len(parts),
-        "following": start + _ROWS if start + _ROWS < len(parts) else None,
+        "title": "ClusterSets" if label_key == CLUSTER_SET else f"Clusters by {label_key}",
+        "by": label_key,
+        "is_set": label_key == CLUSTER_SET,
+        "keys": [key for key, _ in key_counts.most_common(_MAX_LABEL_KEYS)],
+        "parts": groups[start : start + _MAX_ROWS],
+        "total": len(groups),
+        "following": start + _MAX_ROWS if start + _MAX_ROWS < len(groups) else None,
     }

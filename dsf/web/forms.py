@@ -16,7 +16,7 @@ from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
 from dsf.web.access import ACT, PageUser
-from dsf.web.actions import ActionRunner, all_acts, place_of
+from dsf.web.actions import ActionRunner, all_acts, get_target_path
 from dsf.web.pages import Act, ActionTarget, FormError
 from dsf.web.rendering import link
 from dsf.web.site import LoginNeededError, Site
@@ -133,7 +133,7 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
             kept=unaffected,
             given={**_GIVEN, **act.values, "until": soon, **values},
             problem=problem,
-            back=place_of(target),
+            back=get_target_path(target),
             **acting.context(act.name, target),
         )
 

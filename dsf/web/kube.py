@@ -15,7 +15,7 @@ from dsf.kube.session import Session
 from dsf.process.turns import ClientTurns, client_of
 from dsf.process.valuecache import ValueCache
 from dsf.web.access import PageUser, Right
-from dsf.web.objects import ScorerReader, parsed
+from dsf.web.objects import ScorerReader, parse_scorer
 
 log = dsf.log.get(__name__)
 
@@ -67,7 +67,7 @@ def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
     def read(name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
         for namespace in namespaces:
             try:
-                return parsed(session.request("GET", DYNAMIC_SCORERS.path(namespace, name)))
+                return parse_scorer(session.request("GET", DYNAMIC_SCORERS.path(namespace, name)))
             except BackendError as error:
                 log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))
         return None

@@ -1,4 +1,4 @@
-"""DynamicScorers on the hub, and the origin of each setting."""
+"""Reads DynamicScorers, and lists their settings with the origin of each value."""
 
 from __future__ import annotations
 
@@ -21,143 +21,153 @@ from dsf.fleet.views import SettingView
 from dsf.store.entries import ScheduleOverride
 from dsf.text import shown_url
 
+#: Name of the setting that a user's override may replace.
 INTERVAL: Final = "interval (s)"
-# Fields of a /config that are URLs or parts of one.
+#: Fields of a /config that are URLs or parts of a URL.
 _URL_FIELDS: Final = ("host", "path")
+#: Maximum bytes of a DynamicScorer's file.
+_MAX_FILE_BYTES: Final = 2 * 1024 * 1024
 
 
-#: Reads a DynamicScorer by name and namespace; None if it is unreadable. Without a namespace, the first of this name.
+#: Returns a DynamicScorer by name and namespace; None if it is unreadable. With an empty namespace, it returns the
+#: first DynamicScorer of this name.
 ScorerReader = Callable[[str, str], DynamicScorer | None]
 
 
-def nothing(name: str, namespace: str) -> None:
-    """The reader of a page that only reads Redis."""
+def read_nothing(name: str, namespace: str) -> None:
+    """Return None, because a page that only reads Redis has no DynamicScorers."""
 
 
-def in_folder(out: Path, name: str, namespace: str) -> DynamicScorer | None:
-    """Spec and status as written by a hub on a folder; see ScorerReader."""
+def read_from_folder(out: Path, name: str, namespace: str) -> DynamicScorer | None:
+    """Return a DynamicScorer with the status that a hub with the folder backend wrote below `out`; see ScorerReader."""
     folder = out / "dynamicscorers"
-    # The name is from the registry and has no slash. Behind an underscore, which no name has, it is of another
-    # namespace than the hub's.
+    # The hub writes NAME.yaml for its own namespace and NAMESPACE_NAME.yaml for the others. This is unambiguous,
+    # because Kubernetes names contain no underscore. The name comes from the registry and contains no slash.
     files = (folder / f"{name}.yaml", *sorted(folder.glob(f"*_{name}.yaml")))
-    read = (scorer for file in files if (scorer := _read(file)) is not None)
-    return next((scorer for scorer in read if namespace in ("", scorer.metadata.namespace)), None)
+    scorers = (scorer for file in files if (scorer := _read_file(file)) is not None)
+    return next((scorer for scorer in scorers if namespace in ("", scorer.metadata.namespace)), None)
 
 
-def _read(file: Path) -> DynamicScorer | None:
+def _read_file(file: Path) -> DynamicScorer | None:
     try:
-        if file.stat().st_size > 2 * 1024 * 1024:
+        if file.stat().st_size > _MAX_FILE_BYTES:
             return None
-        return parsed(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return parse_scorer(yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, yaml.YAMLError):
         return None
 
 
-def parsed(manifest: Any) -> DynamicScorer | None:
-    """Return the scorer of a manifest; None if it is invalid."""
+def parse_scorer(manifest: Any) -> DynamicScorer | None:
+    """Return the DynamicScorer of a manifest; None if the manifest is invalid."""
     try:
         return read_known_fields(manifest, DynamicScorer) if isinstance(manifest, dict) else None
     except ValidationError:
         return None
 
 
-def shown_config(config: RemoteConfig) -> Any:
-    """Return a /config as JSON for the page, without the queries of its URLs."""
-    return _shown(config.model_dump(mode="json", by_alias=True, exclude_none=True))
+def redact_config(config: RemoteConfig) -> Any:
+    """Return a /config as JSON for the page, without the queries of its URLs, because they may contain secrets."""
+    return _redact_urls(config.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def _shown(value: Any) -> Any:
+def _redact_urls(value: Any) -> Any:
     if isinstance(value, list):
-        return [_shown(element) for element in value]
+        return [_redact_urls(element) for element in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: shown_url(text) if key in _URL_FIELDS and isinstance(text, str) else _shown(text)
-        for key, text in value.items()
+        key: shown_url(content) if key in _URL_FIELDS and isinstance(content, str) else _redact_urls(content)
+        for key, content in value.items()
     }
 
 
-def settings_of(
+def list_settings(
     scorer: DynamicScorer, override: ScheduleOverride | None = None, validity: int = 0
 ) -> list[SettingView]:
     """Return the scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them.
 
-    `override` is a user's override for all clusters, `validity` the current seconds.
+    `override` is a user's override for all clusters. `validity` is the current validity of a score in seconds, 0 if it
+    is unknown.
     """
     spec = scorer.spec
-    full = spec.config_sync_mode is ConfigSyncMode.Full
-    synced = scorer.status.last_synced_config if full else None
-    scoring = synced.scoring if synced else None
+    uses_config = spec.config_sync_mode is ConfigSyncMode.Full
+    synced_config = scorer.status.last_synced_config if uses_config else None
+    synced_scoring = synced_config.scoring if synced_config else None
     spec_params = spec.scoring.params
     settings: list[SettingView] = []
 
-    def pick(name: str, synced: object, ours: object, default: object = None) -> None:
-        settings.append(_setting(name, synced, ours, default))
+    def add(name: str, synced: object, declared: object, default: object = None) -> None:
+        settings.append(_resolve_setting(name, synced, declared, default))
 
-    for source in list_declared_sources(spec, synced or RemoteConfig()):
-        theirs, ours, params = source.synced, source.spec, source.spec.params
-        mark = f" of {source.name}" if source.name else ""
-        kind = SourceType.Prometheus if theirs.params.query or (params and params.query) else SourceType.None_
-        pick(f"source type{mark}", theirs.type, ours.type, kind)
-        if (theirs.type or ours.type or kind) is SourceType.None_:
-            # Without a source, its other settings have no effect.
+    for source in list_declared_sources(spec, synced_config or RemoteConfig()):
+        synced, declared, params = source.synced, source.spec, source.spec.params
+        suffix = f" of {source.name}" if source.name else ""
+        has_query = synced.params.query or (params and params.query)
+        default_type = SourceType.Prometheus if has_query else SourceType.None_
+        add(f"source type{suffix}", synced.type, declared.type, default_type)
+        # The other settings of a source have no effect if its type is None.
+        if (synced.type or declared.type or default_type) is SourceType.None_:
             continue
-        for score in ours.scores or ():
-            default = "" if score.default is None else f", {score.default:g} if it is missing"
-            pick(f"input {score.name}", None, f"the score of {score.scorer}{default}")
-        if ours.scores:
+        for score in declared.scores or ():
+            default_text = "" if score.default is None else f", {score.default:g} if it is missing"
+            add(f"input {score.name}", None, f"the score of {score.scorer}{default_text}")
+        if declared.scores:
             continue
-        pick(f"source host{mark}", shown_url(theirs.host), shown_url(ours.host), _host(spec.config_url))
-        pick(f"source path{mark}", shown_url(theirs.path), shown_url(ours.path), "that of the source's type")
-        if ours.method is not None:
-            pick(f"source method{mark}", None, ours.method)
-        if ours.options:
-            pick(f"source options{mark}", None, json.dumps(ours.options, ensure_ascii=False))
-        pick(f"query{mark}", theirs.params.query, params and params.query)
-        pick(f"range (s){mark}", theirs.params.range, params and params.range)
-        pick(f"step (s){mark}", theirs.params.step, params and params.step)
+        add(f"source host{suffix}", shown_url(synced.host), shown_url(declared.host), _default_host(spec.config_url))
+        add(f"source path{suffix}", shown_url(synced.path), shown_url(declared.path), "that of the source's type")
+        if declared.method is not None:
+            add(f"source method{suffix}", None, declared.method)
+        if declared.options:
+            add(f"source options{suffix}", None, json.dumps(declared.options, ensure_ascii=False))
+        add(f"query{suffix}", synced.params.query, params and params.query)
+        add(f"range (s){suffix}", synced.params.range, params and params.range)
+        add(f"step (s){suffix}", synced.params.step, params and params.step)
     if spec.scoring.expression is not None:
-        pick("expression", None, spec.scoring.expression)
+        add("expression", None, spec.scoring.expression)
     else:
-        theirs_host = shown_url(scoring.host) if scoring else None
-        pick("scoring host", theirs_host, shown_url(spec.scoring.host), _host(spec.config_url))
-        pick("scoring path", scoring and shown_url(scoring.path), shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
-    pick("score name", scoring and scoring.params.name, spec_params and spec_params.name)
-    pick(INTERVAL, scoring and scoring.params.interval, spec_params and spec_params.interval)
-    pick("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])
+        synced_host = shown_url(synced_scoring.host) if synced_scoring else None
+        synced_path = shown_url(synced_scoring.path) if synced_scoring else None
+        add("scoring host", synced_host, shown_url(spec.scoring.host), _default_host(spec.config_url))
+        add("scoring path", synced_path, shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
+    add("score name", synced_scoring and synced_scoring.params.name, spec_params and spec_params.name)
+    add(INTERVAL, synced_scoring and synced_scoring.params.interval, spec_params and spec_params.interval)
+    add("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])
     if spec.aggregate is not None:
-        pick("aggregate", None, f"{spec.aggregate.how} by {', '.join(spec.aggregate.by) or 'nothing'}")
+        add("aggregate", None, f"{spec.aggregate.how} by {', '.join(spec.aggregate.by) or 'nothing'}")
     if spec.dimension_formats[1:]:
-        pick("more dimension formats", None, " and ".join(spec.dimension_formats[1:]))
-    usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
-    pick("validity (s)", None, spec.execution.validity_seconds, usual)
-    run = spec.execution
-    # API server and folder hub write defaults into the spec; do not show them as set.
-    execution_fields = run.model_dump(exclude_defaults=True)
-    pick("timeout (s)", None, execution_fields.get("timeout_seconds"), run.timeout_seconds)
-    pick("retries", None, str(run.max_retries) if "max_retries" in execution_fields else None, str(run.max_retries))
-    pick("rate limit", None, run.rate_limit, "none")
-    return [_overridden(setting, override) for setting in settings]
+        add("more dimension formats", None, " and ".join(spec.dimension_formats[1:]))
+    default_validity = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
+    execution = spec.execution
+    add("validity (s)", None, execution.validity_seconds, default_validity)
+    # Values that equal their defaults are shown as defaults, because the API server and the hub with the folder backend
+    # write defaults into the spec.
+    declared_fields = execution.model_dump(exclude_defaults=True)
+    retries = str(execution.max_retries)
+    add("timeout (s)", None, declared_fields.get("timeout_seconds"), execution.timeout_seconds)
+    add("retries", None, retries if "max_retries" in declared_fields else None, retries)
+    add("rate limit", None, execution.rate_limit, "none")
+    return [_apply_override(setting, override) for setting in settings]
 
 
-def _overridden(setting: SettingView, override: ScheduleOverride | None) -> SettingView:
+def _apply_override(setting: SettingView, override: ScheduleOverride | None) -> SettingView:
     if override is None or override.interval is None or setting.name != INTERVAL:
         return setting
-    by = f"set by {override.by or 'a user'}{': ' if override.note else ''}{override.note}"
-    declared = f"{by}; declared: {setting.value} in {setting.origin}"
-    return SettingView(name=setting.name, value=str(override.interval), origin="override", instead=declared)
+    author = f"set by {override.by or 'a user'}{': ' if override.note else ''}{override.note}"
+    explanation = f"{author}; declared: {setting.value} in {setting.origin}"
+    return SettingView(name=setting.name, value=str(override.interval), origin="override", instead=explanation)
 
 
-def _host(config_url: str) -> str:
+def _default_host(config_url: str) -> str:
+    """Return the host of the /config endpoint, which also serves data and scores unless another host is set."""
     try:
         return base_url(config_url)
     except ValueError:
         return shown_url(config_url)
 
 
-def _setting(name: str, synced: object, spec: object, default: object) -> SettingView:
-    """Return the first value that is set, and its origin."""
-    for value, origin in ((synced, "/config"), (spec, "spec"), (default, "default")):
+def _resolve_setting(name: str, synced: object, declared: object, default: object) -> SettingView:
+    """Return the first value that is set, and its origin. `synced` is from the /config, `declared` from the spec."""
+    for value, origin in ((synced, "/config"), (declared, "spec"), (default, "default")):
         if _is_set(value):
             return SettingView(name=name, value=str(getattr(value, "value", value)), origin=origin)
     return SettingView(name=name, value="-", origin="not set")

@@ -23,13 +23,16 @@ from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web.states import STATES, State
 
-#: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
+#: Maximum rows of a page, because a row has about 20 elements and a page at most 5,000.
 PAGE_ROWS: Final = 100
-_WORST_FIRST: Final = list(Verdict)
+#: Maximum groups of pairs without a stored reason per page, because each needs one more request to Redis.
+_MAX_EXAMPLE_READS: Final = 20
+#: Order of states in lists, worst first.
+_STATE_ORDER: Final = list(Verdict)
 
 
-class Why(NamedTuple):
-    """Why a pair has no fresh score. `at` is unix seconds, 0 if unknown."""
+class ScoreProblem(NamedTuple):
+    """Stores why a pair has no fresh score. `at` is in unix seconds, 0 if unknown."""
 
     stage: str
     reason: str
@@ -39,26 +42,26 @@ class Why(NamedTuple):
 
 @dataclass(frozen=True)
 class TableRow:
-    """A pair with the data of a table row."""
+    """Stores a pair of cluster and scorer with the data of its table row."""
 
     cluster: str
     scorer: str
     data: PairRow
     state: State
-    why: Why | None
+    why: ScoreProblem | None
     score: PairScore | None
     expired: bool
     entry: EntryView | None
 
     @property
     def values(self) -> list[int]:
-        """Values of the items, highest first; none if the score is invalid."""
+        """Return the values of the items, highest first; empty without a score or if the score has expired."""
         return [] if self.score is None or self.expired else sorted((v for _, v in self.score.items), reverse=True)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A page of pairs, worst first; `cursor` leads to the next page, None on the last."""
+    """Stores a page of pairs, worst first. `cursor` selects the next page; it is None on the last page."""
 
     rows: list[TableRow]
     total: int
@@ -66,10 +69,10 @@ class Rows:
 
 
 class Reading:
-    """Reads for the pages. Thread-safe.
+    """Reads the data of the pages from Redis. Thread-safe.
 
-    Methods raise redis.RedisError if Redis is unreadable, and UnknownScorerError, UnknownClusterError, QueryError or
-    CursorError for unknown names and invalid queries.
+    Methods raise redis.RedisError if Redis is unreadable. They raise UnknownScorerError or UnknownClusterError for
+    unknown names, and QueryError or CursorError for invalid queries.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -77,127 +80,134 @@ class Reading:
         self.registry = Registry(client)
         self.schedule = ScheduleStore(client)
         self._pairs = Pairs(client)
-        #: Has the rows of all pairs in memory, and what needs no more than those.
+        #: Queries that the snapshot of all rows in memory answers.
         self.model = FleetQueries(client)
 
-    def groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
-        """Problems of scorers, worst first."""
+    def list_problem_groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
+        """Return the problems of scorers, each with the number of affected clusters, worst first."""
         groups: list[ReasonGroup] = []
-        wordless = 0
+        example_reads = 0
         for scorer in scorers:
             groups += scorer.reasons
-            # Pairs without a stored reason are grouped by state.
+            # Pairs without a stored reason are grouped by state. Pairs with a remark already belong to a group.
             for state in (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED):
-                # Pairs with a remark are in a group.
-                grouped = sum(group.clusters for group in scorer.reasons if group.state is state)
-                number = max(0, getattr(scorer.states, state.value) - grouped)
-                # For each of them one pair is read.
-                if number and wordless < 20:
-                    wordless += 1
-                    example_rows = self.page(PairFilter(scorer=scorer.name, states=[state]), limit=1).rows
-                    why = (example_rows[0].why if example_rows else None) or Why("", "", STATES[state].help)
+                grouped_clusters = sum(group.clusters for group in scorer.reasons if group.state is state)
+                remaining_clusters = max(0, getattr(scorer.states, state.value) - grouped_clusters)
+                if remaining_clusters and example_reads < _MAX_EXAMPLE_READS:
+                    example_reads += 1
+                    example_rows = self.read_page(PairFilter(scorer=scorer.name, states=[state]), limit=1).rows
+                    example_problem = example_rows[0].why if example_rows else None
+                    problem = example_problem or ScoreProblem("", "", STATES[state].help)
                     group = ReasonGroup(
                         scorer=scorer.name,
                         state=state,
-                        stage=why.stage,
-                        reason=why.reason,
-                        clusters=number,
+                        stage=problem.stage,
+                        reason=problem.reason,
+                        clusters=remaining_clusters,
                         cluster=example_rows[0].cluster if example_rows else "",
-                        at=why.at or None,
-                        message=why.message,
+                        at=problem.at or None,
+                        message=problem.message,
                     )
                     groups.append(group)
-        return sorted(groups, key=lambda group: (_WORST_FIRST.index(group.state), -group.clusters, group.scorer))
+        return sorted(groups, key=lambda group: (_STATE_ORDER.index(group.state), -group.clusters, group.scorer))
 
-    def page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
-        """Matching pairs, worst first; after a cursor, if there is one."""
+    def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
+        """Return the matching pairs, worst first, starting after the cursor if it is not empty."""
         page = self.model.pairs(pair_filter, limit=limit, cursor=cursor or None)
-        return Rows(self.rows(page.pairs), page.total, page.cursor)
+        return Rows(self.read_rows(page.pairs), page.total, page.cursor)
 
-    def rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
-        """Rows of tables, in their order, with scores and schedule."""
-        models = {keys.pair(row.cluster, row.scorer): row for row in pairs}
-        now, overrides, due = hubclock.now(), self.schedule.overrides(), self.schedule.due_times(models)
+    def read_rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
+        """Return the table rows of pairs, in the order of `pairs`, with scores and schedule."""
+        rows_by_pair = {keys.pair(row.cluster, row.scorer): row for row in pairs}
+        now, overrides = hubclock.now(), self.schedule.overrides()
+        due_times = self.schedule.due_times(rows_by_pair)
         entries = {
-            entry.pair: entry_view(entry, overrides, due.get(entry.pair), now)
-            for entry in self.schedule.entries(models)
+            entry.pair: entry_view(entry, overrides, due_times.get(entry.pair), now)
+            for entry in self.schedule.entries(rows_by_pair)
         }
         records = self.registry.scorers()
-        rows = []
-        for data in self._pairs.states(map(keys.split_pair, models)):
-            row, entry, score = models[data.pair], entries.get(data.pair), data.score
+        table_rows = []
+        for data in self._pairs.states(map(keys.split_pair, rows_by_pair)):
+            row, entry, score = rows_by_pair[data.pair], entries.get(data.pair), data.score
             expired = score is not None and score.valid_until <= now
-            # Tables name items and no results: a score may have 10,000, and hundreds of rows are read at once.
+            # Keep only one result of a score, because tables show items only. A score may have 10,000 results, and
+            # hundreds of rows are read at once.
             if score is not None:
                 score = score.model_copy(update={"results": score.results[:1]})
-            why = _why(row, records.get(row.scorer), entry)
-            rows.append(TableRow(row.cluster, row.scorer, row, STATES[row.state], why, score, expired, entry))
-        return rows
+            problem = _find_score_problem(row, records.get(row.scorer), entry)
+            table_rows.append(TableRow(row.cluster, row.scorer, row, STATES[row.state], problem, score, expired, entry))
+        return table_rows
 
-    def cluster_names(self) -> list[str]:
-        """Return all accepted clusters, sorted."""
+    def list_cluster_names(self) -> list[str]:
+        """Return the names of all accepted clusters, sorted."""
         return sorted(str(name) for name in self.redis.hkeys(keys.CLUSTERS))
 
     def targets(self, scorer: str) -> dict[str, Effective]:
-        """Return the clusters on which a scorer runs, sorted, and the schedule in force on each."""
+        """Return the clusters on which a scorer runs, sorted, each with its effective schedule."""
         overrides, now = self.schedule.overrides(), hubclock.now()
         return {entry.cluster: effective(entry, overrides, now) for entry in self.schedule.entries_of(scorer)}
 
-    def pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:
-        """One pair."""
+    def read_pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:
+        """Return the table row and the details of one pair."""
         detail = self.model.pair(cluster, scorer)
-        return self.rows([detail])[0], detail
+        return self.read_rows([detail])[0], detail
 
-    def runs(self, rows: Sequence[TableRow]) -> list[list[str]]:
-        """Return the known run ids of each pair: past cycles and that of its score."""
-        past = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
-        return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past, strict=True)]
+    def read_run_ids(self, rows: Sequence[TableRow]) -> list[list[str]]:
+        """Return the known run ids of each row: those of its past cycles and that of its score."""
+        past_runs = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
+        return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past_runs, strict=True)]
 
-    def of_run(self, run: str, pair_filter: PairFilter) -> list[TableRow]:
-        """Return the pair with this scheduled run: the id contains the time, at which few pairs are due."""
-        at = run_time(run) + TOLERANCE / 2
+    def read_rows_of_run(self, run: str, pair_filter: PairFilter) -> list[TableRow]:
+        """Return the pair with this scheduled run; empty if there is none.
+
+        The run id contains the scheduled time. Therefore only the pairs that were due then are read.
+        """
+        scheduled_at = run_time(run) + TOLERANCE / 2
         records, overrides = self.registry.scorers(), self.schedule.overrides()
-        due = [
+        due_pairs = [
             (row.cluster, row.scorer)
             for row in every(self.model.rows())
             if row.scorer in records
             and (pair_filter.scorers is None or row.scorer in pair_filter.scorers)
             and (pair_filter.clusters is None or row.cluster in pair_filter.clusters)
             and is_slot(
-                row.pair, interval_in_force(row.scorer, row.cluster, records[row.scorer].interval, overrides), at
+                row.pair,
+                interval_in_force(row.scorer, row.cluster, records[row.scorer].interval, overrides),
+                scheduled_at,
             )
         ]
-        pairs_of_run = [pair for pair, runs in zip(due, self._pairs.past_runs(due), strict=True) if run in runs]
+        past_runs = self._pairs.past_runs(due_pairs)
+        pairs_of_run = [pair for pair, runs in zip(due_pairs, past_runs, strict=True) if run in runs]
         pages = (
-            self.page(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)
+            self.read_page(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)
             for cluster, scorer in pairs_of_run
         )
         return [row for page in pages for row in page.rows]
 
 
-def _why(row: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> Why | None:
-    """Why a pair has no score, or not all of it; None if it has."""
+def _find_score_problem(row: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> ScoreProblem | None:
+    """Return why a pair has no score or an incomplete one; None if its score is complete."""
     failure, skips = row.failure, row.skips
     if row.state in (Verdict.OK, Verdict.EMPTY) and row.remark is not None:
         failure = row.remark
     elif row.state is Verdict.OK:
         return None
     elif row.state is Verdict.PAUSED:
-        return Why("", "paused", _paused_by(entry) if entry else STATES[row.state].help)
+        return ScoreProblem("", "paused", _describe_pause(entry) if entry else STATES[row.state].help)
     if failure is not None:
-        return Why(failure.stage, failure.reason, failure.message, failure.at.timestamp())
+        return ScoreProblem(failure.stage, failure.reason, failure.message, failure.at.timestamp())
     if skips is not None:
-        return Why("", skips.reason, skips.message, skips.since.timestamp())
+        return ScoreProblem("", skips.reason, skips.message, skips.since.timestamp())
     if record is not None and record.problem:
         reason, _, text = record.problem.partition(": ")
-        return Why("", reason, text or reason)
-    return Why("", "", STATES[row.state].help)
+        return ScoreProblem("", reason, text or reason)
+    return ScoreProblem("", "", STATES[row.state].help)
 
 
-def _paused_by(view: EntryView) -> str:
-    """Who paused a pair and why, as a sentence."""
-    until = f" until {view.paused_until:%Y-%m-%d %H:%M} UTC" if view.paused_until else ""
-    by = next((override for override in view.overrides if override.target == view.paused_source), None)
-    if by is None:
-        return f"suspended by its DynamicScorer{until}, or its cluster or the configuration is gone"
-    return f"paused by {by.by or 'unknown'}{until}{': ' if by.note else ''}{by.note}"
+def _describe_pause(entry: EntryView) -> str:
+    """Return who paused a pair, until when and why."""
+    end = f" until {entry.paused_until:%Y-%m-%d %H:%M} UTC" if entry.paused_until else ""
+    pause = next((override for override in entry.overrides if override.target == entry.paused_source), None)
+    if pause is None:
+        return f"suspended by its DynamicScorer{end}, or its cluster or the configuration is gone"
+    return f"paused by {pause.by or 'unknown'}{end}{': ' if pause.note else ''}{pause.note}"

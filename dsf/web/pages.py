@@ -19,7 +19,7 @@ import dsf.log
 from dsf.fleet.actions import Actions
 from dsf.settings import Settings
 from dsf.web.access import LOOK, PageUser, Right
-from dsf.web.objects import ScorerReader, nothing
+from dsf.web.objects import ScorerReader, read_nothing
 from dsf.web.pagedata import Reading
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Sources:
     """Data sources of the pages."""
 
     reading: Reading
-    scorer_object: ScorerReader = nothing
+    scorer_object: ScorerReader = read_nothing
     #: Session with the API server; None without one.
     session: Session | None = None
     settings: Settings = field(default_factory=Settings)

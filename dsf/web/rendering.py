@@ -23,7 +23,7 @@ from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReas
 from dsf.text import shown_url
 from dsf.web import charts
 from dsf.web.pages import plugins
-from dsf.web.search import quoted
+from dsf.web.search import quote_term
 from dsf.web.states import STATES
 
 #: By name; failures go before others of the same name.
@@ -131,7 +131,7 @@ def environment() -> jinja2.Environment:
     jinja_environment.filters |= {
         "ms": _milliseconds,
         "duration": duration,
-        "term": quoted,
+        "term": quote_term,
         "number": _number,
         "rough": rough,
         "stamp": stamp,

@@ -1,7 +1,8 @@
-"""Search for pairs, scorers and clusters: `state:failing reason:bad_query cluster:eu-*`, and words.
+"""Search for pairs, scorers and clusters.
 
-All terms must match; `*` is any text. A word without a field is searched in the names of cluster, scorer and score and
-in the reason.
+A query such as `state:failing reason:bad_query cluster:eu-*` consists of terms with a field and of words without one.
+A pair must match all of them. `*` stands for any text. Words are searched in the names of cluster, scorer and score,
+and in the reason.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from dsf.web.pagedata import PAGE_ROWS, Reading, Rows, TableRow
 from dsf.web.pages import Query, Sources
 from dsf.web.states import STATES
 
-#: Searchable fields. `item` and `run` need the data of each pair.
+#: Searchable fields. A search for `item` or `run` reads the stored data of each pair.
 FIELDS: Final = ("state", "reason", "stage", "cluster", "set", "label", "scorer", "item", "run")
-#: Case-sensitive fields, as in Kubernetes.
-_EXACT: Final = ("set", "label")
+#: Case-sensitive fields, because label values are case-sensitive in Kubernetes.
+_CASE_SENSITIVE_FIELDS: Final = ("set", "label")
 _TERM: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
+#: Maximum characters of a query. The rest is ignored.
+_MAX_QUERY_LENGTH: Final = 500
 
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A parsed query. `unknown` has invalid field names."""
+    """Stores a parsed query: pairs of field and pattern, words without a field, and names of unknown fields."""
 
     text: str
     terms: tuple[tuple[str, str], ...]
@@ -39,22 +42,22 @@ class SearchQuery:
     def __bool__(self) -> bool:
         return bool(self.terms or self.words)
 
-    def of(self, field: str) -> list[str]:
-        """Return the patterns of one field; in lower case unless it is case-sensitive."""
+    def list_patterns(self, field: str) -> list[str]:
+        """Return the patterns of one field, in lower case unless the field is case-sensitive."""
         return [pattern for name, pattern in self.terms if name == field]
 
-    def allows(self, field: str, value: str) -> bool:
-        """True if this value matches all patterns of the field."""
-        return fits_all(value, self.of(field), exact=field in _EXACT)
+    def matches(self, field: str, value: str) -> bool:
+        """True if the value matches all patterns of the field."""
+        return matches_all(value, self.list_patterns(field), case_sensitive=field in _CASE_SENSITIVE_FIELDS)
 
 
-def parse(text: str) -> SearchQuery:
-    """Parse a user's query. Never fails."""
-    text = text[:500].strip()
+def parse_query(text: str) -> SearchQuery:
+    """Return a user's query as fields and words. Any text is valid."""
+    text = text[:_MAX_QUERY_LENGTH].strip()
     terms, words, unknown = [], [], []
-    for name, quoted, bare in _TERM.findall(text):
-        field, value = name.lower(), (quoted or bare)
-        if field not in _EXACT:
+    for name, quoted_value, plain_value in _TERM.findall(text):
+        field, value = name.lower(), (quoted_value or plain_value)
+        if field not in _CASE_SENSITIVE_FIELDS:
             value = value.lower()
         if field in FIELDS:
             terms.append((field, value))
@@ -65,45 +68,53 @@ def parse(text: str) -> SearchQuery:
     return SearchQuery(text, tuple(terms), tuple(words), tuple(unknown))
 
 
-def fits(value: str, pattern: str, *, exact: bool = False) -> bool:
-    """True if a value matches a pattern, which is in lower case unless `exact`. Brackets and question marks are
+def matches_pattern(value: str, pattern: str, *, case_sensitive: bool = False) -> bool:
+    """True if a value matches a pattern.
+
+    The pattern must be in lower case unless `case_sensitive`. Only `*` is special; brackets and question marks are
     literal.
     """
-    # The match is neither a regular expression, of which `*a*a*a*~` could take forever, nor fnmatch, which keeps 32,768
-    # of them.
-    value = value if exact else value.lower()
+    # Do not use regular expressions, because a pattern such as `*a*a*a*~` may take exponential time. Do not use
+    # fnmatch, because it caches up to 32,768 compiled patterns.
+    value = value if case_sensitive else value.lower()
     first, *middle = pattern.split("*")
     if not middle:
         return value == first
     last = middle.pop()
-    place, end = len(first), len(value) - len(last)
-    if place > end or not (value.startswith(first) and value.endswith(last)):
+    position, end = len(first), len(value) - len(last)
+    if position > end or not (value.startswith(first) and value.endswith(last)):
         return False
     for part in middle:
-        place = value.find(part, place, end)
-        if place < 0:
+        position = value.find(part, position, end)
+        if position < 0:
             return False
-        place += len(part)
+        position += len(part)
     return True
 
 
-def fits_all(value: str, patterns: Iterable[str], *, exact: bool = False) -> bool:
+def matches_all(value: str, patterns: Iterable[str], *, case_sensitive: bool = False) -> bool:
     """True if a value matches all patterns."""
-    return all(fits(value, pattern, exact=exact) for pattern in patterns)
+    return all(matches_pattern(value, pattern, case_sensitive=case_sensitive) for pattern in patterns)
 
 
-def quoted(text: str) -> str:
-    """Return the text as one term's value."""
+def quote_term(text: str) -> str:
+    """Return the text as the value of one term, in quotes if it is empty or contains spaces or quotes."""
     return f'"{text}"' if not text or re.search(r'[\s"]', text) else text
 
 
-#: Most pairs that a search for items or runs reads: the rows in memory have neither.
+#: Maximum pairs that a search for items or runs reads from Redis, because the rows in memory contain neither.
 _MAX_READ: Final = 1000
+#: Maximum scorers and clusters that the page lists above the pairs.
+_MAX_LISTED_SCORERS: Final = 200
+_MAX_LISTED_CLUSTERS: Final = 50
 
 
 @dataclass(frozen=True)
 class _Criteria:
-    """A resolved query: the pairs of `pair_filter` (None: none) with these items and runs."""
+    """Stores a resolved query: which pairs, items and runs match, and which scorers and clusters the page lists.
+
+    No pair matches if `pair_filter` is None.
+    """
 
     pair_filter: PairFilter | None
     scorers: list[ScorerOverview]
@@ -114,123 +125,136 @@ class _Criteria:
 
 @dataclass(frozen=True)
 class _SearchedRows(Rows):
-    """The first matching pairs and their number, the number of read pairs, and the total number of candidates."""
+    """Stores the first matching pairs, their total, the number of pairs read, and the number of candidates (`of`)."""
 
     read: int
     of: int
 
 
-def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    """Data of the search page; see the module for the language of `q`."""
-    reading, search_query = sources.reading, parse(query.get("q", ""))
-    criteria = _interpret(reading, search_query) if search_query else _Criteria(None, [], [], [], [])
+def build_search_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    """Return the data of the search page. The module's docstring describes the language of the parameter `q`."""
+    reading, search_query = sources.reading, parse_query(query.get("q", ""))
+    criteria = _resolve_query(reading, search_query) if search_query else _Criteria(None, [], [], [], [])
     page = Rows([], 0, None)
     if criteria.pair_filter is not None:
         reads_pairs = bool(criteria.items or criteria.runs)
         page = (
             _search_rows(reading, criteria, criteria.pair_filter)
             if reads_pairs
-            else reading.page(criteria.pair_filter, query.get("cursor"))
+            else reading.read_page(criteria.pair_filter, query.get("cursor"))
         )
     return {
         "title": f"Search: {search_query.text}" if search_query.text else "Search",
         "asked": search_query,
         "fields": FIELDS,
-        "scorers": criteria.scorers[:200],
-        "clusters": criteria.clusters[:50],
+        "scorers": criteria.scorers[:_MAX_LISTED_SCORERS],
+        "clusters": criteria.clusters[:_MAX_LISTED_CLUSTERS],
         "page": page,
         "looked": page if isinstance(page, _SearchedRows) else None,
     }
 
 
-def _interpret(reading: Reading, search_query: SearchQuery) -> _Criteria:
-    """Return a word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
+def _resolve_query(reading: Reading, search_query: SearchQuery) -> _Criteria:
+    """Return the criteria of a query.
+
+    A word is interpreted as the first of these that applies: a run id, a part of a scorer's name, a state, a reason, a
+    part of a cluster's name, an item.
+    """
     fleet = reading.model.summary()
-    by_label = bool(search_query.of("set") or search_query.of("label"))
-    names = reading.cluster_names() if search_query.of("cluster") or search_query.words else []
-    scorers = [scorer for scorer in fleet.scorers if search_query.allows("scorer", scorer.name)]
-    clusters = [name for name in names if search_query.allows("cluster", name)]
-    if by_label:
-        clusters = clusters_with_labels(
-            reading.model.labels(), search_query, clusters if names else reading.cluster_names()
+    has_label_terms = bool(search_query.list_patterns("set") or search_query.list_patterns("label"))
+    names = reading.list_cluster_names() if search_query.list_patterns("cluster") or search_query.words else []
+    scorers = [scorer for scorer in fleet.scorers if search_query.matches("scorer", scorer.name)]
+    clusters = [name for name in names if search_query.matches("cluster", name)]
+    if has_label_terms:
+        clusters = select_labelled_clusters(
+            reading.model.labels(), search_query, clusters if names else reading.list_cluster_names()
         )
-    states = [name for name in STATES if search_query.allows("state", name)]
-    reasons, stages = list(search_query.of("reason")), list(search_query.of("stage"))
-    items, runs = list(search_query.of("item")), list(search_query.of("run"))
-    named_clusters = by_label or bool(search_query.of("cluster"))
+    states = [name for name in STATES if search_query.matches("state", name)]
+    reasons, stages = search_query.list_patterns("reason"), search_query.list_patterns("stage")
+    items, runs = search_query.list_patterns("item"), search_query.list_patterns("run")
+    restricts_clusters = has_label_terms or bool(search_query.list_patterns("cluster"))
     all_reasons = reading.model.reasons([scorer.name for scorer in scorers]) if search_query.words else set()
-    shown_scorers = list(scorers) if any("*" in pattern for pattern in search_query.of("scorer")) else []
-    shown_clusters: list[str] = []
+    listed_scorers = list(scorers) if any("*" in pattern for pattern in search_query.list_patterns("scorer")) else []
+    listed_clusters: list[str] = []
     for word in search_query.words:
-        of_scorers = [scorer for scorer in scorers if word in scorer.name or word in scorer.score_name.lower()]
-        of_clusters = [name for name in clusters if word in name]
-        shown_scorers += of_scorers
-        shown_clusters += of_clusters
+        matching_scorers = [scorer for scorer in scorers if word in scorer.name or word in scorer.score_name.lower()]
+        matching_clusters = [name for name in clusters if word in name]
+        listed_scorers += matching_scorers
+        listed_clusters += matching_clusters
         if is_run_id(word):
             runs.append(word)
-        elif of_scorers:
-            scorers = of_scorers
+        elif matching_scorers:
+            scorers = matching_scorers
         elif word in STATES:
             states = [name for name in states if name == word]
         elif any(word in reason for reason in all_reasons):
             reasons.append(f"*{word}*")
-        elif of_clusters:
-            clusters, named_clusters = of_clusters, True
+        elif matching_clusters:
+            clusters, restricts_clusters = matching_clusters, True
         else:
             items.append(f"*{word}*")
     pair_filter = None
-    if states and scorers and (clusters or not named_clusters):
+    if states and scorers and (clusters or not restricts_clusters):
         pair_filter = PairFilter(
             scorers=None if len(scorers) == len(fleet.scorers) else {scorer.name for scorer in scorers},
-            clusters=clusters if named_clusters else None,
+            clusters=clusters if restricts_clusters else None,
             states=[Verdict(name) for name in states] if len(states) < len(STATES) else None,
-            why=(lambda stage, reason: fits_all(stage, stages) and fits_all(reason, reasons))
+            why=(lambda stage, reason: matches_all(stage, stages) and matches_all(reason, reasons))
             if stages or reasons
             else None,
         )
-    return _Criteria(pair_filter, shown_scorers, shown_clusters, items, runs)
+    return _Criteria(pair_filter, listed_scorers, listed_clusters, items, runs)
 
 
 def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter) -> _SearchedRows:
-    """Read pairs, worst first; for a run id, first those that were due at its time."""
+    """Return the matching pairs, worst first.
+
+    For the id of a scheduled run, only the pair with this run is read.
+    """
     for run in filter(is_run_id, criteria.runs):
-        rows = reading.of_run(run, pair_filter)
+        rows = reading.read_rows_of_run(run, pair_filter)
         if rows:
-            matching_rows = _matching_rows(reading, criteria, rows)
+            matching_rows = _filter_rows(reading, criteria, rows)
             return _SearchedRows(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=len(rows), of=len(rows))
-    first: list[TableRow] = []
-    number, read, cursor = 0, 0, None
+    page_rows: list[TableRow] = []
+    match_count, read_count, cursor = 0, 0, None
     while True:
-        page = reading.page(pair_filter, cursor, limit=MAX_ROWS)
-        matching_rows = _matching_rows(reading, criteria, page.rows)
-        first += matching_rows[: PAGE_ROWS - len(first)]
-        number, read, cursor = number + len(matching_rows), read + len(page.rows), page.cursor
-        if cursor is None or read >= _MAX_READ:
-            # Pairs may be removed meanwhile.
-            return _SearchedRows(first, number, None, read, of=max(read, page.total))
+        page = reading.read_page(pair_filter, cursor, limit=MAX_ROWS)
+        matching_rows = _filter_rows(reading, criteria, page.rows)
+        page_rows += matching_rows[: PAGE_ROWS - len(page_rows)]
+        match_count, read_count, cursor = match_count + len(matching_rows), read_count + len(page.rows), page.cursor
+        if cursor is None or read_count >= _MAX_READ:
+            # The total may be less than the number of pairs read, because pairs may be removed between two reads.
+            return _SearchedRows(page_rows, match_count, None, read_count, of=max(read_count, page.total))
 
 
-def _matching_rows(reading: Reading, criteria: _Criteria, rows: list[TableRow]) -> list[TableRow]:
-    """Return the rows with such an item, and such a run among their last cycles."""
+def _filter_rows(reading: Reading, criteria: _Criteria, rows: list[TableRow]) -> list[TableRow]:
+    """Return the rows with a matching item in the score and a matching run among the last cycles."""
 
-    def has(names: Iterable[str], patterns: list[str]) -> bool:
-        return not patterns or any(fits_all(name, patterns) for name in names)
+    def has_match(names: Iterable[str], patterns: list[str]) -> bool:
+        return not patterns or any(matches_all(name, patterns) for name in names)
 
-    rows = [row for row in rows if has((name for name, _ in row.score.items) if row.score else (), criteria.items)]
-    runs = reading.runs(rows) if criteria.runs else [[] for _ in rows]
-    return [row for row, pair_runs in zip(rows, runs, strict=True) if has(pair_runs, criteria.runs)]
+    rows = [
+        row for row in rows if has_match((name for name, _ in row.score.items) if row.score else (), criteria.items)
+    ]
+    runs = reading.read_run_ids(rows) if criteria.runs else [[] for _ in rows]
+    return [row for row, pair_runs in zip(rows, runs, strict=True) if has_match(pair_runs, criteria.runs)]
 
 
-def clusters_with_labels(
+def select_labelled_clusters(
     labels: Mapping[str, Mapping[str, str]], search_query: SearchQuery, clusters: Iterable[str]
 ) -> list[str]:
-    """Return the clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
-    none: dict[str, str] = {}
+    """Return the clusters in the requested ClusterSets and with the requested labels.
+
+    `labels` maps the names of clusters to their labels. A cluster without an entry has no labels.
+    """
+    no_labels: dict[str, str] = {}
 
     def is_selected(cluster_labels: Mapping[str, str]) -> bool:
-        texts = [f"{key}={value}" for key, value in cluster_labels.items()]
-        return search_query.allows("set", cluster_labels.get(CLUSTER_SET, "")) and all(
-            any(fits(text, pattern, exact=True) for text in texts) for pattern in search_query.of("label")
+        assignments = [f"{key}={value}" for key, value in cluster_labels.items()]
+        return search_query.matches("set", cluster_labels.get(CLUSTER_SET, "")) and all(
+            any(matches_pattern(assignment, pattern, case_sensitive=True) for assignment in assignments)
+            for pattern in search_query.list_patterns("label")
         )
 
-    return [name for name in clusters if is_selected(labels.get(name, none))]
+    return [name for name in clusters if is_selected(labels.get(name, no_labels))]

@@ -20,7 +20,7 @@ from dsf.store.clocks import ClockReports
 from dsf.web.access import PageUser, UserAccess, behind_proxy, listed, without_users
 from dsf.web.actions import ActionRunner
 from dsf.web.app import make_app, unready
-from dsf.web.objects import ScorerReader, in_folder, nothing
+from dsf.web.objects import ScorerReader, read_from_folder, read_nothing
 from dsf.web.pagedata import Reading
 from dsf.web.pages import Sources
 
@@ -74,9 +74,9 @@ class WebService:
 
 def _scorer_reader(settings: Settings, session: Session | None) -> ScorerReader:
     if settings.backend == "dir":
-        return functools.partial(in_folder, settings.out) if settings.out is not None else nothing
+        return functools.partial(read_from_folder, settings.out) if settings.out is not None else read_nothing
     if session is None:
-        return nothing
+        return read_nothing
     from dsf.web.kube import scorer_reader
 
     return scorer_reader(session, [settings.namespace, *settings.scorer_namespaces])

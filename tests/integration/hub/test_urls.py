@@ -11,7 +11,7 @@ import yaml
 
 from dsf.cli.statusreport import read_report
 from dsf.fleet.queries import FleetQueries
-from dsf.web.objects import in_folder, settings_of
+from dsf.web.objects import list_settings, read_from_folder
 from tests.integration.hub.world import World, hub_process, remote_config, scoring_api
 from tests.support.httpserver import answer
 
@@ -49,8 +49,8 @@ def _content(world: World) -> dict[str, str]:
     text_by_surface["/api/v1/scorers"] = fleet.scorers().model_dump_json()
     text_by_surface["dsf status"] = read_report(world.client, world.settings, None).model_dump_json()
     for name in ("source", "several", "scoring", "config-url", "remote", "bad-answer"):
-        if (scorer := in_folder(world.out, name, "")) is not None:
-            text_by_surface[f"page of {name}"] = str(settings_of(scorer))
+        if (scorer := read_from_folder(world.out, name, "")) is not None:
+            text_by_surface[f"page of {name}"] = str(list_settings(scorer))
     return text_by_surface
 
 

@@ -207,7 +207,7 @@ def test_search_keeps_only_matching_results_in_memory(
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", results=results)
     monkeypatch.setattr(search, "PAGE_ROWS", 30)
-    response = search.find(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
+    response = search.build_search_page(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
     rows = response["page"].rows
     assert (len(rows), response["page"].total, response["looked"].read) == (30, 52, 52)
     assert {len(row.score.results) for row in rows} == {1}
@@ -231,7 +231,7 @@ def test_search_reports_the_number_of_searched_pairs(
     sources = Sources(Reading(redis_client))
 
     def search_report(text: str) -> tuple[list[str], int, int]:
-        response = search.find(sources, {}, {"q": text})
+        response = search.build_search_page(sources, {}, {"q": text})
         looked = response["looked"]
         return [row.cluster for row in response["page"].rows], looked.read, looked.of
 
@@ -276,7 +276,7 @@ def test_clusters_without_pairs_are_not_counted_in_the_matrix(
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number:03}"))
         if number % 2:
             fleet.entry(f"edge{number:03}")
-    monkeypatch.setattr(views, "_matrix_rows", lambda *_: 50)
+    monkeypatch.setattr(views, "_count_matrix_rows", lambda *_: 50)
     sources = Sources(Reading(redis_client))
     sizes: list[int] = []
 

@@ -13,7 +13,7 @@ from dsf.api.types import PAUSED_UNTIL_ANNOTATION
 from dsf.cli.duration import moment
 from dsf.store.client import parsed
 from dsf.store.entries import Entry, ScheduleOverride
-from dsf.web.actions import read_until
+from dsf.web.actions import parse_pause_end
 from tests.unit.hub.builders import scorer
 
 
@@ -30,7 +30,7 @@ def from_store(text: str) -> float | None:
     return entry.paused_until if entry is not None else None
 
 
-@pytest.mark.parametrize("read_end", [from_annotation, read_until, moment, from_store])
+@pytest.mark.parametrize("read_end", [from_annotation, parse_pause_end, moment, from_store])
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

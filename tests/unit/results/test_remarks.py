@@ -86,9 +86,9 @@ def test_every_reader_shows_the_remark(
     [run] = rescore.wait(bed.client, "s1", [RunView(cluster="c1", run_id=cycle.run_id)], time.monotonic()).runs
     assert (run.reason, run.message, run.has_score) == (reason, text, state == "ok")
     # The page: a card of the scorer, the pair's line, its own page; and the search for the reason.
-    [group] = reading.groups([scorer])
+    [group] = reading.list_problem_groups([scorer])
     assert (group.state, group.reason, group.message, group.clusters) == (state, reason, text, 1)
-    row, detail = reading.pair("c1", "s1")
+    row, detail = reading.read_pair("c1", "s1")
     assert row.why is not None
     assert (row.state.name, row.why.reason, row.why.message) == (state, reason, text)
     assert detail.cycles[0].message == text
@@ -109,4 +109,4 @@ def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: Bed) -> No
     bed.cycle()
     assert bed.pairs.state("c1", "s1").remark is None
     assert model.scorer("s1").reasons == []
-    assert reading.groups(model.scorers().scorers) == []
+    assert reading.list_problem_groups(model.scorers().scorers) == []

@@ -26,7 +26,7 @@ from dsf.fleet.views import (
 )
 from dsf.settings import Settings
 from dsf.store.notices import CLUSTER_SET
-from dsf.web.pagedata import PAGE_ROWS, Reading, Rows, TableRow, Why
+from dsf.web.pagedata import PAGE_ROWS, Reading, Rows, ScoreProblem, TableRow
 from dsf.web.pages import Sources
 from dsf.web.rendering import render
 from dsf.web.states import STATES
@@ -80,17 +80,17 @@ class Fleet:
             ],
         )
 
-    def groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
+    def list_problem_groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
         return self.group
 
     def labels(self) -> dict[str, dict[str, str]]:
         return {"c000": {f"key-{number}": "value" for number in range(self.values)}}
 
-    def cluster_names(self) -> list[str]:
+    def list_cluster_names(self) -> list[str]:
         return self.names
 
-    def page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
-        why = Why("fetch", "bad_query", "no", 1.0)
+    def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
+        why = ScoreProblem("fetch", "bad_query", "no", 1.0)
         row = partial(TableRow, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
         rows = [
             row(f"c{number}", "s", data=PairRow(cluster=f"c{number}", scorer="s", state=Verdict.FAILING))
@@ -128,7 +128,7 @@ def test_parts_of_any_number() -> None:
         def cluster_states(self) -> dict[str, StateCounts]:
             return dict.fromkeys(names, states)
 
-        def cluster_names(self) -> list[str]:
+        def list_cluster_names(self) -> list[str]:
             return names
 
         @property

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dsf.settings import Settings
-from dsf.web.objects import in_folder, parsed, settings_of
+from dsf.web.objects import list_settings, parse_scorer, read_from_folder
 
 
 def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> dict[str, tuple[str, str]]:
     scoring = {"params": {"name": "n", "interval": 30}}
-    dynamic_scorer = parsed(
+    dynamic_scorer = parse_scorer(
         {
             "metadata": {"name": "s", "namespace": "n"},
             "spec": {
@@ -28,13 +28,13 @@ def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> di
         }
     )
     assert dynamic_scorer is not None
-    return {setting.name: (setting.value, setting.origin) for setting in settings_of(dynamic_scorer)}
+    return {setting.name: (setting.value, setting.origin) for setting in list_settings(dynamic_scorer)}
 
 
 def test_scorer_of_another_namespace_is_found_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "dynamicscorers"
     folder.mkdir()
-    assert in_folder(tmp_path, "mem", "") is None
+    assert read_from_folder(tmp_path, "mem", "") is None
     manifest = {
         "metadata": {"name": "mem", "namespace": "team"},
         "spec": {"description": "d", "configURL": "http://scorer.test/config", "configSyncMode": "Full"},
@@ -46,13 +46,13 @@ def test_scorer_of_another_namespace_is_found_by_name(tmp_path: Path) -> None:
         },
     }
     (folder / "team_mem.yaml").write_text(json.dumps(manifest))
-    dynamic_scorer = in_folder(tmp_path, "mem", "")
+    dynamic_scorer = read_from_folder(tmp_path, "mem", "")
     assert dynamic_scorer is not None
-    assert (dynamic_scorer.metadata.name, in_folder(tmp_path, "em", "")) == ("mem", None)
+    assert (dynamic_scorer.metadata.name, read_from_folder(tmp_path, "em", "")) == ("mem", None)
     # The namespace selects a scorer if two have the name.
     manifest["metadata"] = {"name": "mem", "namespace": "hub"}
     (folder / "mem.yaml").write_text(json.dumps(manifest))
-    matches = [in_folder(tmp_path, "mem", namespace) for namespace in ("team", "hub", "other")]
+    matches = [read_from_folder(tmp_path, "mem", namespace) for namespace in ("team", "hub", "other")]
     assert [match and match.metadata.namespace for match in matches] == ["team", "hub", None]
 
 
@@ -81,7 +81,7 @@ def test_source_host_defaults_to_the_host_of_the_config() -> None:
 
 
 def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
-    dynamic_scorer = parsed(
+    dynamic_scorer = parse_scorer(
         {
             "metadata": {"name": "s", "namespace": "n"},
             "spec": {
@@ -95,11 +95,11 @@ def test_unknown_field_of_a_newer_crd_hides_no_scorer() -> None:
     )
     assert dynamic_scorer is not None
     assert dynamic_scorer.spec.config_url == "http://scorer.test/config"
-    assert parsed({"metadata": {"name": "s"}, "spec": {"description": 1}}) is None
+    assert parse_scorer({"metadata": {"name": "s"}, "spec": {"description": 1}}) is None
 
 
 def test_settings_of_an_expression_show_it_with_its_inputs() -> None:
-    dynamic_scorer = parsed(
+    dynamic_scorer = parse_scorer(
         {
             "metadata": {"name": "s", "namespace": "n"},
             "spec": {
@@ -113,7 +113,7 @@ def test_settings_of_an_expression_show_it_with_its_inputs() -> None:
         }
     )
     assert dynamic_scorer is not None
-    values = {setting.name: setting.value for setting in settings_of(dynamic_scorer)}
+    values = {setting.name: setting.value for setting in list_settings(dynamic_scorer)}
     assert (values["source type"], values["expression"]) == ("Scores", "0.7 * cpu + 0.3 * watts")
     assert values["input cpu"] == "the score of free"
     assert values["input watts"] == "the score of power, -100 if it is missing"

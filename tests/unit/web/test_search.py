@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.web.search import fits, parse, quoted
+from dsf.web.search import matches_pattern, parse_query, quote_term
 
 
 def test_terms_and_words() -> None:
-    query = parse('state:failing reason:bad_query cluster:eu-* "two words" Word nothere:x')
-    assert query.of("state") == ["failing"]
-    assert query.of("cluster") == ["eu-*"]
+    query = parse_query('state:failing reason:bad_query cluster:eu-* "two words" Word nothere:x')
+    assert query.list_patterns("state") == ["failing"]
+    assert query.list_patterns("cluster") == ["eu-*"]
     assert query.words == ("two words", "word")
     assert query.unknown == ("nothere",)
 
@@ -38,25 +38,25 @@ def test_terms_and_words() -> None:
     ],
 )
 def test_patterns(value: str, pattern: str, expected: bool) -> None:
-    assert fits(value, pattern) is expected
+    assert matches_pattern(value, pattern) is expected
 
 
 @given(st.text(alphabet="ab"), st.text(alphabet="ab*"))
 def test_patterns_mean_what_they_say(value: str, pattern: str) -> None:
     text = re.sub(r"\*+", ".*", pattern)
-    assert fits(value, pattern) is (re.fullmatch(text, value) is not None)
+    assert matches_pattern(value, pattern) is (re.fullmatch(text, value) is not None)
 
 
 @pytest.mark.parametrize("pattern", ["*" * 30 + "~", "*a" * 200 + "~", "a*" * 249 + "~", "*" * 499 + "~"])
 def test_no_pattern_takes_long(pattern: str) -> None:
     # Backtracking would need exponential time for these patterns.
-    assert not fits("a" * 253, pattern)
+    assert not matches_pattern("a" * 253, pattern)
 
 
 def test_search_retains_no_memory() -> None:
     def search(start: int) -> None:
         for number in range(start, start + 1000):
-            fits("worker01", f"{number}-{'x' * 200}*")
+            matches_pattern("worker01", f"{number}-{'x' * 200}*")
 
     search(0)
     tracemalloc.start()
@@ -69,18 +69,18 @@ def test_search_retains_no_memory() -> None:
 
 @given(st.text())
 def test_search_parser_never_fails(text: str) -> None:
-    query = parse(text)
-    assert query.allows("cluster", "c") in (True, False)
+    query = parse_query(text)
+    assert query.matches("cluster", "c") in (True, False)
 
 
 @given(st.text(alphabet=st.characters(exclude_characters='"', exclude_categories=["Cs"]), min_size=1, max_size=50))
 def test_quoted_value_is_one_term(text: str) -> None:
-    query = parse(f"cluster:{quoted(text)}")
+    query = parse_query(f"cluster:{quote_term(text)}")
     if text.strip() and ":" not in text:
-        assert query.of("cluster") == [text.lower()] or len(text) > 490
+        assert query.list_patterns("cluster") == [text.lower()] or len(text) > 490
 
 
 def test_each_term_must_hold() -> None:
-    query = parse("cluster:a* cluster:*b")
-    assert query.allows("cluster", "ab")
-    assert not query.allows("cluster", "ac")
+    query = parse_query("cluster:a* cluster:*b")
+    assert query.matches("cluster", "ab")
+    assert not query.matches("cluster", "ac")

@@ -27,7 +27,7 @@ from dsf.backtest.runstore import KeptRun
 from dsf.fleet import changes
 from dsf.settings import Settings
 from dsf.store.registry import ScorerRecord
-from dsf.web.objects import in_folder
+from dsf.web.objects import read_from_folder
 from dsf.web.pagedata import Reading
 from dsf.web.pages import Sources
 from tests.integration.cli.conftest import Dsf, dsf
@@ -368,7 +368,7 @@ def test_page_on_kubernetes_passes_the_manifest_to_the_backtest(
     manifest_fields = DynamicScorer.from_manifest(manifest).model_dump(mode="json", by_alias=True, exclude_none=True)
     (tmp_path / "dynamicscorers" / f"{SAMPLE}.yaml").write_text(yaml.safe_dump(manifest_fields))
     reading = Reading(redis_client)
-    runner = BacktestRunner(Sources(reading, partial(in_folder, tmp_path)))
+    runner = BacktestRunner(Sources(reading, partial(read_from_folder, tmp_path)))
     noted: list[str] = []
     runner.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: noted.append("ann"))
     run = finished_run(redis_client)
@@ -381,7 +381,7 @@ def test_page_on_kubernetes_passes_the_manifest_to_the_backtest(
         (name, {"ok": 7}) for name in CLUSTERS
     ]
     bounded = Settings(scorer_hosts=["elsewhere.example"])
-    bounded_runner = BacktestRunner(Sources(reading, partial(in_folder, tmp_path), settings=bounded))
+    bounded_runner = BacktestRunner(Sources(reading, partial(read_from_folder, tmp_path), settings=bounded))
     with pytest.raises(BacktestError, match="may not name http"):
         bounded_runner.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
     blind = BacktestRunner(Sources(reading))
