@@ -97,7 +97,8 @@ class Clusters:
                 raise AssertionError(f"{command.page}:{command.line}\n$ {command.text}\n{error}") from error
         variables_file = self.folder / ".variables"
         lines = [f"{name}={value!r}" for name, value in self.variables.items()]
-        script = "\n".join([*lines, command.text, f"declare -p HUB_IP > {variables_file} 2>/dev/null || true"])
+        # `declare` fails for unset variables, after it has printed the others.
+        script = "\n".join([*lines, command.text, f"declare -p HUB_IP DSF > {variables_file} 2>/dev/null || true"])
         process = self._typed(script)
         if _TOO_SOON in process.stderr:
             # A person is never so fast.
@@ -106,9 +107,7 @@ class Clusters:
         assert process.returncode == 0, (
             f"{command.page}:{command.line}\n$ {command.text}\n{process.stdout}{process.stderr}"
         )
-        _, assignment, value = variables_file.read_text().strip().partition('HUB_IP="')
-        if assignment:
-            self.variables["HUB_IP"] = value.removesuffix('"')
+        self.variables |= dict(re.findall(r'^declare \S+ (\w+)="(.*)"$', variables_file.read_text(), re.MULTILINE))
         return process.stdout
 
     def write_files(self, blocks: Iterable[Block]) -> None:

@@ -55,6 +55,10 @@ NOWHERE = {
     r"^helm repo add ": _NETWORK,
     r"^helm upgrade --install \S+ (?!deploy/helm )\S+/\S+ ": _NETWORK,
     r"kubectl .*apply -f https://": _NETWORK,
+    r"^kubectl krew ": "krew is not here; tests/unit/release checks its manifest",
+    r"-f charts/dynamic-scoring-framework/crds$": "is in upstream's repository; e2e/test_migration.py applies it",
+    r"^kubectl dsf\b": "needs the page of a hub behind an API server; tests/integration/web/test_kubectl.py runs it",
+    r"^git clone https://|\bgo build\b": _NETWORK,
     r"^kubectl .*\b(exec|port-forward|wait|logs|rollout status|patch pvc|delete statefulset)\b": _PODS,
     r"LOST-NODE|dynamic-scoring-redis-0 (--force|-o jsonpath)": "no node is lost here; the flags are checked",
     r"^kubectl create token ACCOUNT\b": "ACCOUNT stands for a name; its flags are checked",
@@ -82,7 +86,7 @@ NOWHERE = {
 _CLUSTER_PROGRAMS = {"kubectl", "helm"}
 _STACK_PROGRAMS = {"dsf", "celery", "curl"}
 #: Programs that a command may use beside those of the tables above.
-TOOLS = {"sed", "base64", "grep", "openssl", "cd", "export", "source", "promtool", "jq"}
+TOOLS = {"sed", "base64", "grep", "openssl", "date", "cd", "export", "source", "promtool", "jq"}
 #: Programs that need nothing of ours, or only files.
 _HERE_FIRST = {"export", "source", "promtool"}
 #: Commands of `dsf` that need only files of the repository.
