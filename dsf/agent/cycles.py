@@ -2,7 +2,7 @@
 
 The tasks are the cycle, which a tick starts, and its stages, which the cycle calls.
 
-Every cycle ends with exactly one result to the hub, unless the agent dies; then the hub declares it lost.
+Every cycle sends exactly one result to the hub. If the agent dies before that, the hub declares the cycle lost.
 """
 
 from __future__ import annotations
@@ -55,30 +55,40 @@ log = dsf.log.get(__name__)
 AnyTask = Task[Any, Any]
 
 #: Seconds between two attempts to find the summary of an unknown scorer.
-_LOOK_EVERY: Final = 1.0
-#: Least seconds that must be left for another try.
-_SHORTEST_TRY: Final = 0.5
-#: Most skipped ticks of a scorer in a row because its last cycle took too long; then one is run anyway.
-_MOST_PASSED: Final = 5
-#: First wait in seconds before a stage is tried again; it doubles.
+_SUMMARY_POLL_INTERVAL: Final = 1.0
+#: Maximum seconds to wait for the summary of an unknown scorer. Its tick may arrive before the ConfigMap.
+_MAX_SUMMARY_WAIT: Final = 5.0
+#: Minimum seconds that must be left for another try.
+_MIN_TRY_SECONDS: Final = 0.5
+#: Maximum number of consecutive ticks that are skipped because the scorer's last cycle took too long. The next one
+#: runs.
+_MAX_SKIPPED_TICKS: Final = 5
+#: Seconds before the second try of a stage. They double with each try, up to _MAX_PAUSE.
 FIRST_PAUSE: Final = 0.5
+_MAX_PAUSE: Final = 10.0
+#: Number of run ids that are stored per scorer to detect duplicate ticks. Simultaneous ticks begin in any order.
+_MAX_RECENT_RUNS: Final = 8
+#: Seconds after the deadline within which every wait of a cycle ends. A cycle that runs longer hangs.
+_MAX_OVERRUN: Final = 5.0
+#: Seconds within which the result of a cycle without scores must be sent.
+_SEND_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
 class AgentCycle(Cycle):
-    """A cycle that runs in this agent."""
+    """Stores the state of a cycle that runs in this agent."""
 
-    #: Seconds until the next tick: a person's override may exceed the scorer's own interval.
+    #: Seconds until the next tick. An override by a user may exceed the scorer's interval.
     interval: float = 0.0
     payload: bytes | FilePayload = b""
-    #: Seconds before the next try, and why the last one failed.
+    #: Seconds before the next try, and the error of the last one.
     pause: float = 0.0
     failure: CycleError | None = None
-    #: The last stage that succeeded, in some words; for Flower.
+    #: Short description of the outcome of the last successful stage, for Flower.
     progress: str = ""
 
     def __repr__(self) -> str:
-        """Scorer and run id, and what the last stage got: Flower shows it as argument and result of each stage."""
+        """Return scorer, run id and progress, which Flower shows as argument and result of each stage."""
         return f"{self.scorer} {self.run_id}{f': {self.progress}' if self.progress else ''}"
 
 
@@ -87,78 +97,81 @@ class RunningCycles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Run id -> cycle, also one that runs beyond its deadline.
+        #: Run id -> cycle, including cycles that run beyond their deadline.
         self._cycles: dict[str, Cycle] = {}
-        #: Scorer -> its last runs, by their threads: ticks that come together begin in any order.
-        self._last: dict[str, deque[str]] = {}
-        #: Scorer -> seconds that its last successful cycle took, and its ticks in a row for which that left no time.
-        self._took: dict[str, float] = {}
-        self._passed: dict[str, int] = {}
+        #: Scorer -> run ids of its most recent ticks.
+        self._recent_runs: dict[str, deque[str]] = {}
+        #: Scorer -> seconds of its last successful cycle, and number of consecutive ticks that were too late for it.
+        self._last_durations: dict[str, float] = {}
+        self._skipped_ticks: dict[str, int] = {}
 
-    def is_new(self, scorer: str, run_id: str) -> bool:
-        """Note the run. True if this run id was not seen among the scorer's last ones: a message may come twice."""
+    def register_run(self, scorer: str, run_id: str) -> bool:
+        """Store the run id. Return False if the scorer already had it, because a message may arrive twice."""
         with self._lock:
-            last = self._last.setdefault(scorer, deque(maxlen=8))
-            if run_id in last:
+            recent_runs = self._recent_runs.setdefault(scorer, deque(maxlen=_MAX_RECENT_RUNS))
+            if run_id in recent_runs:
                 return False
-            last.append(run_id)
+            recent_runs.append(run_id)
             return True
 
     def has_time(self, scorer: str, remaining_seconds: float, interval: float) -> bool:
-        """True if a cycle is begun with so many seconds left of its interval.
+        """True if a cycle may begin with `remaining_seconds` left of its interval in seconds.
 
-        The last successful cycle must have taken no longer: a longer one could not end in time, and would only keep a
-        thread from a cycle that can. A cycle with half of its interval left is always begun, and one after some
-        skipped ticks in a row: the last cycle may have been slow for once.
+        A cycle does not begin if the last successful one took longer than the remaining time. It could not end in time,
+        and would only block a thread that another cycle needs. There are two exceptions, because the last cycle may
+        have been unusually slow. A cycle begins if at least half of its interval is left, and after _MAX_SKIPPED_TICKS
+        consecutive skipped ticks.
         """
         with self._lock:
-            is_late = remaining_seconds <= min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
-            self._passed[scorer] = self._passed.get(scorer, 0) + 1 if is_late else 0
-            if self._passed[scorer] > _MOST_PASSED:
-                self._passed[scorer] = 0
+            is_late = remaining_seconds <= min(self._last_durations.get(scorer, 0.0), max(0.0, interval) / 2)
+            self._skipped_ticks[scorer] = self._skipped_ticks.get(scorer, 0) + 1 if is_late else 0
+            if self._skipped_ticks[scorer] > _MAX_SKIPPED_TICKS:
+                self._skipped_ticks[scorer] = 0
                 return True
             return not is_late
 
-    def succeeded(self, scorer: str, seconds: float) -> None:
-        """A cycle took so long."""
+    def store_duration(self, scorer: str, seconds: float) -> None:
+        """Store the duration of a successful cycle."""
         with self._lock:
-            self._took[scorer] = seconds
+            self._last_durations[scorer] = seconds
 
     def enter(self, cycle: Cycle) -> bool:
-        """Begin this cycle; False if another one of its scorer is still running, or hangs."""
+        """Register this cycle as running. Return False if another one of its scorer is still running, or hangs."""
         now = time.monotonic()
         with self._lock:
-            for other in self._cycles.values():
-                # A cycle that hangs keeps its thread, and a next one for each tick would use up all others. Every wait
-                # of our own ends within 5 s of the deadline.
-                if other.scorer == cycle.scorer and not other.deadline <= now <= other.deadline + 5.0:
+            for running_cycle in self._cycles.values():
+                if running_cycle.scorer != cycle.scorer:
+                    continue
+                # A cycle may overlap one that is past its deadline and about to end. It may not begin beside a cycle
+                # that hangs, because a cycle for each tick would soon block all threads.
+                if not running_cycle.deadline <= now <= running_cycle.deadline + _MAX_OVERRUN:
                     return False
             self._cycles[cycle.run_id] = cycle
             return True
 
     def leave(self, cycle: Cycle) -> None:
-        """The cycle has ended: the next one of its scorer may begin."""
+        """Remove a cycle that has ended, so that the next one of its scorer may begin."""
         with self._lock:
             self._cycles.pop(cycle.run_id, None)
 
     def end_others(self, scorers: Container[str]) -> list[Cycle]:
-        """End the cycles of all other scorers (their deadline is now); returns them."""
+        """End the cycles of all scorers but these by setting their deadline to now. Return the ended cycles."""
         now = time.monotonic()
         with self._lock:
-            undelivered_cycles = [
+            ended_cycles = [
                 cycle for cycle in self._cycles.values() if cycle.scorer not in scorers and cycle.deadline > now
             ]
-            for cycle in undelivered_cycles:
+            for cycle in ended_cycles:
                 cycle.deadline = now
-            for scorer in [scorer for scorer in self._last if scorer not in scorers]:
-                del self._last[scorer]
-                self._took.pop(scorer, None)
-                self._passed.pop(scorer, None)
-        return undelivered_cycles
+            for scorer in [scorer for scorer in self._recent_runs if scorer not in scorers]:
+                del self._recent_runs[scorer]
+                self._last_durations.pop(scorer, None)
+                self._skipped_ticks.pop(scorer, None)
+        return ended_cycles
 
 
 class CycleRunner:
-    """Runs cycles. Thread-safe."""
+    """Runs cycles and sends their results. Thread-safe."""
 
     def __init__(
         self,
@@ -173,9 +186,9 @@ class CycleRunner:
         results: LastResults | None = None,
         on_success: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """`ending` is set at shutdown: nothing is tried again then. `hub_time` gives unix seconds by the hub's clock.
-        `results` gets those of each scorer. `on_success` gets the scorer of each successful cycle, and the seconds
-        until its next one is due."""
+        """`ending` is set at shutdown. No stage is retried then. `hub_time` returns unix seconds by the hub's clock.
+        `results` stores the last results of each scorer. `on_success` is called with the scorer of each successful
+        cycle and the seconds until its next cycle is due."""
         self._settings = settings
         self._config = config
         self._stages = stages
@@ -189,7 +202,7 @@ class CycleRunner:
         #: Unix seconds by the hub's clock.
         self.hub_time = hub_time
         self._running = RunningCycles()
-        # For what stays in memory: a plug-in's answers and its series, each as large as one cycle may have.
+        # A plug-in's responses and its series stay in memory, and each of them may be as large as one cycle allows.
         self._budget = MemoryBudget(2 * settings.max_source_bytes)
         #: The ticks that wait for a thread.
         self.turns = Turns(settings.agent_concurrency, config.namespaces)
@@ -205,17 +218,17 @@ class CycleRunner:
         stages: tuple[AnyTask, ...],
         refusal: CycleError | None = None,
     ) -> str:
-        """Run one cycle as a chain of the tasks of its stages, and return its outcome; skip it with a `refusal`.
+        """Run one cycle as a chain of the tasks of its stages, and return its outcome. Skip it with a `refusal`.
 
-        `deadline` (unix seconds by the hub's clock) is when the next one may begin. A call by hand has neither that nor
-        a run id. Raises CycleError for a cycle without a score, once that is sent.
+        `deadline`, in unix seconds by the hub's clock, is the time at which the next cycle may begin. A call by hand
+        has neither deadline nor run id. Raises CycleError for a cycle without a score, after its result is sent.
         """
-        # By the hub's clock: the hub refuses a run id that sorts before the last one.
+        # The id is made by the hub's clock because the hub refuses a run id that sorts before the last one.
         run_id = run_id or new_run_id(self.hub_time())
-        if not self._running.is_new(scorer, run_id):
+        if not self._running.register_run(scorer, run_id):
             return "duplicate"
         if refusal is not None:
-            return self._without_score(scorer, run_id, "skipped", refusal)
+            return self._send_failure(scorer, run_id, "skipped", refusal)
         remaining_seconds = 0.0 if deadline is None else deadline - self.hub_time()
         if deadline is not None and (
             remaining_seconds <= 0 or not self._running.has_time(scorer, remaining_seconds, deadline - run_time(run_id))
@@ -224,26 +237,27 @@ class CycleRunner:
                 "its tick waited in the queue until no time was left for a cycle: the agent was away, or its threads "
                 "were busy"
             )
-            return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.EXPIRED, message))
-        summary = self._find(scorer, deadline)
+            return self._send_failure(scorer, run_id, "skipped", CycleError("", SkipReason.EXPIRED, message))
+        summary = self._wait_for_summary(scorer, deadline)
         if summary is None:
             message = f"scorer {scorer!r} is not in the configuration that was delivered to this cluster"
             if problem := self._config.problem:
                 message = f"the agent cannot read the configuration of this cluster: {problem}"
-            unknown = CycleError("fetch", "unknown_scorer", message)
-            self._without_score(scorer, run_id, "error", unknown)
-            raise unknown
-        cycle = self._begin(run_id, summary, deadline)
+            error = CycleError("fetch", "unknown_scorer", message)
+            self._send_failure(scorer, run_id, "error", error)
+            raise error
+        cycle = self._make_cycle(run_id, summary, deadline)
         if not self._running.enter(cycle):
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
-            return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
-        first, *further_stages = stages
+            return self._send_failure(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
+        first_stage, *further_stages = stages
         try:
-            # In this thread, with the retries that `_try` requests; raises what the failed stage raised.
-            outcome: str = chain(first.s(cycle), *(task.s() for task in further_stages)).apply().get()
+            # The chain runs in this thread, with the retries that `_try_stage` requests. It raises the error of the
+            # failed stage.
+            outcome: str = chain(first_stage.s(cycle), *(task.s() for task in further_stages)).apply().get()
         except Exception as error:
-            _free(error)
-            self._fail(cycle)
+            _clear_frames(error)
+            self._report_failure(cycle)
             raise
         else:
             self._on_success(scorer, cycle.interval)
@@ -256,7 +270,7 @@ class CycleRunner:
     def fetch(self, task: AnyTask, cycle: AgentCycle) -> AgentCycle:
         """Query the source, and store the scoring request in the cycle. Raises CycleError, or Celery's Retry."""
 
-        def work() -> str:
+        def fetch_payload() -> str:
             folder: Path | None = self._settings.agent_spool_dir
             with cycle.room:
                 payload = self._stages.fetch(cycle)
@@ -267,24 +281,24 @@ class CycleRunner:
                     raise CycleError("fetch", "spool_failed", message) from None
             return f"{payload.series} series, {payload.received} bytes"
 
-        cycle.progress = self._try(task, "fetch", cycle, work)
+        cycle.progress = self._try_stage(task, "fetch", cycle, fetch_payload)
         return cycle
 
     def score(self, task: AnyTask, cycle: AgentCycle) -> AgentCycle:
         """Send the scoring request, and store the response in the cycle. Raises CycleError, or Celery's Retry."""
 
-        def work() -> str:
+        def request_scores() -> str:
             self._stages.score(cycle, cycle.payload)
             return f"{cycle.counts['results']} results"
 
-        cycle.progress = self._try(task, "score", cycle, work)
+        cycle.progress = self._try_stage(task, "score", cycle, request_scores)
         return cycle
 
     def publish(self, task: AnyTask, cycle: AgentCycle) -> str:
         """Expose the scores on the agent's /metrics, send them to the hub, and return the outcome."""
 
-        def work() -> str:
-            began = time.monotonic()
+        def publish_results() -> str:
+            started_at = time.monotonic()
             response = cycle.response
             if response is None:
                 raise RuntimeError("the cycle was not scored")
@@ -292,24 +306,25 @@ class CycleRunner:
             validity = validity_at(interval or declared, cycle.summary.validity_seconds, declared)
             self._keep_results(cycle, response.results, validity, interval)
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
-            # As far as known before sending.
-            cycle.timings["publish"] = time.monotonic() - began
-            result = self._result(cycle.scorer, cycle.run_id, outcome, cycle)
-            # Without pauses between tries, and the wait for a hub that is behind.
-            self._running.succeeded(cycle.scorer, sum(cycle.timings.values()))
-            # Before the result is visible: its reader may request the next cycle at once.
+            # The result contains the duration until here, because it is signed before it is sent.
+            cycle.timings["publish"] = time.monotonic() - started_at
+            result = self._make_result(cycle.scorer, cycle.run_id, outcome, cycle)
+            # This duration excludes pauses between tries and the wait for a slow hub.
+            self._running.store_duration(cycle.scorer, sum(cycle.timings.values()))
+            # The cycle ends before the hub can read its result, because a reader may request the next cycle
+            # immediately.
             self._running.leave(cycle)
             self._outbox.send(result, cycle.deadline)
-            self._metrics.timed(cycle.summary.score_name, "publish", time.monotonic() - began)
+            self._metrics.timed(cycle.summary.score_name, "publish", time.monotonic() - started_at)
             self._metrics.succeeded(cycle.summary.score_name, response.refused.items())
             return outcome
 
-        return self._try(task, "publish", cycle, work)
+        return self._try_stage(task, "publish", cycle, publish_results)
 
     def _keep_results(
         self, cycle: AgentCycle, results: Sequence[ScoringResult], validity: float, interval: int
     ) -> None:
-        """Keep the results for the agent's /metrics and for composites, if there is room; the hub gets them anyway."""
+        """Keep the results for the agent's /metrics and for composites if there is room. The hub gets them anyway."""
         if self._result_room.take(cycle.scorer, results):
             self._results.put(cycle.summary, results, validity)
             self._metrics.publish(cycle.summary, results, interval)
@@ -327,106 +342,115 @@ class CycleRunner:
             )
 
     def end_others(self, scorers: Container[str]) -> None:
-        """End the cycles of all other scorers, and forget their expired results."""
+        """End the cycles of all scorers but these, and drop their expired results."""
         self._results.retain(scorers)
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
             cut(cycle)
 
-    def _begin(self, run_id: str, summary: ScorerSummary, deadline: float | None) -> AgentCycle:
+    def _make_cycle(self, run_id: str, summary: ScorerSummary, deadline: float | None) -> AgentCycle:
+        """Return a new cycle. `deadline` is that of its tick, or None for a call by hand."""
         declared = float(max(summary.scoring_interval, 1))
         remaining_seconds = declared if deadline is None else deadline - self.hub_time()
-        # A tick may shorten a cycle, but not block the scorer for ever.
-        # A cycle may exceed its interval only up to the deadline of its tick, and never three time-outs.
-        longest = max(declared, 3 * summary.timeout_seconds)
+        # A tick may shorten a cycle. A deadline far in the future must not block the scorer, so a cycle takes at most
+        # the scorer's interval or three time-outs.
+        max_seconds = max(declared, 3 * summary.timeout_seconds)
         interval = declared if deadline is None else max(declared, deadline - run_time(run_id))
         return AgentCycle(
             summary.name,
             run_id,
             summary,
-            time.monotonic() + min(remaining_seconds, longest),
+            time.monotonic() + min(remaining_seconds, max_seconds),
             room=Room(self._budget, self._settings.agent_spool_dir),
             interval=interval,
         )
 
-    def _find(self, scorer: str, deadline: float | None) -> ScorerSummary | None:
-        # The tick may arrive before its new scorer's ConfigMap.
-        until = time.monotonic() + 5.0
+    def _wait_for_summary(self, scorer: str, deadline: float | None) -> ScorerSummary | None:
+        """Return the scorer's summary, or None if it does not arrive in time."""
+        until = time.monotonic() + _MAX_SUMMARY_WAIT
         if deadline is not None:
-            until = min(until, time.monotonic() + deadline - self.hub_time() - _LOOK_EVERY - _SHORTEST_TRY)
+            remaining_seconds = deadline - self.hub_time()
+            until = min(until, time.monotonic() + remaining_seconds - _SUMMARY_POLL_INTERVAL - _MIN_TRY_SECONDS)
         while (summary := self._config.get(scorer)) is None and time.monotonic() < until:
-            if self._ending.wait(_LOOK_EVERY):
+            if self._ending.wait(_SUMMARY_POLL_INTERVAL):
                 break
         return summary
 
-    def _try(self, task: AnyTask, stage: Stage, cycle: AgentCycle, work: Callable[[], str]) -> str:
-        """Try a stage once. Raises CycleError, or Celery's Retry for another try after `cycle.pause`."""
+    def _try_stage(self, task: AnyTask, stage: Stage, cycle: AgentCycle, run_stage: Callable[[], str]) -> str:
+        """Try a stage once, and return its progress or outcome.
+
+        Raises CycleError, or Celery's Retry for another try after `cycle.pause`.
+        """
         if task.request.retries:
-            # A task that runs within another one is tried again at once.
+            # Celery retries a task that runs within another one without its countdown, so the pause is made here.
             self._ending.wait(cycle.pause)
         try:
-            return work()
+            return run_stage()
         except CycleError as error:
-            _free(error)
+            _clear_frames(error)
             failure = error
         except BaseException as error:
-            # This includes what sys.exit() raises in a plug-in: the cycle would have no result.
+            # SystemExit is caught, too, because a plug-in may call sys.exit(), and every cycle must have a result.
             log.exception("stage failed unexpectedly", stage=stage, scorer=cycle.scorer, run=cycle.run_id)
-            _free(error)
-            failure = CycleError(stage, "internal_error", "a mistake in the agent; its log has the details")
+            _clear_frames(error)
+            failure = CycleError(stage, "internal_error", "an internal error of the agent; its log has the details")
         cycle.failure = failure
-        pause = self._pause(task.request.retries, cycle, failure)
+        pause = self._retry_pause(task.request.retries, cycle, failure)
         if pause is None:
             raise failure
         cycle.pause = pause
         cycle.counts["retries"] = cycle.counts.get("retries", 0) + 1
         raise task.retry(exc=failure, countdown=pause) from None
 
-    def _pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
-        """Return seconds until another try; None if that cannot help, or if there is no time for it."""
+    def _retry_pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
+        """Return seconds until another try. Return None if a retry cannot succeed or if there is no time for it."""
         if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
             return None
-        # Exponential, with jitter: scorers that failed together are not tried again together.
-        # At most 10 seconds, unless the server names a time.
-        longest = min(FIRST_PAUSE * 2.0**tries, 10.0)
-        pause = longest * random.uniform(0.5, 1.0) if failure.retry_after is None else failure.retry_after  # noqa: S311
-        # After a time-out another try needs a whole time-out, or it would only fail sooner.
-        needed = cycle.summary.timeout_seconds if failure.reason == "timeout" else _SHORTEST_TRY
-        return pause if time.monotonic() + pause + needed <= cycle.deadline else None
+        # The pause grows exponentially up to _MAX_PAUSE, unless the server requests a pause. It has jitter so that
+        # scorers that failed together do not retry together.
+        max_pause = min(FIRST_PAUSE * 2.0**tries, _MAX_PAUSE)
+        pause = failure.retry_after
+        if pause is None:
+            pause = max_pause * random.uniform(0.5, 1.0)  # noqa: S311
+        # A retry after a time-out needs a whole time-out, because it would otherwise only fail sooner.
+        needed_seconds = cycle.summary.timeout_seconds if failure.reason == "timeout" else _MIN_TRY_SECONDS
+        return pause if time.monotonic() + pause + needed_seconds <= cycle.deadline else None
 
-    def _fail(self, cycle: AgentCycle) -> None:
-        """Count and send why there is no score."""
-        failure = cycle.failure or CycleError("fetch", "internal_error", "a mistake in the agent; see its log")
+    def _report_failure(self, cycle: AgentCycle) -> None:
+        """Count the failure of a cycle, and send its result."""
+        failure = cycle.failure or CycleError("fetch", "internal_error", "an internal error of the agent; see its log")
         self._metrics.failed(cycle.summary.score_name, failure.stage, failure.reason)
         self._running.leave(cycle)
-        self._without_score(cycle.scorer, cycle.run_id, "error", failure, cycle)
+        self._send_failure(cycle.scorer, cycle.run_id, "error", failure, cycle)
 
-    def _without_score(
-        self, scorer: str, run_id: str, outcome: Outcome, why: CycleError, cycle: AgentCycle | None = None
+    def _send_failure(
+        self, scorer: str, run_id: str, outcome: Outcome, failure: CycleError, cycle: AgentCycle | None = None
     ) -> str:
+        """Send the result of a cycle without a score, and return its outcome with the reason."""
         try:
-            self._outbox.send(self._result(scorer, run_id, outcome, cycle, why), time.monotonic() + 30.0)
+            result = self._make_result(scorer, run_id, outcome, cycle, failure)
+            self._outbox.send(result, time.monotonic() + _SEND_SECONDS)
         except CycleError as error:
-            # The hub will declare the cycle lost; this line has the content of its result.
-            log_fields = {"outcome": outcome, "result_reason": why.reason, "reason": error.reason}
+            # The hub will declare the cycle lost. Only this log line has the content of its result.
+            log_fields = {"outcome": outcome, "result_reason": failure.reason, "reason": error.reason}
             log.error("result not sent", scorer=scorer, run=run_id, **log_fields)
-        return f"{outcome}: {why.reason}"
+        return f"{outcome}: {failure.reason}"
 
-    def _result(
-        self, scorer: str, run_id: str, outcome: Outcome, cycle: AgentCycle | None, why: CycleError | None = None
+    def _make_result(
+        self, scorer: str, run_id: str, outcome: Outcome, cycle: AgentCycle | None, failure: CycleError | None = None
     ) -> Result:
-        """Return the result of a cycle; `why` it has no score."""
-        response = None if cycle is None or why is not None else cycle.response
+        """Return the result of a cycle. `failure` tells why it has no score. `cycle` is None if it did not begin."""
+        response = None if cycle is None or failure is not None else cycle.response
         result_fields: dict[str, Any] = {}
-        if why is not None:
-            result_fields |= {"stage": why.stage, "reason": why.reason, "message": why.message}
+        if failure is not None:
+            result_fields |= {"stage": failure.stage, "reason": failure.reason, "message": failure.message}
         if response is not None:
             result_fields |= {"results": response.results, "refused": dict(response.refused), "message": response.note}
         if cycle is not None:
-            # Microseconds are enough, and shorter.
+            # The timings are rounded to microseconds to shorten the message.
             timings = {name: round(value, 6) for name, value in cycle.timings.items()}
             result_fields |= {"timings": timings, "counts": cycle.counts}
-        # model_construct: everything in a response was validated when it was read.
+        # model_construct skips the validation because the response was validated when it was parsed.
         return Result.model_construct(
             cluster=self._settings.cluster,
             scorer=scorer,
@@ -439,28 +463,29 @@ class CycleRunner:
         )
 
 
-def _free(error: BaseException | None) -> None:
-    """Free what was in memory where it failed.
+def _clear_frames(error: BaseException | None) -> None:
+    """Clear the local variables in the tracebacks of an error and of its contexts.
 
-    An error keeps the frames that it went through until Python looks for garbage, and some of them have a whole answer.
+    An error references the frames of its traceback until the next garbage collection, and some frames hold a whole
+    response.
     """
-    freed: set[int] = set()
-    # A plug-in's errors may refer to each other.
-    while error is not None and id(error) not in freed:
+    cleared_ids: set[int] = set()
+    # The ids end the loop if errors of a plug-in refer to each other.
+    while error is not None and id(error) not in cleared_ids:
         traceback.clear_frames(error.__traceback__)
-        freed.add(id(error))
+        cleared_ids.add(id(error))
         error = error.__context__
 
 
 class AgentTask(Task):  # type: ignore[type-arg]
-    """A task that runs in an agent. A failure is an expected outcome, and the task has no stored result."""
+    """Base class of the tasks of an agent. A failure is an expected outcome, and no result is stored."""
 
     abstract = True
     throws = (CycleError,)
     ignore_result = True
-    #: Retries end with their cycle.
+    #: Celery does not limit the retries, because they end at the deadline of the cycle.
     max_retries = None
-    #: Runs this process's cycles; `dsf.agent.main` sets it when the worker starts.
+    #: Runs the cycles of this process. `dsf.agent.main` sets it when the worker starts.
     runner: CycleRunner
 
 
@@ -478,15 +503,15 @@ def score(self: AgentTask, cycle: AgentCycle) -> AgentCycle:
 
 @shared_task(base=AgentTask, bind=True, name=PUBLISH_TASK)
 def publish(self: AgentTask, cycle: AgentCycle) -> str:
-    """Put the scores on the agent's own /metrics and send one signed message to the hub."""
+    """Expose the scores on the agent's /metrics, and send one signed message to the hub."""
     return self.runner.publish(self, cycle)
 
 
 @shared_task(base=AgentTask, bind=True, Strategy="dsf.agent.ticks:accept", name=CYCLE_TASK)
 def cycle(self: AgentTask, scorer: str, run_id: str | None = None, deadline: float | None = None) -> str:
-    """Score `scorer` now: a chain of fetch, score and publish, applied in this thread. Returns the outcome.
+    """Score `scorer` now by a chain of fetch, score and publish in this thread. Return the outcome.
 
-    `deadline` is in unix seconds by the hub's clock. A call by hand has neither that nor a run id:
+    `deadline` is in unix seconds by the hub's clock. A call by hand has neither deadline nor run id:
     `celery -A dsf.celery call dsf.cycle --args '["sample-scorer"]' --queue spoke.<cluster>`.
     """
     refusal: CycleError | None = self.request.get(REFUSAL)

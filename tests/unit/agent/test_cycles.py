@@ -83,7 +83,7 @@ def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
 
     def outcome_after(last: float, remaining_seconds: float) -> str:
         """Return the outcome of a cycle with the remaining seconds after a cycle that took `last` seconds."""
-        bed.cycles._running.succeeded("a", last)
+        bed.cycles._running.store_duration("a", last)
         return bed.run(new_run_id(HUB_NOW + remaining_seconds - 10), HUB_NOW + remaining_seconds)
 
     assert outcome_after(0.0, 0.5) == "ok"
@@ -96,7 +96,7 @@ def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
     # The last cycle may have been slow once: after five skipped cycles one runs, and again after five if it fails.
     bed.cycles.end_others([])
     bed.stages.fetch.side_effect = CycleError("fetch", "timeout", "too slow")
-    bed.cycles._running.succeeded("a", 3.0)
+    bed.cycles._running.store_duration("a", 3.0)
     outcomes = []
     for number in range(13):
         # Expired ticks are not counted.
@@ -192,7 +192,7 @@ def test_cycle_is_reported_after_any_error_of_a_stage(make: Callable[..., Bed], 
 def test_stage_is_retried_within_retries_and_deadline(
     make: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsf.agent.cycles._SHORTEST_TRY", 30.0)
+    monkeypatch.setattr("dsf.agent.cycles._MIN_TRY_SECONDS", 30.0)
     bed = make(max_retries=2)
     busy = CycleError("fetch", "http_503", "busy", retryable=True)
     bed.stages.fetch.side_effect = [busy, busy, Mock(pieces=[b"{}"], size=2, series=1, received=2)]

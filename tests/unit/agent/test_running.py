@@ -43,8 +43,8 @@ def test_scorer_runs_one_cycle_at_a_time(remaining_seconds: float, may: bool) ->
 
 def test_duplicate_run_of_a_scorer_is_not_new() -> None:
     running = RunningCycles()
-    assert [running.is_new("a", run) for run in ("1", "1", "2")] == [True, False, True]
-    assert running.is_new("b", "2")
+    assert [running.register_run("a", run) for run in ("1", "1", "2")] == [True, False, True]
+    assert running.register_run("b", "2")
 
 
 def test_cycles_of_removed_scorers_end_now() -> None:
