@@ -1,6 +1,6 @@
-"""This cluster's scorers, as delivered by OCM: the trusted channel, and the only one with endpoints.
+"""The summaries of this cluster's scorers, as delivered by OCM. This trusted channel is the only one with endpoints.
 
-In a file, or in an object of the cluster (`dsf.agent.kube`).
+The summaries are in a file or in a ConfigMap of the cluster (`dsf.agent.kube`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from dsf.errors import ManifestError
 log = dsf.log.get(__name__)
 
 Summaries = Mapping[str, ScorerSummary]
-#: No scorers.
+#: Maximum bytes of the file. A ConfigMap has at most 1 MiB.
+_MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+#: Summaries of a cluster without scorers.
 NONE: Final[Summaries] = MappingProxyType({})
 
 
@@ -36,11 +38,11 @@ def read_limited(path: Path, max_bytes: int) -> bytes:
 
 
 class AgentConfig(ABC):
-    """The newest usable delivery. An unusable one leaves it in force and is reported once. Thread-safe."""
+    """Stores the newest usable delivery. An unusable one is reported once and does not replace it. Thread-safe."""
 
-    def __init__(self, **place: str) -> None:
-        """`place` names the deliveries' source in logs."""
-        self._place = place
+    def __init__(self, **log_fields: str) -> None:
+        """`log_fields` name the source of the deliveries in logs."""
+        self._log_fields = log_fields
         self._lock = threading.Lock()
         self._current = NONE
         self._problem = ""
@@ -49,28 +51,28 @@ class AgentConfig(ABC):
 
     @property
     def problem(self) -> str:
-        """Why the newest delivery is unusable; empty if it is usable."""
+        """Return why the newest delivery is unusable. The text is empty if it is usable."""
         return self._problem
 
     @property
     def loaded_at(self) -> float:
-        """Unix time at which the summaries in force were read; 0 before the first."""
+        """Return the unix time at which the summaries in force were read, or 0 before the first ones."""
         return self._loaded_at
 
     def get(self, scorer: str) -> ScorerSummary | None:
-        """Return the scorer's summary as of now, or None if it is not to run on this cluster."""
+        """Return the scorer's summary, or None if the scorer does not run on this cluster."""
         return self.summaries().get(scorer)
 
     @abstractmethod
     def summaries(self) -> Summaries:
-        """Return all summaries as of now, by the scorer's name."""
+        """Return the newest usable summaries by the scorer's name."""
 
     def namespaces(self) -> dict[str, str]:
-        """Return the namespace of each scorer as of now, empty for the hub's own."""
+        """Return the namespace of each scorer, which is empty for the hub's own."""
         return {name: summary.namespace or "" for name, summary in self.summaries().items()}
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
-        """Call this with the summaries at each change, in the watching thread."""
+        """Register a listener, which is called with the summaries at each change in the watching thread."""
         self._listeners.append(listener)
 
     @abstractmethod
@@ -82,42 +84,45 @@ class AgentConfig(ABC):
         """Stop the watch."""
 
     def _accept(self, summaries: Summaries) -> None:
-        """Put this delivery into force; notify listeners if it differs from the one before."""
+        """Put this delivery into force, and notify listeners if it differs from the previous one."""
         with self._lock:
-            before, self._current = self._current, summaries
+            previous, self._current = self._current, summaries
             self._problem = ""
             self._loaded_at = time.time()
-        if before != summaries:
-            log.info("configuration loaded", scorers=sorted(summaries), **self._place)
+        if previous != summaries:
+            log.info("configuration loaded", scorers=sorted(summaries), **self._log_fields)
             for listener in self._listeners:
                 listener(summaries)
 
     def _refuse(self, problem: str) -> None:
-        """The newest delivery is unusable."""
+        """Record why the newest delivery is unusable, and log it once."""
         with self._lock:
             is_new = problem != self._problem
             self._problem = problem
         if is_new:
-            log.error("configuration cannot be used, the last good one stays", problem=problem, **self._place)
+            log.error("configuration cannot be used, the last good one stays", problem=problem, **self._log_fields)
 
 
 class FileConfig(AgentConfig):
-    """Summaries in a file: the ConfigMap as a manifest, or the bare JSON of its key `summaries`.
+    """Reads the summaries from a file with the manifest of the ConfigMap, or with the JSON of its key `summaries`.
 
-    No file means no scorers.
+    The agent has no scorers if the file does not exist.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(file=str(path))
         self._path = path
-        self._reading = threading.Lock()
-        #: Inode, size and mtime of the newest content: Kubernetes replaces mounted files, editors rewrite them.
+        self._read_lock = threading.Lock()
+        #: Inode, size and mtime of the newest content. Kubernetes replaces mounted files, and editors rewrite them.
         self._stamp: tuple[int, int, int] | None = None
-        #: The content of the file, or why it cannot be used.
+        #: Content of the file, or the error if it cannot be used.
         self._newest: Summaries | ManifestError = NONE
 
     def summaries(self) -> Summaries:
-        """As of now: one stat() each time, as a tick right after a change must see the change."""
+        """Return the summaries in the file, or the last usable ones.
+
+        Each call checks the file with one stat(), because a tick right after a change must see the change.
+        """
         try:
             summaries = self._read()
         except FileNotFoundError:
@@ -130,35 +135,37 @@ class FileConfig(AgentConfig):
         return summaries
 
     def _read(self) -> Summaries:
-        """Return the content of the file. Raises OSError, ValueError if it is too large, and ManifestError until it
-        changes."""
-        with self._reading:
-            before, self._stamp = self._stamp, None
+        """Return the content of the file.
+
+        Raises OSError if it is not readable, ValueError if it is too large, and ManifestError if it is not valid.
+        """
+        with self._read_lock:
+            last_stamp, self._stamp = self._stamp, None
             status = self._path.stat()
             stamp = status.st_ino, status.st_size, status.st_mtime_ns
-            if stamp != before:
-                # A ConfigMap has at most 1 MiB.
-                data = read_limited(self._path, 4 * 1024 * 1024)
+            if stamp != last_stamp:
+                data = read_limited(self._path, _MAX_FILE_BYTES)
                 try:
                     self._newest = _parse(data)
                 except ManifestError as error:
                     self._newest = error
-            # The stamp from before reading, so that the next pass detects a change in between.
+            # The stamp is older than the content, so that the next call detects a change during the read.
             self._stamp = stamp
             if isinstance(self._newest, ManifestError):
-                # The traceback would grow with each raise.
+                # The traceback is removed because it would grow with each raise.
                 raise self._newest.with_traceback(None)
             return self._newest
 
     def start(self) -> None:
-        """Look: each tick and each second of the worker do so later."""
+        """Read the file. Later each tick and a timer of the worker read it."""
         self.summaries()
 
     def stop(self) -> None:
-        """Do nothing: no thread runs."""
+        """Do nothing, because no thread watches the file."""
 
 
 def _parse(data: bytes) -> Summaries:
+    """Return the summaries in a file's content. Raises ManifestError if it is not valid."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -168,19 +175,20 @@ def _parse(data: bytes) -> Summaries:
             return from_configmap(kubeyaml.load(text))
         except kubeyaml.YamlError as error:
             raise ManifestError(f"{error}") from None
-    return _by_name(text)
+    return _parse_summaries(text)
 
 
 def from_configmap(manifest: object) -> Summaries:
-    """Return the summaries of a ConfigMap. Raises ManifestError."""
+    """Return the summaries of a ConfigMap. Raises ManifestError if it is not valid."""
     data = manifest.get("data") if isinstance(manifest, dict) else None
     text = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
         raise ManifestError(
             f"neither a JSON array of summaries nor a ConfigMap {CONFIGMAP_NAME} with a text in data.{SUMMARIES_KEY}"
         )
-    return _by_name(text)
+    return _parse_summaries(text)
 
 
-def _by_name(text: str) -> Summaries:
+def _parse_summaries(text: str) -> Summaries:
+    """Return the summaries in a JSON array by the scorer's name. Raises ManifestError if it is not valid."""
     return MappingProxyType({summary.name: summary for summary in parse_summaries(text)})

@@ -101,7 +101,7 @@ class Runtime:
             ending=self.ending,
             hub_time=self.clock.now,
             results=results,
-            on_success=self.readiness.succeeded,
+            on_success=self.readiness.record_success,
         )
         # At once, so that their stages request no Secret that is forgotten now.
         self.config.on_change(self.cycles.end_others)
@@ -118,7 +118,7 @@ class Runtime:
             self.relay.start()
         self.config.start()
         self.clock.start()
-        self.readiness.consuming(False)
+        self.readiness.set_consuming(False)
         host, port = self._server.address
         log.info("metrics served", host=host, port=port)
 
@@ -129,7 +129,7 @@ class Runtime:
 
     def stop(self) -> None:
         """Stop serving; all cycles have ended."""
-        self.readiness.consuming(False)
+        self.readiness.set_consuming(False)
         self.memory.stop()
         self.clock.stop()
         self.redis.close()
@@ -206,13 +206,13 @@ class AgentStep(bootsteps.StartStopStep):
         # A stage is called by the task of its cycle alone.
         consumer.strategies = _Strategies({CYCLE_TASK: consumer.strategies[CYCLE_TASK]})
         self._timers = [consumer.timer.call_repeatedly(1.0, call) for call in (agent.refresh, consumer.pool.expire)]
-        agent.readiness.consuming(True)
+        agent.readiness.set_consuming(True)
         agent.refresh()
 
     def stop(self, consumer: Any) -> None:
         """Shutdown or lost connection. Running cycles are finished; no new one begins."""
         agent = self._agent
-        agent.readiness.consuming(False)
+        agent.readiness.set_consuming(False)
         while self._timers:
             self._timers.pop().cancel()
         if agent.ending.is_set() and consumer.task_consumer is not None:

@@ -1,8 +1,8 @@
 """Metrics of an agent, which are this cluster's scores and the cost of its cycles, and its readiness.
 
-Ready means *scoring*, not that a process runs. The readiness file exists while the agent takes ticks, no thread fails
-again and again, and at least one of its scorers has had a recent successful cycle. An agent without scorers is ready.
-Liveness is in `dsf.worker.liveness`.
+An agent is ready if it produces scores, and not only if its process runs. The readiness file exists while the agent
+takes ticks, no thread fails repeatedly, and at least one of its scorers has had a recent successful cycle. An agent
+without scorers is ready. Liveness is in `dsf.worker.liveness`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ from dsf.process.runtimemetrics import add_runtime_metrics
 log = dsf.log.get(__name__)
 
 _Metric = TypeVar("_Metric", Counter, Histogram)
-#: Score names whose series stay although no scorer has them any more, so that the last increments are scraped.
-_OLD_NAMES: Final = 100
+#: Number of score names whose series are kept although no scorer uses them, so that the last increments are scraped.
+_MAX_OLD_NAMES: Final = 100
+#: Seconds between two log lines of one scorer about its source's warnings.
+_WARNING_INTERVAL: Final = 600.0
+#: Minimum seconds without success after which a scorer counts as failing. With an interval of one second, a single slow
+#: response would otherwise make the agent not ready.
+_MIN_PATIENCE: Final = 10.0
 
 #: Stage -> the counter of seconds used by upstream's dashboards.
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
@@ -42,7 +47,7 @@ _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publi
 
 @dataclass
 class _Published:
-    """The newest scores of one scorer."""
+    """Stores the newest scores of one scorer."""
 
     cluster: str
     score_name: str
@@ -51,15 +56,18 @@ class _Published:
 
     @functools.cached_property
     def samples(self) -> dict[tuple[str, ...], float]:
-        """Label values -> score. Made at the first scrape: not all results are scraped, and others more than once."""
+        """Return the score of each tuple of label values.
+
+        The first scrape computes them, because some results are never scraped and others more than once.
+        """
         return {gauge_labels(self.cluster, self.score_name, labels): score for labels, score in self.results}
 
 
 class AgentMetrics(Observer, Collector):
-    """Written by cycles, read by the exposition. Thread-safe."""
+    """Collects the metrics of cycles, and exposes them with the scores to Prometheus. Thread-safe."""
 
     def __init__(self, cluster: str, config: AgentConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds, and never goes back: that would prolong scores."""
+        """`clock` returns seconds. It must be monotonic, because scores would otherwise be valid for too long."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         counter = self._counter
@@ -67,8 +75,7 @@ class AgentMetrics(Observer, Collector):
         self._refused, self._warnings = counter(names.REFUSED), counter(names.SOURCE_WARNINGS)
         self._messages = counter(names.MESSAGES_REFUSED)
         self._seconds = {stage: counter(metric) for stage, metric in _SECONDS.items()}
-        # Seconds between two log lines of one scorer about its source's warnings.
-        self._throttle = dsf.log.Throttle(600.0)
+        self._throttle = dsf.log.Throttle(_WARNING_INTERVAL)
         self._stages = Histogram(
             names.STAGE_SECONDS.name,
             names.STAGE_SECONDS.help,
@@ -82,7 +89,7 @@ class AgentMetrics(Observer, Collector):
         self._clock = clock
         self._lock = threading.Lock()
         self._published: dict[str, _Published] = {}
-        # Score name -> its series: a metric, and the values of its further labels.
+        # Score name -> its series. Each one is a metric and the values of its other labels.
         self._series: dict[str, set[tuple[Counter | Histogram, tuple[str, ...]]]] = {}
         self.registry.register(self)
 
@@ -90,8 +97,10 @@ class AgentMetrics(Observer, Collector):
         return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
 
     def publish(self, summary: ScorerSummary, results: Sequence[ScoringResult], interval: int = 0) -> None:
-        """Replace the scorer's earlier results by these until their validity at this interval (0: the scorer's)
-        ends."""
+        """Replace the scorer's earlier results by these until their validity ends.
+
+        `interval` is the interval in force in seconds, or 0 for that of the scorer.
+        """
         declared = summary.scoring_interval
         validity = validity_at(interval or declared, summary.validity_seconds, declared)
         published = _Published(self._cluster, summary.score_name, self._clock() + validity, results)
@@ -99,13 +108,13 @@ class AgentMetrics(Observer, Collector):
             self._published[summary.name] = published
 
     def succeeded(self, score_name: str, refusal_counts: Iterable[tuple[str, int]]) -> None:
-        """A cycle ended with a response; some of its results may have been refused."""
+        """Count a cycle that ended with a response, and its refused results by reason."""
         self._child(self._requests, score_name, "success").inc()
         for reason, number in refusal_counts:
             self._child(self._refused, score_name, reason).inc(number)
 
     def failed(self, score_name: str, stage: str, reason: str) -> None:
-        """A cycle ended without a response."""
+        """Count a cycle that ended without a response."""
         self._child(self._requests, score_name, "failure").inc()
         self._child(self._failures, score_name, stage, reason).inc()
 
@@ -114,14 +123,14 @@ class AgentMetrics(Observer, Collector):
         self._messages.inc()
 
     def warned(self, cycle: Cycle, text: str) -> None:
-        """Count the warning and log it now and then: the score may come from a part of the data."""
+        """Count and log a warning, because the score may come from a part of the data. Repeated ones are not logged."""
         self._child(self._warnings, cycle.summary.score_name).inc()
         not_logged = self._throttle.take(cycle.scorer)
         if not_logged is not None:
             log.warning("the source warns", scorer=cycle.scorer, warning=text, not_logged=not_logged)
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
-        """Duration of one stage, or of one try."""
+        """Observe the duration of one try of a stage."""
         self._child(self._seconds[stage], score_name).inc(seconds)
         self._child(self._stages, score_name, stage).observe(seconds)
 
@@ -130,12 +139,12 @@ class AgentMetrics(Observer, Collector):
         with self._lock:
             is_new = score_name not in self._series
             self._series.setdefault(score_name, set()).add((metric, labels))
-            if is_new and len(self._series) > 2 * len(self._config.summaries()) + _OLD_NAMES:
+            if is_new and len(self._series) > 2 * len(self._config.summaries()) + _MAX_OLD_NAMES:
                 self._remove_old_series(score_name)
         return metric.labels(score_name, *labels)
 
     def _remove_old_series(self, score_name: str) -> None:
-        """Remove the series of all score names that no scorer has: a /config may name another one at each poll."""
+        """Remove the series of score names that no scorer uses, because a /config may name another one at each poll."""
         present = {summary.score_name for summary in self._config.summaries().values()} | {score_name}
         for name in self._series.keys() - present:
             for metric, labels in self._series.pop(name):
@@ -143,13 +152,13 @@ class AgentMetrics(Observer, Collector):
                     metric.remove(name, *labels)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """`dynamic_score` and the configuration's state, as of now."""
+        """Yield `dynamic_score` and the metrics of the configuration's state."""
         config = self._config
         summaries = config.summaries()
         scores = names.SCORE.gauge()
-        # Each label set occurs once across all scorers: a duplicate would invalidate the whole scrape.
+        # Each label set occurs once across all scorers, because a duplicate would invalidate the whole scrape.
         samples: dict[tuple[str, ...], float] = {}
-        for published in self._current(summaries):
+        for published in self._valid_results(summaries):
             samples |= published.samples
         for labels, score in samples.items():
             scores.add_metric(labels, score)
@@ -163,8 +172,8 @@ class AgentMetrics(Observer, Collector):
             family.add_metric((), value)
             yield family
 
-    def _current(self, summaries: Summaries) -> list[_Published]:
-        """Valid results of existing scorers; the others are forgotten."""
+    def _valid_results(self, summaries: Summaries) -> list[_Published]:
+        """Return the valid results of existing scorers, and drop all others."""
         now = self._clock()
         with self._lock:
             for scorer, published in list(self._published.items()):
@@ -179,29 +188,29 @@ class AgentMetrics(Observer, Collector):
 
 
 class ScoringProbe:
-    """Maintains the file. Thread-safe. `clock` is monotonic."""
+    """Maintains the readiness file. Thread-safe. `clock` is monotonic."""
 
     def __init__(self, file: Path | None, config: AgentConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
-        # Scorer -> until when it counts as scoring.
+        # Scorer -> time by `clock` until which it counts as scoring.
         self._fresh_until: dict[str, float] = {}
         self._is_consuming = False
         self._is_ready: bool | None = None
         # Limits the log of the error that the file cannot be written.
         self._throttle = dsf.log.Throttle(5.0)
 
-    def consuming(self, yes: bool) -> None:
-        """The worker takes ticks, or does not: then there is no file, not even of an earlier process."""
+    def set_consuming(self, is_consuming: bool) -> None:
+        """Store whether the worker takes ticks. If it does not, remove the file, also that of an earlier process."""
         with self._lock:
-            self._is_consuming = yes
-            if not yes:
-                self._put(False)
+            self._is_consuming = is_consuming
+            if not is_consuming:
+                self._write_file(False)
 
-    def succeeded(self, scorer: str, interval: float) -> None:
-        """A cycle ended ok, empty or partial; the next one is due after this many seconds."""
+    def record_success(self, scorer: str, interval: float) -> None:
+        """Record a cycle that ended ok, empty or partial. The next one is due after `interval` seconds."""
         with self._lock:
             self._fresh_until[scorer] = self._clock() + _patience(interval)
 
@@ -214,34 +223,32 @@ class ScoringProbe:
                 del self._fresh_until[name]
             for name, summary in summaries.items():
                 self._fresh_until.setdefault(name, now + _patience(summary.scoring_interval))
-            # Idle without scorers, unless the configuration was never read.
+            # An agent without scorers is ready, unless it could not read its configuration yet.
             is_idle = not summaries and not (self._config.problem and not self._config.loaded_at)
-            scores = is_idle or any(until > now for until in self._fresh_until.values())
-            self._put(self._is_consuming and scores and not threads.problem())
+            is_scoring = is_idle or any(until > now for until in self._fresh_until.values())
+            self._write_file(self._is_consuming and is_scoring and not threads.problem())
 
-    def _put(self, ready: bool) -> None:
-        """Write or remove the file. The lock is held."""
-        if ready == self._is_ready or self._file is None:
+    def _write_file(self, is_ready: bool) -> None:
+        """Create or remove the file. The caller holds the lock."""
+        if is_ready == self._is_ready or self._file is None:
             return
         try:
-            if ready:
+            if is_ready:
                 self._file.touch()
             else:
-                # Reason first: it must be in the log before the agent is seen not ready.
+                # The reason is logged first, so that the log has it when Kubernetes notices that the agent is not
+                # ready.
                 if self._is_ready and self._is_consuming:
-                    why = threads.problem() or "no scorer had a good cycle for 3 intervals"
-                    log.warning("not ready", why=why, scorers=len(self._fresh_until))
+                    cause = threads.problem() or "no scorer had a good cycle for 3 intervals"
+                    log.warning("not ready", why=cause, scorers=len(self._fresh_until))
                 self._file.unlink(missing_ok=True)
         except OSError as error:
             if self._throttle.take("") is not None:
                 log.error("readiness file cannot be written", file=str(self._file), error=str(error))
             return
-        self._is_ready = ready
+        self._is_ready = is_ready
 
 
 def _patience(interval: float) -> float:
-    """Return seconds without success after which a scorer stops counting, also after it is first seen.
-
-    At least ten: with an interval of one second one slow response would be an outage.
-    """
-    return max(3 * interval, 10.0)
+    """Return the seconds without success after which a scorer counts as failing, also if it is new."""
+    return max(3 * interval, _MIN_PATIENCE)

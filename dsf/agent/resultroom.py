@@ -15,7 +15,7 @@ from dsf.api.scoringresponse import ScoringResult
 
 #: Estimated bytes of all results that an agent keeps: a quarter of the chart's memory limit.
 MAX_BYTES: Final = 128 * 1024 * 1024
-#: Estimated bytes of one result without its texts, twice: as a result, and as label values in /metrics.
+#: Estimated bytes of one result without its texts. The agent stores it as a result and as label values of /metrics.
 _RESULT_BYTES: Final = 800
 
 
@@ -31,10 +31,10 @@ class ResultRoom:
         self._sizes: dict[str, int] = {}
 
     def take(self, scorer: str, results: Sequence[ScoringResult]) -> bool:
-        """Reserve room for a scorer's new results, which replace its last ones; False if its namespace has none left.
+        """Reserve memory for a scorer's new results, which replace its last ones. Return False if there is not enough.
 
-        The hub's own namespace may use all that is free. Each other one uses at most as much as it leaves free, or all
-        if it is alone on the cluster.
+        The hub's own namespace may use all free memory. Each other namespace must leave as much memory free as it uses,
+        unless it is the only one on the cluster.
         """
         size = sum(_RESULT_BYTES + 2 * sum(map(len, result.labels.values())) for result in results)
         namespaces = self._namespaces()

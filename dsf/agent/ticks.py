@@ -1,9 +1,8 @@
-"""Messages that this cluster's queue may have: score this scorer, in this run, until then.
+"""Ticks, the only messages that an agent accepts from its queue. A tick has a scorer, a run id and a deadline.
 
-Any holder of an agent's credential, or of a right to start tasks, may push anything there. Therefore Celery gets only
-these three arguments and the id, each checked; a chain, callbacks, times and everything else in the message is dropped.
-Messages that are no tick are counted and dropped, by the task's strategy or, if it is no message at all, by the
-transport.
+Anyone with an agent's credential, or with the right to start tasks, may push anything into the queue. Therefore Celery
+gets only these three arguments and the id, after validation. A chain, callbacks, times and all other content is
+dropped. The task's strategy counts and drops other calls of tasks, and the transport those that are no valid message.
 
 A tick expires by the hub's clock, which the agent measures (`dsf.process.hubclock`).
 """
@@ -29,19 +28,23 @@ from dsf.settings import settings
 
 log = dsf.log.get(__name__)
 
-_NAMES: Final = ("scorer", "run_id", "deadline")
-_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:@-]{0,99}")
-#: The worker itself decides what follows a tick.
-_NOTHING_FOLLOWS: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+_ARGUMENT_NAMES: Final = ("scorer", "run_id", "deadline")
+_TASK_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:@-]{0,99}")
+#: Maximum bytes of a tick. A tick has about 150 bytes, or 200 with base64.
+_MAX_BODY_BYTES: Final = 4096
+#: Maximum deadline in unix seconds, in the year 5138.
+_MAX_DEADLINE: Final = 1e11
+#: Celery's fields for the tasks that follow. They are empty because only the worker decides what follows a tick.
+_NO_CALLBACKS: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 _throttle = dsf.log.Throttle()
-#: Called for each message that is refused; the agent counts them.
+#: Called for each message that is refused. The agent counts them.
 on_refused: list[Callable[[], object]] = []
 
-#: Header of a call of a cycle that has its scorer and its deadline, for `dsf.agent.turns`.
+#: Header with the scorer and the deadline of a tick, for `dsf.agent.turns`.
 TICK_HEADER: Final = "tick"
-#: Header of a call of a cycle that is skipped, with the reason (CycleError). The agent sets it; messages cannot, as
-#: their headers are made anew.
+#: Header with the reason (CycleError) of a cycle that is skipped. Only the agent sets it, because `reduce` replaces all
+#: headers of a message.
 REFUSAL: Final = "refusal"
 
 Handler = Callable[..., Any]
@@ -52,11 +55,11 @@ _Transport: Any = broker.Transport
 _Channel: Any = broker.Channel
 
 #: Errors after which the worker reconnects.
-_LOST: tuple[type[Exception], ...] = (Empty, *_Transport.connection_errors, *_Transport.channel_errors)
+_CONNECTION_ERRORS: tuple[type[Exception], ...] = (Empty, *_Transport.connection_errors, *_Transport.channel_errors)
 
 
 def accept(task: Any, app: Any, consumer: Any) -> Handler:
-    """Celery's strategy for a task that ticks call."""
+    """Return Celery's handler for messages of a task that ticks call. It refuses all other messages."""
     receive = strategy.default(task, app, consumer)
 
     def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
@@ -74,44 +77,44 @@ def accept(task: Any, app: Any, consumer: Any) -> Handler:
 
 
 class _NoTickError(ValueError):
-    """A message is no tick. The text has nothing of the message, unlike the text of kombu's errors."""
+    """Raised for a message that is not a tick. Unlike kombu's errors, its text has no content of the message."""
 
 
 def refuse_message(message: Any, *_: Any) -> Any:
-    """Drop a call of another task, or of none."""
+    """Drop a message that does not call the task of a cycle."""
     refuse(_NoTickError("not a call of dsf.cycle"))
     return message.ack()
 
 
 def refuse(error: Exception) -> None:
-    """Count a message, and log it now and then. The log has nothing of the message's content."""
-    for call in on_refused:
-        call()
-    why = str(error) if isinstance(error, _NoTickError) else type(error).__name__
-    if (not_logged := _throttle.take(why)) is not None:
-        log.warning("message refused", why=why, not_logged=not_logged)
+    """Count and log a refused message, with a limited rate of log lines. The log has no content of the message."""
+    for callback in on_refused:
+        callback()
+    cause = str(error) if isinstance(error, _NoTickError) else type(error).__name__
+    if (not_logged := _throttle.take(cause)) is not None:
+        log.warning("message refused", why=cause, not_logged=not_logged)
 
 
 def reduce(message: Any, task: str) -> tuple[Any, ...]:
-    """Leave only the tick in a message, and make it a call of `task`; returns its arguments.
+    """Reduce a message to a call of `task` with the arguments of a tick, and return these arguments.
 
-    Raises ValueError and others if it is none."""
-    # Bytes; that of a tick has 150, with base64 200.
-    if len(message.body) > 4096:
+    Raises ValueError or another error if the message is not a tick.
+    """
+    if len(message.body) > _MAX_BODY_BYTES:
         raise _NoTickError("it is longer than a tick")
     args, kwargs, *_ = json.loads(message.body)
-    task_arguments = tuple(arguments(args, kwargs))
+    task_arguments = tuple(parse_arguments(args, kwargs))
     task_id = message.headers.get("id")
-    if not (isinstance(task_id, str) and _ID.fullmatch(task_id)):
+    if not (isinstance(task_id, str) and _TASK_ID.fullmatch(task_id)):
         task_id = str(uuid.uuid4())
-    message.body = json.dumps([task_arguments, {}, _NOTHING_FOLLOWS])
+    message.body = json.dumps([task_arguments, {}, _NO_CALLBACKS])
     message.content_type, message.content_encoding = "application/json", "utf-8"
     message.headers = {
         "lang": "py",
         "task": task,
         "id": task_id,
         "root_id": task_id,
-        # Shown by Flower and `inspect`.
+        # Flower and `celery inspect` show this text.
         "argsrepr": repr(task_arguments),
         "kwargsrepr": "{}",
         TICK_HEADER: [task_arguments[0], task_arguments[2]],
@@ -120,71 +123,74 @@ def reduce(message: Any, task: str) -> tuple[Any, ...]:
     return task_arguments
 
 
-def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Scorer, run id and deadline, positional or named: `["sample", null]` is `{"scorer": "sample"}`.
+def parse_arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return scorer, run id and deadline of a call with positional or named arguments.
 
-    Raises ValueError, TypeError and AttributeError.
+    For example, the positional arguments `["sample", null]` are the same as the named ones `{"scorer": "sample"}`.
+    Raises ValueError, TypeError or AttributeError if they are not those of a tick.
     """
-    positional = dict(zip(_NAMES, args, strict=False))
-    if len(args) > len(positional) or positional.keys() & kwargs.keys() or kwargs.keys() - set(_NAMES):
+    positional = dict(zip(_ARGUMENT_NAMES, args, strict=False))
+    if len(args) > len(positional) or positional.keys() & kwargs.keys() or kwargs.keys() - set(_ARGUMENT_NAMES):
         raise _NoTickError("an argument that a tick does not have")
-    scorer, run_id, deadline = map((positional | kwargs).get, _NAMES)
+    scorer, run_id, deadline = map((positional | kwargs).get, _ARGUMENT_NAMES)
     if not (isinstance(scorer, str) and is_name(scorer)):
         raise _NoTickError("not the name of a scorer")
     if run_id is not None and not is_run_id(run_id):
         raise _NoTickError("not a run id")
-    # 1e11 is the year 5138.
-    if deadline is not None and not (type(deadline) in (int, float) and 0 <= deadline < 1e11):
+    if deadline is not None and not (type(deadline) in (int, float) and 0 <= deadline < _MAX_DEADLINE):
         raise _NoTickError("not a time")
     return [scorer, run_id, deadline]
 
 
 class Message(_Message):  # type: ignore[misc]
-    """A call of a task. A message on which Celery's consumer would fail is an error here, before it counts as
-    unacknowledged."""
+    """A call of a task. Raises an error for a message on which Celery's consumer would fail.
+
+    The error is raised before the message counts as unacknowledged.
+    """
 
     def __init__(self, payload: Any, *args: Any, **options: Any) -> None:
         parts = payload if isinstance(payload, dict) else {}
         headers, properties = parts.get("headers"), parts.get("properties")
         if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(headers.get("task"), str)):
             raise _NoTickError("not a call of a task")
-        # A message that cannot be acknowledged would take the place of a tick for ever.
+        # Each message gets a valid tag, because one that cannot be acknowledged would reduce the prefetch limit for
+        # ever.
         properties |= {"delivery_tag": str(uuid.uuid4()), "delivery_info": {}}
-        # Kombu would decompress without a limit.
+        # The header is removed because kombu would decompress without a limit.
         headers.pop("compression", None)
         try:
             super().__init__(payload, *args, **options)
         except KeyError as error:
-            # Kombu takes a KeyError for a lost connection.
+            # The error is replaced because kombu handles a KeyError like a lost connection.
             raise _NoTickError(f"a message without {error}") from None
-        # Kombu keeps some errors for Celery, which logs them with the message.
+        # Kombu stores some errors for Celery, which would log them with the message.
         if self.errors or not isinstance(self.body, bytes | str):
             raise _NoTickError("not a call of a task")
 
 
 class TickChannel(_Channel):  # type: ignore[misc]
-    """A channel with these messages."""
+    """A channel that validates its messages."""
 
     Message = Message
-    #: A tick that was taken is never put back: an agent has no right to write to its queue.
+    #: Ticks are never put back, because an agent has no right to write to its queue.
     do_restore = False
 
 
 class TickTransport(_Transport):  # type: ignore[misc]
-    """Redis, for a worker that nothing in its queue may end.
+    """Redis transport that drops invalid messages instead of ending the worker.
 
-    Kombu reads a message's parts before Celery or a task can check them, and lets what fails there end the worker's
-    main loop (https://github.com/celery/celery/issues/7975): anybody who may push into a queue could stop its agent for
-    good. Only public names of kombu are overridden.
+    Kombu reads the parts of a message before Celery or a task can check them. An error there ends the worker's main
+    loop (https://github.com/celery/celery/issues/7975), so anyone with the right to push into a queue could permanently
+    stop its agent. Only public names of kombu are overridden.
     """
 
     Channel = TickChannel
 
     def on_readable(self, fileno: int) -> None:
-        """Something came from Redis: what is no message is dropped."""
+        """Read from Redis, and drop a message that is not valid."""
         try:
             super().on_readable(fileno)
-        except _LOST:
+        except _CONNECTION_ERRORS:
             raise
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is no message)
+        except Exception as error:  # noqa: BLE001 (any other error means that the message is not valid)
             refuse(error)

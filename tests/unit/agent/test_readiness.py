@@ -54,41 +54,41 @@ def world(tmp_path: Path) -> World:
 
 def test_without_scorers_it_is_ready_while_it_consumes(world: World) -> None:
     assert not world.ready()
-    world.probe.consuming(True)
+    world.probe.set_consuming(True)
     assert world.ready()
     assert world.ready(1e6)
-    world.probe.consuming(False)
+    world.probe.set_consuming(False)
     assert not world.file.exists(), "that is seen at once"
     assert not world.ready()
 
 
 def test_scorer_has_three_intervals_from_start_and_after_each_success(world: World) -> None:
     world.config.intervals = {"a": 60}
-    world.probe.consuming(True)
+    world.probe.set_consuming(True)
     assert world.ready()
     assert world.ready(179)
     assert not world.ready(2)
-    world.probe.succeeded("a", 60)
+    world.probe.record_success("a", 60)
     assert world.ready()
     assert world.ready(179)
-    world.probe.succeeded("a", 60)
+    world.probe.record_success("a", 60)
     assert world.ready(179)
     assert not world.ready(2)
 
 
 def test_readiness_uses_an_overridden_interval(world: World) -> None:
     world.config.intervals = {"a": 60}
-    world.probe.consuming(True)
-    world.probe.succeeded("a", 600)
+    world.probe.set_consuming(True)
+    world.probe.record_success("a", 600)
     assert world.ready(1799)
     assert not world.ready(2)
 
 
 def test_single_working_scorer_is_enough_and_removed_scorers_are_ignored(world: World) -> None:
     world.config.intervals = {"a": 60, "b": 60}
-    world.probe.consuming(True)
+    world.probe.set_consuming(True)
     assert world.ready()
-    world.probe.succeeded("a", 6000)
+    world.probe.record_success("a", 6000)
     assert world.ready(1000)
     world.config.intervals = {"b": 60}
     assert not world.ready()
@@ -99,37 +99,37 @@ def test_single_working_scorer_is_enough_and_removed_scorers_are_ignored(world: 
 
 def test_short_interval_scorer_has_ten_seconds(world: World) -> None:
     world.config.intervals = {"a": 1}
-    world.probe.consuming(True)
-    world.probe.succeeded("a", 1)
+    world.probe.set_consuming(True)
+    world.probe.record_success("a", 1)
     assert world.ready(9)
     assert not world.ready(2)
 
 
 def test_success_does_not_make_a_non_consuming_agent_ready(world: World) -> None:
     world.config.intervals = {"a": 60}
-    world.probe.consuming(True)
-    world.probe.consuming(False)
-    world.probe.succeeded("a", 60)
+    world.probe.set_consuming(True)
+    world.probe.set_consuming(False)
+    world.probe.record_success("a", 60)
     assert not world.ready()
-    world.probe.consuming(True)
+    world.probe.set_consuming(True)
     assert world.ready()
 
 
 def test_stale_readiness_file_is_removed_at_start_and_end(world: World) -> None:
     world.file.touch()
     world.config.intervals = {"a": 60}
-    world.probe.consuming(False)
+    world.probe.set_consuming(False)
     assert not world.file.exists()
-    world.probe.consuming(True)
+    world.probe.set_consuming(True)
     assert world.ready()
-    world.probe.consuming(False)
+    world.probe.set_consuming(False)
     assert not world.file.exists()
 
 
 def test_unwritable_readiness_file_is_reported_and_retried(tmp_path: Path) -> None:
     world = World(tmp_path / "missing" / "ready")
     with capture_logs() as logs:
-        world.probe.consuming(True)
+        world.probe.set_consuming(True)
         assert not world.ready()
         assert not world.ready()
     assert [entry["event"] for entry in logs] == ["readiness file cannot be written"]
@@ -138,7 +138,7 @@ def test_unwritable_readiness_file_is_reported_and_retried(tmp_path: Path) -> No
 
 
 def test_never_read_configuration_is_not_ready(world: World) -> None:
-    world.probe.consuming(True)
+    world.probe.set_consuming(True)
     world.config.problem = "403: configmaps is forbidden"
     assert not world.ready()
     world.config.loaded_at = 1.0
