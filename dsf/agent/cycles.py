@@ -34,7 +34,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.cycle.composite import LastResults
 from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.errors import CycleError
-from dsf.http.deadline import cut
+from dsf.http.deadline import end_exchanges
 from dsf.messages import (
     CYCLE_TASK,
     FETCH_TASK,
@@ -346,7 +346,7 @@ class CycleRunner:
         self._results.retain(scorers)
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
-            cut(cycle)
+            end_exchanges(cycle)
 
     def _make_cycle(self, run_id: str, summary: ScorerSummary, deadline: float | None) -> AgentCycle:
         """Return a new cycle. `deadline` is that of its tick, or None for a call by hand."""

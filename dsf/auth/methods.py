@@ -63,7 +63,7 @@ def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -
     key = builder.read_bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
     where = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
     try:
-        begin, end = trust.period(certificate)
+        begin, end = trust.parse_validity(certificate)
     except ValueError as error:
         raise SecretError(f"{where} cannot be used: {error}", "secret_invalid") from None
     now = datetime.now(UTC)

@@ -14,7 +14,7 @@ from dsf.api.fieldtypes import is_header_value
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import Token
 from dsf.errors import HttpError
-from dsf.http.failures import shown_token_answer
+from dsf.http.failures import describe_token_response
 from dsf.text import cleaned, masked, place
 
 #: Lifetime in seconds of a token without a valid `expires_in`.
@@ -47,7 +47,7 @@ def oauth2(method: OAuth2, builder: CredentialsBuilder) -> None:
 
     def request_token(token_deadline: float) -> Token:
         try:
-            response = http.ask_for_token(
+            response = http.request_token(
                 url,
                 body,
                 deadline=token_deadline,
@@ -72,7 +72,7 @@ def _parse_token(response: http.Answer, url: str) -> Token:
     try:
         document: Any = json.loads(response.body)
     except (ValueError, RecursionError):
-        text = shown_token_answer(response.status, response.content_type, response.body)
+        text = describe_token_response(response.status, response.content_type, response.body)
         raise HttpError("auth_failed", f"{where}: HTTP {response.status}, not JSON: {text}") from None
     token = document.get("access_token") if isinstance(document, dict) else None
     # Do not quote the value, because an invalid value may contain a token.

@@ -34,7 +34,7 @@ from dsf.errors import CycleError, DsfError, HttpError, ScoreObjectTooLargeError
 from dsf.fleet.inputs import find_stored_results, make_input_view
 from dsf.fleet.pairviews import score_view
 from dsf.fleet.views import HoldView, InputView, ScoreItem, View
-from dsf.http.access import DIRECT, Access, alias_of
+from dsf.http.access import DIRECT, Access, find_alias
 from dsf.messages import new_run_id
 from dsf.process import hubclock, tracing
 from dsf.reasons import RefusalReason
@@ -202,7 +202,7 @@ def run(
     if recorder.exchanges["score"]:
         values["request"] = RequestView(
             url=shown_url(summary.scoring_endpoint),
-            here=alias_of(summary.scoring_endpoint),
+            here=find_alias(summary.scoring_endpoint),
             sent=recorder.sent.get(("score", None), []),
             bytes=len(request),
             series=payload.series,
@@ -297,7 +297,7 @@ class _Seen(Observer):
             query=question.query,
             method=question.method,
             url=_url(question),
-            here=alias_of(question.url) if "://" in question.url else "",
+            here=find_alias(question.url) if "://" in question.url else "",
             sent=[*_form(question), *(self.sent.get(("fetch", question.source), []) if "://" in question.url else [])],
             head=self.head(question.pieces),
             warnings=list(question.warnings),

@@ -32,7 +32,7 @@ from dsf.cycle.evaluation import Evaluation, score_series
 from dsf.errors import CycleError, ExpressionError, HttpError, ScoringResponseError, SettingsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.client import Stream
-from dsf.http.deadline import made_for
+from dsf.http.deadline import own_exchanges
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
 from dsf.sources import FetchContext, Payload, source_of
@@ -247,7 +247,7 @@ class Stages:
         )
         self._check_wait(server)
         try:
-            with made_for(cycle):
+            with own_exchanges(cycle):
                 access = self._authenticator.access(summary, stage, deadline)
                 self._observer.authenticated(stage, access, summary.source_name if stage == "fetch" else None)
                 yield access

@@ -1,7 +1,8 @@
-"""Resolves hosts for connecting to them, except addresses at which clouds serve credentials.
+"""Resolution of host names, and refusal of addresses at which clouds serve credentials.
 
-The author of a scorer chooses URLs, and hub and agents may reach more than the author. The check is part of connecting:
-only checked addresses are connected to, so a name that resolves differently a moment later gains nothing.
+Addresses are checked because the author of a scorer chooses its URLs, while hub and agents may reach servers that the
+author cannot. Connections are opened only to the addresses that were checked, so a name that resolves to another
+address a moment later does not bypass the check.
 """
 
 from __future__ import annotations
@@ -17,34 +18,36 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError
 
 from dsf.errors import HttpError
-from dsf.http.access import alias
+from dsf.http.access import resolve_alias
 from dsf.http.deadline import Exchange
 from dsf.process.threads import background
 from dsf.text import cleaned
 
-#: Seconds to connect to one address. A server in the same cluster takes milliseconds; the rest is for its work.
+#: Maximum seconds to connect to one address. A server in the same cluster accepts within milliseconds, and the
+#: remaining time is needed for the response.
 CONNECT_TIMEOUT: Final = 3.0
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Resolved = list[tuple[Any, ...]]
+#: Results of socket.getaddrinfo.
+_AddressInfos = list[tuple[Any, ...]]
 
-#: Metadata services that are not at a link-local address: AWS (of instances and of pods), Google, Scaleway and Akamai
-#: over IPv6, Alibaba, Azure, Oracle.
-_METADATA: Final = tuple(
+#: Addresses of metadata services that are not link-local: AWS (of instances and of pods), Google, Scaleway and Akamai
+#: over IPv6, then Alibaba, Azure and Oracle.
+_METADATA_NETWORKS: Final = tuple(
     ipaddress.ip_network(network)
     for network in (
         *("fd00:ec2::/32", "fd20:ce::254", "fd00:42::42", "fd00:a9fe:a9fe::1"),
         *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
     )
 )
-#: IPv6 prefixes of 96 bits that embed an IPv4 address: mapped, translated (SIIT, NAT64), and compatible.
-_EMBEDDING: Final = tuple(
+#: IPv6 prefixes of 96 bits, which an IPv4 address follows: mapped, translated (SIIT, NAT64), and compatible.
+_EMBEDDING_NETWORKS: Final = tuple(
     ipaddress.IPv6Network(f"{prefix}/96") for prefix in ("::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "::")
 )
-#: For the NAT64 of a site (RFC 8215), which derives its prefix of 48 to 96 bits from it.
+#: Network from which a site derives its own NAT64 prefix, of 48 to 96 bits (RFC 8215).
 _SITE_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
 
-#: Names of metadata services that a proxy may resolve although this host cannot.
+#: Names of metadata services. A proxy may be able to resolve them although this host cannot.
 _METADATA_NAMES: Final = frozenset(
     {
         *("metadata.google.internal", "metadata.goog", "metadata"),
@@ -52,118 +55,124 @@ _METADATA_NAMES: Final = frozenset(
     }
 )
 
-_ALLOWED: Final = "DSF_ALLOW_LINK_LOCAL=true lets it"
+_HOW_TO_ALLOW: Final = "DSF_ALLOW_LINK_LOCAL=true allows it"
 
-_is_allowed = False
+_is_link_local_allowed = False
 
 
 def allow_link_local(allowed: bool) -> None:
-    """Allow link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
-    global _is_allowed  # noqa: PLW0603 - one per process, as with the CAs
-    _is_allowed = allowed
+    """Allow or refuse link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
+    global _is_link_local_allowed  # noqa: PLW0603 - one per process, as with the CAs
+    _is_link_local_allowed = allowed
 
 
 def is_refused(address: str) -> bool:
     """True if an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
     return any(
-        candidate.is_link_local or any(candidate in network for network in _METADATA)
-        for candidate in _meant(ipaddress.ip_address(address))
+        candidate.is_link_local or any(candidate in network for network in _METADATA_NETWORKS)
+        for candidate in _reachable_addresses(ipaddress.ip_address(address))
     )
 
 
-def _meant(address: _Address) -> tuple[_Address, ...]:
-    """The addresses this may lead to: itself, or embedded IPv4."""
+def _reachable_addresses(address: _Address) -> tuple[_Address, ...]:
+    """Return the addresses to which packets for `address` may be delivered: itself, or IPv4 addresses embedded in it.
+
+    The result has several addresses for the NAT64 network of a site, whose prefix length is unknown.
+    """
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     bits = int(address)
-    plain = ipaddress.IPv6Address(bits)  # without the scope
-    if plain.sixtofour is not None:
-        return (plain.sixtofour,)
-    if plain in _SITE_NAT64:
-        # RFC 6052: after 96, 48, 56 or 64 bits, around the ninth octet. The site's choice is not known.
-        around = (bits >> 64 << 56) | (bits & ((1 << 56) - 1))
-        return tuple(_last_32(shifted) for shifted in (bits, around >> 40, around >> 32, around >> 24))
-    if any(plain in network for network in _EMBEDDING) and bits > 1:
-        return (_last_32(bits),)
-    return (plain,)
+    unscoped_address = ipaddress.IPv6Address(bits)
+    if unscoped_address.sixtofour is not None:
+        return (unscoped_address.sixtofour,)
+    if unscoped_address in _SITE_NAT64:
+        # RFC 6052: the IPv4 address follows a prefix of 96, 48, 56 or 64 bits, and skips the ninth octet.
+        bits_without_octet = (bits >> 64 << 56) | (bits & ((1 << 56) - 1))
+        shifted_bits = (bits, bits_without_octet >> 40, bits_without_octet >> 32, bits_without_octet >> 24)
+        return tuple(map(_parse_last_32_bits, shifted_bits))
+    if any(unscoped_address in network for network in _EMBEDDING_NETWORKS) and bits > 1:
+        return (_parse_last_32_bits(bits),)
+    return (unscoped_address,)
 
 
-def _last_32(bits: int) -> ipaddress.IPv4Address:
+def _parse_last_32_bits(bits: int) -> ipaddress.IPv4Address:
     return ipaddress.IPv4Address(bits & 0xFFFFFFFF)
 
 
-def checked(host: str, port: int | None, exchange: Exchange) -> list[tuple[str, int]]:
-    """Return the addresses of a host, or of its alias, to connect to, in order; one connects to these alone.
+def resolve_allowed(host: str, port: int | None, exchange: Exchange) -> list[tuple[str, int]]:
+    """Return the addresses and ports of a host, or of its alias, in the order in which to try them.
 
-    Raises HttpError (address_refused) when any of them is refused, and errors of urllib3 and of the operating system.
+    Callers must connect to these addresses only. Raises HttpError (address_refused) if any address is refused, and the
+    errors of urllib3 and of the operating system.
     """
-    host, port = alias(host, port)
-    resolved = _resolve(host, port, exchange.remaining())
+    host, port = resolve_alias(host, port)
+    infos = _resolve(host, port, exchange.remaining())
     if not exchange.is_for_keys:
-        _refuse(host, resolved)
-    return [(str(address[0]), port) for *_, address in resolved]
+        _check_addresses(host, infos)
+    return [(str(address[0]), port) for *_, address in infos]
 
 
-def check(url: str, exchange: Exchange) -> None:
-    """Raise HttpError (address_refused) for a request through a proxy that `connect` would refuse.
+def check_proxied_url(url: str, exchange: Exchange) -> None:
+    """Raise HttpError (address_refused) if a direct request to the URL would be refused.
 
-    A name that cannot be resolved here is left to the proxy, which is often the only one that can. Names of
-    metadata services, and addresses in any notation, are never left to it.
+    A host name that cannot be resolved here is accepted, because often only the proxy can resolve it. Names of metadata
+    services, and addresses in any notation, are always checked. Raises TimeoutError if the deadline has passed.
     """
     parts = urlsplit(url)
     host = unquote(parts.hostname or "").lower().rstrip(".")
-    if not _is_allowed and host in _METADATA_NAMES:
-        raise HttpError("address_refused", f"{host} is a metadata service, which is not asked ({_ALLOWED})")
+    if not _is_link_local_allowed and host in _METADATA_NAMES:
+        raise HttpError("address_refused", f"{host} is a metadata service, which is not requested ({_HOW_TO_ALLOW})")
     try:
-        resolved = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.remaining()))
+        infos = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.remaining()))
     except (NameResolutionError, TimeoutError):
-        # After the deadline nothing is sent any more.
+        # Raises if the deadline has passed, so that nothing is sent after it.
         exchange.remaining()
         return
-    _refuse(host, resolved)
+    _check_addresses(host, infos)
 
 
-def _refuse(host: str, resolved: _Resolved) -> None:
-    for *_, address in resolved:
-        if not _is_allowed and is_refused(str(address[0])):
+def _check_addresses(host: str, infos: _AddressInfos) -> None:
+    for *_, address in infos:
+        if not _is_link_local_allowed and is_refused(str(address[0])):
             raise HttpError(
                 "address_refused",
-                f"{host} stands for {address[0]}, a link-local or metadata address, which is not asked ({_ALLOWED})",
+                f"{host} stands for {address[0]}, a link-local or metadata address, which is not requested "
+                f"({_HOW_TO_ALLOW})",
             )
 
 
-def _resolve(host: str, port: int, seconds: float) -> _Resolved:
-    """Return the host's addresses.
+def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
+    """Return the host's addresses. Raises TimeoutError after `seconds`.
 
-    In a thread: an unresponsive name server would block the caller for half a minute.
+    Looks names up in a thread, because an unresponsive name server would block the caller for half a minute.
     """
-    answers: queue.SimpleQueue[_Resolved | Exception] = queue.SimpleQueue()
+    results: queue.SimpleQueue[_AddressInfos | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
-            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except Exception as error:  # noqa: BLE001 (raised below, in the thread that asked)
-            answers.put(error)
+            results.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:  # noqa: BLE001 (raised below, in the caller's thread)
+            results.put(error)
 
     if _is_numeric(host):
         look_up()
     else:
         background(look_up, "dsf-http-names")
     try:
-        answer = answers.get(timeout=seconds)
+        result = results.get(timeout=seconds)
     except queue.Empty:
         raise TimeoutError from None
-    if isinstance(answer, socket.gaierror):
-        raise NameResolutionError(host, HTTPConnection(host), answer) from answer
-    if isinstance(answer, UnicodeError):
+    if isinstance(result, socket.gaierror):
+        raise NameResolutionError(host, HTTPConnection(host), result) from result
+    if isinstance(result, UnicodeError):
         raise HttpError("connection_failed", f"{cleaned(host, 100)}: the host name is no name that a host can have")
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _is_numeric(host: str) -> bool:
-    """True if it needs no DNS lookup: an address, also as one number or in octal."""
+    """True if the host is an address, including a single number or octal notation, which needs no DNS lookup."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return True

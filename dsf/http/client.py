@@ -17,18 +17,26 @@ import urllib3.exceptions
 
 from dsf.errors import HttpError
 from dsf.http import addresses, failures, transport
-from dsf.http.access import PLAIN, Access, proxy_for
-from dsf.http.deadline import Exchange, running
+from dsf.http.access import PLAIN, Access, find_proxy
+from dsf.http.deadline import Exchange, run_exchange
 from dsf.http.failures import NotHttpError
 from dsf.text import place
 
 #: Supported content codings. Only gzip is requested.
 _CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
-#: Bytes of an error answer read for its message.
-_REFUSAL_BYTES = 16 * 1024
-_REDIRECTS = range(300, 400)
-#: Exceptions of requests, urllib3, http.client and the operating system in an exchange.
-_BROKEN = (
+#: Maximum bytes read of the body of an error response, for its message.
+_MAX_ERROR_BODY_BYTES: Final = 16 * 1024
+#: Bytes per read of a body, and maximum bytes per step of its decompression.
+_CHUNK_BYTES: Final = 1024 * 1024
+#: Bytes per read of a compressed body, which decompression expands.
+_COMPRESSED_CHUNK_BYTES: Final = 64 * 1024
+#: Maximum compressed members of a body. Real servers send one member; the limit bounds the number of copies.
+_MAX_MEMBERS: Final = 64
+#: Window size for zlib that detects gzip and zlib by the first bytes.
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+_REDIRECT_STATUSES: Final = range(300, 400)
+#: Exceptions that requests, urllib3, http.client and the operating system raise during an exchange.
+_EXCHANGE_ERRORS: Final = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
     http.client.HTTPException,
@@ -38,7 +46,7 @@ _BROKEN = (
 
 
 class Stream(Protocol):
-    """A streamed request body: its length is known and it is read in pieces."""
+    """Streamed request body with a known length. Iteration yields it in pieces."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[memoryview]: ...
@@ -49,11 +57,11 @@ Sink = Callable[[bytes], object]
 
 
 class Answer(NamedTuple):
-    """A response with any status that is not a redirect."""
+    """Response to a request: status and decompressed body. The status is never that of a redirect."""
 
     status: int
     body: bytes
-    #: As the server sent it; empty when it sent none.
+    #: Unparsed Content-Type header; empty if the server sent none.
     content_type: str = ""
 
 
@@ -70,14 +78,18 @@ def get(
 ) -> bytes:
     """Return the body of the response to a GET, decompressed.
 
-    `deadline` is a time of time.monotonic(), `access` has the credentials, `accept` the media types of the header
-    Accept (by default JSON before any other), `explain` may read the reason of a refusal from its body, `sink` gets the
-    body in pieces as they arrive, and the returned one is empty then. Raises what `sink` raises, and HttpError
-    with one of the reasons connection_failed, address_refused, timeout, truncated, too_large, redirect, unauthorized,
-    http_error, bad_answer, secret_invalid, or the one that `explain` gave.
+    `deadline` is on the clock of time.monotonic(). `max_bytes` limits the decompressed body. `access` contains the
+    credentials. `accept` is the Accept header, by default JSON before any other type. `explain` may derive a reason
+    from the body of an error response. If `sink` is set, it is called with the pieces of the body as they arrive, and
+    the returned body is empty.
+
+    Raises the exceptions of `sink`, and HttpError with the reason connection_failed, address_refused, timeout,
+    truncated, too_large, redirect, unauthorized, http_error, bad_answer, secret_invalid, or a reason of `explain`.
     """
-    ask = partial(_ClientRequest, url, deadline, max_bytes, params=params, accept=accept, explain=explain, sink=sink)
-    return _renewed(ask, access, deadline)
+    make_request = partial(
+        _ClientRequest, url, deadline, max_bytes, params=params, accept=accept, explain=explain, sink=sink
+    )
+    return _send_with_renewal(make_request, access, deadline)
 
 
 def post(
@@ -92,8 +104,11 @@ def post(
     explain: failures.Explain | None = None,
     sink: Sink | None = None,
 ) -> bytes:
-    """Return the body of the response to a POST of `body`, decompressed. Arguments and errors as for `get`."""
-    ask = partial(
+    """Return the body of the response to a POST of `body`, decompressed.
+
+    Arguments and errors are the same as for `get`.
+    """
+    make_request = partial(
         _ClientRequest,
         *(url, deadline, max_bytes),
         body=body,
@@ -102,20 +117,21 @@ def post(
         explain=explain,
         sink=sink,
     )
-    return _renewed(ask, access, deadline)
+    return _send_with_renewal(make_request, access, deadline)
 
 
-def ask_for_token(
+def request_token(
     url: str, body: bytes | None, *, deadline: float, max_bytes: int, access: Access, content_type: str
 ) -> Answer:
-    """Return a token server's response with status 200 to a POST of `body`, or to a GET where it is None.
+    """Return a token server's response with status 200 to a POST of `body`, or to a GET if `body` is None.
 
-    No error quotes the response (dsf.http.failures.shown_token_answer). Arguments and errors as for `get`.
+    Error texts never quote the response (dsf.http.failures.describe_token_response). Arguments and errors are the same
+    as for `get`.
     """
     request = _ClientRequest(
         url, deadline, max_bytes, access, body=body, content_type=content_type, may_hold_token=True
     )
-    return request.answer(_is_ok)
+    return request.send(_is_ok)
 
 
 def probe(
@@ -127,46 +143,46 @@ def probe(
     access: Access = PLAIN,
     is_for_keys: bool = False,
 ) -> Answer:
-    """Return the response to a GET, or to a POST of `body`, for any status.
+    """Return the response to a GET, or to a POST of `body`, for any status except redirects.
 
-    `is_for_keys`: see dsf.http.deadline.Exchange.
-    Over a new connection: a pooled one says nothing about health. Arguments and errors as for `get`, without
-    those for a status; a redirect is still an error.
+    Always uses a new connection, because a pooled connection does not prove that the server is healthy. `is_for_keys`
+    allows metadata addresses (dsf.http.deadline.Exchange). Other arguments and errors are the same as for `get`, but a
+    redirect is the only status that raises HttpError.
     """
     request = _ClientRequest(url, deadline, max_bytes, access, body=body)
     request.prepared.headers["Connection"] = "close"
     request.exchange.is_new = True
     request.exchange.is_for_keys = is_for_keys
-    return request.answer(lambda status: status not in _REDIRECTS)
+    return request.send(lambda status: status not in _REDIRECT_STATUSES)
 
 
 def _is_ok(status: int) -> bool:
     return status == HTTPStatus.OK
 
 
-def _renewed(ask: Callable[[Access], _ClientRequest], access: Access, deadline: float) -> bytes:
-    """Return the body of the response; if the server rejects a renewable token, that of one retry with a newer one."""
+def _send_with_renewal(make_request: Callable[[Access], _ClientRequest], access: Access, deadline: float) -> bytes:
+    """Return the body of the response. Retries once with a renewed token if the server rejects a renewable token."""
     try:
-        return ask(access).answer(_is_ok).body
-    except HttpError as error:
-        if access.renew is None or not access.is_outdated(error):
+        return make_request(access).send(_is_ok).body
+    except HttpError as first_error:
+        if access.renew is None or not access.is_outdated(first_error):
             raise
-        newer = access.renew(deadline)
+        renewed_access = access.renew(deadline)
         try:
-            return ask(newer).answer(_is_ok).body
-        except HttpError as again:
-            if not newer.is_outdated(again):
+            return make_request(renewed_access).send(_is_ok).body
+        except HttpError as second_error:
+            if not renewed_access.is_outdated(second_error):
                 raise
             raise HttpError(
                 "unauthorized",
-                f"{again}; it was asked with a token that was got anew for it. Is the token for this server (audience, "
-                "scopes), and is the server's clock right?",
-                status=again.status,
+                f"{second_error}; it was asked with a token that was got anew for it. Is the token for this server "
+                "(audience, scopes), and is the server's clock right?",
+                status=second_error.status,
             ) from None
 
 
 class _ClientRequest:
-    """A request, a GET or a POST of its body: state for all steps of the exchange."""
+    """Sends one GET or POST, and stores the state that the steps of its exchange share."""
 
     def __init__(
         self,
@@ -183,7 +199,11 @@ class _ClientRequest:
         may_hold_token: bool = False,
         sink: Sink | None = None,
     ) -> None:
-        """Arguments as for `get`; `may_hold_token` is what the response may do. Raises HttpError."""
+        """Prepare a POST of `body`, or a GET if `body` is None. Raises HttpError for an invalid URL or proxy.
+
+        `may_hold_token` is True if the response may contain a token, so that no error quotes it. Other arguments are
+        the same as for `get`.
+        """
         method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
         if accept is not None:
             headers["Accept"] = accept
@@ -199,140 +219,138 @@ class _ClientRequest:
             headers=requests.structures.CaseInsensitiveDict({**headers, **dict(access.headers)}),
             params=[*(params or {}).items(), *access.params],
             data=body,
-            # Always one: requests would look for a user in the URL.
-            auth=access.signed,
+            # Always set auth, because requests otherwise takes credentials from the URL.
+            auth=access.sign_request,
         )
         try:
             if not url.lower().startswith(("http://", "https://")):
                 raise ValueError
             self.prepared = transport.session.prepare_request(request)
         except (requests.RequestException, ValueError):
-            raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
-        self.proxy = proxy_for(str(self.prepared.url), access)
+            raise HttpError("connection_failed", f"{self.where}: not a URL that can be requested") from None
+        self.proxy = find_proxy(str(self.prepared.url), access)
         if self.proxy is not None:
             self.where += f" (through the proxy {self.proxy.shown})"
 
-    def answer(self, is_wanted: Callable[[int], bool]) -> Answer:
-        """Return the response. Raises HttpError, also for a status that is not wanted."""
-        started = time.monotonic()
-        if self.exchange.deadline <= started:
+    def send(self, is_accepted: Callable[[int], bool]) -> Answer:
+        """Send the request, and return the response. Raises HttpError, also if `is_accepted` rejects the status."""
+        started_at = time.monotonic()
+        if self.exchange.deadline <= started_at:
             raise HttpError("timeout", f"{self.where}: no time is left")
         try:
-            with running(self.exchange), self._response() as response:
+            with run_exchange(self.exchange), self._open_response() as response:
                 status = response.status_code
-                if not is_wanted(status):
-                    raise self._refusal(response)
-                return Answer(status, self._body(response), response.headers.get("Content-Type", ""))
-        except _BROKEN as error:
-            # from None: the library's text may hold the whole URL.
+                if not is_accepted(status):
+                    raise self._make_status_error(response)
+                return Answer(status, self._read_body(response), response.headers.get("Content-Type", ""))
+        except _EXCHANGE_ERRORS as error:
+            # Raise "from None", because the library's text may contain the whole URL.
             if time.monotonic() >= self.exchange.deadline:
-                raise failures.timeout(self.where, time.monotonic() - started) from None
-            raise failures.broken(self.where, error, self.exchange.max_bytes) from None
+                raise failures.make_timeout_error(self.where, time.monotonic() - started_at) from None
+            raise failures.make_exchange_error(self.where, error, self.exchange.max_bytes) from None
 
-    def _response(self) -> requests.Response:
-        """Return the response. A request that fails on a kept connection without any response is repeated on a new one,
-        once.
+    def _open_response(self) -> requests.Response:
+        """Return the response, whose body is not read yet.
 
-        The server, or something on the way there, may have given that connection up meanwhile.
+        Repeats the request once on a new connection if it fails on a kept connection before the response begins,
+        because the server or a middlebox may have closed that connection while it was idle.
         """
         if self.proxy is not None:
-            addresses.check(str(self.prepared.url), self.exchange)
+            addresses.check_proxied_url(str(self.prepared.url), self.exchange)
         try:
             return transport.send(self.prepared, self.proxy)
-        except _BROKEN:
+        except _EXCHANGE_ERRORS:
             if not self.exchange.may_repeat:
                 raise
         self.exchange.is_new = True
         return transport.send(self.prepared, self.proxy)
 
-    def _refusal(self, response: requests.Response) -> HttpError:
-        head = b""
-        # The status alone says enough.
-        with contextlib.suppress(*_BROKEN, HttpError):
-            for piece in self._pieces(response, _REFUSAL_BYTES):
-                head += piece
-                if len(head) >= _REFUSAL_BYTES:
+    def _make_status_error(self, response: requests.Response) -> HttpError:
+        body_start = b""
+        # Report the status alone if the body cannot be read.
+        with contextlib.suppress(*_EXCHANGE_ERRORS, HttpError):
+            for piece in self._iterate_body(response, _MAX_ERROR_BODY_BYTES):
+                body_start += piece
+                if len(body_start) >= _MAX_ERROR_BODY_BYTES:
                     break
-        return failures.refusal(
+        return failures.make_status_error(
             self.where,
             response.status_code,
             response.headers,
-            head[:_REFUSAL_BYTES],
+            body_start[:_MAX_ERROR_BODY_BYTES],
             self.access.secrets,
             self.explain,
             may_hold_token=self.may_hold_token,
         )
 
-    def _body(self, response: requests.Response) -> bytes:
+    def _read_body(self, response: requests.Response) -> bytes:
         max_bytes = self.exchange.max_bytes
         length = response.raw.length_remaining
         if length is not None and length > max_bytes:
-            raise failures.too_large(self.where, max_bytes, f"has {length} bytes")
+            raise failures.make_size_error(self.where, max_bytes, f"has {length} bytes")
         pieces: list[bytes] = []
-        take = self.sink or pieces.append
-        total = 0
-        # Without a sink, the first read gets all of a plain body of known length, without a second copy.
-        size = length if length and self.sink is None else 1024 * 1024
-        for piece in self._pieces(response, size):
-            total += len(piece)
-            if total > max_bytes:
-                raise failures.too_large(self.where, max_bytes)
-            # Decompression is not socket I/O.
+        consume = self.sink or pieces.append
+        total_bytes = 0
+        # Without a sink, read an uncompressed body of known length at once, which saves a second copy of it.
+        chunk_bytes = length if length and self.sink is None else _CHUNK_BYTES
+        for piece in self._iterate_body(response, chunk_bytes):
+            total_bytes += len(piece)
+            if total_bytes > max_bytes:
+                raise failures.make_size_error(self.where, max_bytes)
+            # Check the deadline here, because shutting down the socket does not interrupt decompression.
             self.exchange.remaining()
-            take(piece)
+            consume(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _pieces(self, response: requests.Response, size: int) -> Iterator[bytes]:
-        """The body, decompressed; in pieces of `size` bytes when it is not compressed."""
+    def _iterate_body(self, response: requests.Response, chunk_bytes: int) -> Iterator[bytes]:
+        """Return an iterator over the decompressed body. `chunk_bytes` is the size of reads of an uncompressed body."""
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding in ("", "identity"):
-            return _raw(response, size)
+            return _iterate_raw_body(response, chunk_bytes)
         if encoding not in _CODINGS:
             raise HttpError(
-                "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
+                "bad_answer",
+                f"{self.where}: the answer's Content-Encoding was not requested; have the server send gzip",
             )
-        return inflated(_raw(response, 64 * 1024))
+        return decompress(_iterate_raw_body(response, _COMPRESSED_CHUNK_BYTES))
 
 
-def _raw(response: requests.Response, size: int) -> Iterator[bytes]:
-    """The body as it came, without the framing of chunks."""
+def _iterate_raw_body(response: requests.Response, chunk_bytes: int) -> Iterator[bytes]:
+    """Yield the body before decompression, without the framing of HTTP chunks."""
     try:
-        yield from response.raw.stream(size, decode_content=False)
+        yield from response.raw.stream(chunk_bytes, decode_content=False)
     except ValueError:
-        # urllib3 takes a negative size for one.
+        # urllib3 accepts a negative chunk size, and reading it raises ValueError.
         raise NotHttpError("a chunk of its body has no size") from None
 
 
-def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The decompressed data, at most a MiB at a time; nothing for no pieces. Raises HTTPException.
+def decompress(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the decompressed data in chunks of at most `_CHUNK_BYTES`, and nothing if there are no pieces.
 
-    A few compressed bytes can expand a thousandfold, and a response can consist of many small compressed members, each
-    of which costs a copy of the rest: so the output of each step is bounded, and the members are counted. Bytes after
-    the last member are ignored, as gzip does.
+    The output of each step is bounded, because a few compressed bytes can expand a thousandfold. The number of
+    compressed members is limited, because each member costs a copy of the remaining bytes. Bytes after the last member
+    are ignored, as gzip does. Raises HTTPException for invalid or incomplete data.
     """
-    # gzip or zlib, detected by the first bytes.
-    either = 32 + zlib.MAX_WBITS
-    inflater = zlib.decompressobj(either)
-    members = 0
-    is_begun = False
+    decompressor = zlib.decompressobj(_GZIP_OR_ZLIB)
+    finished_members = 0
+    has_data = False
     for piece in pieces:
-        is_begun = True
-        rest = piece
-        while rest:
-            if inflater.eof:
-                members += 1
-                # Servers send one.
-                if members >= 64:
-                    raise NotHttpError("it is made of more than 64 compressed members")
-                inflater = zlib.decompressobj(either)
+        has_data = True
+        remaining_bytes = piece
+        while remaining_bytes:
+            if decompressor.eof:
+                finished_members += 1
+                if finished_members >= _MAX_MEMBERS:
+                    raise NotHttpError(f"it is made of more than {_MAX_MEMBERS} compressed members")
+                decompressor = zlib.decompressobj(_GZIP_OR_ZLIB)
             try:
-                inflated_chunk = inflater.decompress(rest, 1024 * 1024)
+                chunk = decompressor.decompress(remaining_bytes, _CHUNK_BYTES)
             except zlib.error:
-                if members:
+                if finished_members:
                     return
                 raise NotHttpError("it cannot be decompressed") from None
-            rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            if inflated_chunk:
-                yield inflated_chunk
-    if is_begun and not inflater.eof:
+            remaining_bytes = decompressor.unused_data if decompressor.eof else decompressor.unconsumed_tail
+            if chunk:
+                yield chunk
+    if has_data and not decompressor.eof:
         raise http.client.IncompleteRead(b"")

@@ -1,7 +1,8 @@
-"""The exchanges of this process, each of which ends at its deadline, whatever its server does.
+"""Enforcement of deadlines on the exchanges of this process.
 
-The timeouts of requests are for each read: a server that sends a byte now and then never meets them. Therefore a thread
-shuts down the connection of an exchange at its deadline: who reads from it or writes to it then gets EOF or an error.
+The timeouts of requests apply to each read, so a server that sends a byte now and then never exceeds them. Therefore a
+thread shuts down the connection of an exchange at its deadline. Reads from the connection then return EOF, and writes
+raise an error.
 """
 
 from __future__ import annotations
@@ -14,72 +15,78 @@ import time
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from dsf.http.access import USUAL_TLS, TlsOptions
+from dsf.http.access import DEFAULT_TLS, TlsOptions
 from dsf.process.threads import SupervisedThread
+
+#: Maximum timeout of a socket operation, because operating systems reject the large timeouts of distant deadlines.
+_MAX_WAIT_SECONDS: Final = 86_400.0
+#: Maximum seconds for which the watching thread sleeps.
+_MAX_SLEEP_SECONDS: Final = 15.0
 
 
 class Owner(Protocol):
-    """The owner of exchanges. Its deadline may become earlier."""
+    """Owner of exchanges, whose deadline bounds theirs. The deadline may become earlier while they run."""
 
     deadline: float
 
 
 class Exchange:
-    """A request and its response. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
+    """Stores the limits and the state of one request with its response."""
 
-    def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions = USUAL_TLS) -> None:
+    def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions = DEFAULT_TLS) -> None:
+        """`deadline` is on the clock of time.monotonic(), `max_bytes` limits the decompressed body of the response."""
         self.owner: Owner | None = getattr(_thread, "owner", None)
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
         self.max_bytes = max_bytes
         self.tls = tls
-        #: Allows a metadata address: the caller chooses it, not the author of a scorer.
+        #: True to allow metadata addresses, because the caller chose the URL and not the author of a scorer.
         self.is_for_keys = False
-        #: Whether no kept connection may be used, and then whether none was.
+        #: True if the exchange must use a new connection, or uses one.
         self.is_new = False
-        #: Whether it has a connection that was kept from an earlier one.
+        #: True if the exchange uses a connection that was kept after an earlier exchange.
         self.is_kept = False
-        #: Whether a byte of the response has come.
+        #: True if at least one byte of the response has arrived.
         self.is_answered = False
-        #: Answers, with those that the library drops unread, such as a proxy's refusal of CONNECT: each holds its
-        #: socket open.
-        self.answers: list[http.client.HTTPResponse] = []
+        #: All responses, including those that the library drops unread, such as a proxy's response to CONNECT. Each
+        #: response keeps its socket open until it is closed.
+        self.responses: list[http.client.HTTPResponse] = []
         self._socket: socket.socket | None = None
 
     def remaining(self) -> float:
-        """Return seconds left. Raises TimeoutError when the deadline has passed."""
+        """Return the remaining seconds. Raises TimeoutError if the deadline has passed."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError
-        # An operating system cannot wait for any time that a deadline may be.
-        return min(seconds, 86_400.0)
+        return min(seconds, _MAX_WAIT_SECONDS)
 
     @property
     def may_repeat(self) -> bool:
-        """True if a failure may be that of a connection which was kept too long."""
+        """True if a failure may have its cause in a kept connection that the peer had already closed."""
         return self.is_kept and not self.is_answered
 
-    def use(self, connection: socket.socket) -> None:
-        """This is its socket from now on. Raises TimeoutError when the deadline has passed."""
-        # In this order: a socket that comes too late to be shut down is not used.
+    def attach_socket(self, connection: socket.socket) -> None:
+        """Use this socket from now on, until the deadline. Raises TimeoutError if the deadline has passed."""
+        # Store the socket before the deadline is checked. A socket that was stored too late to be shut down is then not
+        # used, because the check raises.
         self._socket = connection
         connection.settimeout(self.remaining())
 
     def close(self) -> None:
-        """End the exchange, and release its owner, because a kept connection references its last response."""
+        """Close all responses, and release the owner, because a kept connection references its last response."""
         self._socket = self.owner = None
-        while self.answers:
-            self.answers.pop().close()
+        while self.responses:
+            self.responses.pop().close()
 
-    def end(self) -> None:
-        """End it from another thread."""
+    def shut_down(self) -> None:
+        """Shut down the connection, so that the thread of the exchange gets EOF or an error."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                # The call is not SSLSocket.shutdown, which removes the TLS object from the thread that reads.
+                # Do not call SSLSocket.shutdown, because it removes the TLS object from the thread that reads.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
-class _Watch:
-    """The thread that ends exchanges at their deadline, from the first one on."""
+class _DeadlineWatch:
+    """Ends exchanges at their deadline, in a thread that starts with the first exchange."""
 
     def __init__(self) -> None:
         self._running: set[Exchange] = set()
@@ -88,8 +95,8 @@ class _Watch:
         self._thread: SupervisedThread | None = None
 
     @contextlib.contextmanager
-    def running(self, exchange: Exchange) -> Iterator[None]:
-        """Requests of this thread belong to this exchange."""
+    def run_exchange(self, exchange: Exchange) -> Iterator[None]:
+        """Make `exchange` the current exchange of this thread, and end it at its deadline."""
         _thread.exchange = exchange
         with self._changed:
             self._running.add(exchange)
@@ -106,8 +113,8 @@ class _Watch:
                 self._running.discard(exchange)
             exchange.close()
 
-    def cut(self, owner: Owner) -> None:
-        """The deadline of the owner's exchanges is now."""
+    def end_exchanges(self, owner: Owner) -> None:
+        """Set the deadline of the owner's running exchanges to the current time, which ends them."""
         with self._changed:
             for exchange in self._running:
                 if exchange.owner is owner:
@@ -120,27 +127,31 @@ class _Watch:
                 now = time.monotonic()
                 for exchange in self._running:
                     if exchange.deadline <= now:
-                        exchange.end()
-                later = [exchange.deadline for exchange in self._running if exchange.deadline > now]
-                self._wakes_at = min([now + 15.0, *later])
+                        exchange.shut_down()
+                future_deadlines = [exchange.deadline for exchange in self._running if exchange.deadline > now]
+                self._wakes_at = min([now + _MAX_SLEEP_SECONDS, *future_deadlines])
                 self._changed.wait(self._wakes_at - now)
 
 
+#: Owner and current exchange of each thread.
 _thread = threading.local()
-_watch: Final = _Watch()
-cut: Final = _watch.cut
-running: Final = _watch.running
+_watch: Final = _DeadlineWatch()
+end_exchanges: Final = _watch.end_exchanges
+run_exchange: Final = _watch.run_exchange
 
 
-def current() -> Exchange:
-    """Return the exchange of this thread."""
+def current_exchange() -> Exchange:
+    """Return the current exchange of this thread."""
     exchange: Exchange = _thread.exchange
     return exchange
 
 
 @contextlib.contextmanager
-def made_for(owner: Owner) -> Iterator[None]:
-    """Exchanges begun in this thread belong to `owner`: its deadline bounds them, and `cut` ends them."""
+def own_exchanges(owner: Owner) -> Iterator[None]:
+    """Assign `owner` to the exchanges that this thread creates in the context.
+
+    The owner's deadline bounds them, and `end_exchanges` ends them.
+    """
     _thread.owner = owner
     try:
         yield

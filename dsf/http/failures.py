@@ -1,4 +1,4 @@
-"""Turns failures of an exchange into HttpErrors: cause, place, and whether a retry may succeed."""
+"""Conversion of an exchange's failure to an HttpError with its cause, its URL, and whether a retry may succeed."""
 
 from __future__ import annotations
 
@@ -27,32 +27,42 @@ from dsf.text import cleaned, masked
 
 
 class NotHttpError(http.client.HTTPException):
-    """The response violates the rules of HTTP; the message says how, without quoting it."""
+    """Raised for a response that violates HTTP. The message names the violation without quoting the response."""
 
 
 class TooMuchError(http.client.HTTPException):
-    """The response exceeds its limit of bytes."""
+    """Raised for a response that exceeds its limit of bytes."""
 
 
-#: Characters of a foreign answer shown in a message.
-EXCERPT = 200
-#: Statuses for rejected credentials: 400 is that of token servers.
-_REFUSES_WHO = frozenset({400, 401, 403})
+#: Maximum characters of a response that a message quotes.
+EXCERPT: Final = 200
+#: Maximum characters of the fields of a token server's error that a message quotes.
+_MAX_TOKEN_ERROR_CHARACTERS: Final = 500
+#: Maximum characters of a reason that an `Explain` function derives from a response.
+_MAX_EXPLANATION_CHARACTERS: Final = 1000
+#: Statuses for rejected credentials. Token servers use 400.
+_CREDENTIAL_STATUSES: Final = frozenset({400, 401, 403})
+#: Minimum clock skew in seconds that a message reports. It is longer than a response takes, and shorter than the
+#: tolerance of servers, which is a minute for tokens and five minutes for the signatures of AWS.
+_MIN_REPORTED_SKEW: Final = 30.0
+#: Maximum seconds of a Retry-After that are respected, because no cycle waits longer.
+_MAX_RETRY_AFTER: Final = 600.0
 
-_NOT_HTTP = "the answer is not as HTTP wants it: "
-_CLOSED = "the server closed the connection"
-_RETRYABLE = frozenset({429, 502, 503, 504})
-#: Message for a rejected certificate, of the server or of the client.
-TLS_FAILED = "TLS failed"
-#: http.client's message when a proxy opens no tunnel.
-_NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
+_NOT_HTTP: Final = "the answer is not as HTTP wants it: "
+_CLOSED: Final = "the server closed the connection"
+_RETRYABLE: Final = frozenset({429, 502, 503, 504})
+#: Message for a rejected certificate of the server or the client.
+TLS_FAILED: Final = "TLS failed"
+#: http.client's message if a proxy opens no tunnel.
+_TUNNEL_ERROR: Final = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
-#: Meaning of exceptions in an exchange: class, and words of its text where the class says less; reason and text of the
-#: error, {} for the exception's text (http.client's quote the response); whether a retry may succeed. The first that
-#: fits counts.
-_KINDS: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tuple(
-    (kind, words, reason, _NOT_HTTP + text if reason == "bad_answer" else text, retryable)
-    for kind, words, reason, text, retryable in (
+#: Errors by exception, of which the first match counts. Each row contains the class of the exception, a part of its
+#: text if the class is ambiguous, reason and text of the error, and whether a retry may succeed. The exception's text
+#: replaces {} in the text of the error. Rows of http.client's exceptions do not use {}, because these exceptions quote
+#: the response.
+_ERROR_RULES: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tuple(
+    (exception_class, text_part, reason, _NOT_HTTP + text if reason == "bad_answer" else text, retryable)
+    for exception_class, text_part, reason, text, retryable in (
         (InvalidChunkLength, "", "bad_answer", "a chunk of its body has no size", False),
         (ProtocolError, "exceeded maximum", "bad_answer", "a line between its chunks is too long", False),
         (ProtocolError, "Response ended prematurely", "truncated", "the answer ends too early", True),
@@ -66,25 +76,26 @@ _KINDS: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tup
         (InvalidHeader, "", "bad_answer", "a header has a bad value", False),
         (NameResolutionError, "", "connection_failed", "the host name cannot be resolved", True),
         (LocationParseError, "", "connection_failed", "the host name is no name that a host can have", False),
-        # A retry within the cycle would fail as well.
+        # Not retryable, because a retry within the cycle would fail, too.
         (SSLError, "", "connection_failed", f"{TLS_FAILED}: {{}}", False),
     )
 )
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
-#: The fields of an error of AWS.
+#: Fields of an XML error of AWS.
 _XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 
-#: Takes status and first bytes of a refusal; returns (reason, text) when they are more specific than the status.
+#: Function that takes the status and the first bytes of an error response. It returns `(reason, text)` if they are more
+#: specific than the status, and None otherwise.
 Explain = Callable[[int, bytes], tuple[str, str] | None]
 
 
 def excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return the first characters of a response for a message, without the secrets that were sent."""
+    """Return the first characters of a response for a message. The `secrets` that were sent are masked."""
     return cleaned(masked(body.decode(errors="replace"), *secrets), EXCERPT)
 
 
-def refusal(
+def make_status_error(
     where: str,
     status: int,
     headers: Mapping[str, str],
@@ -94,25 +105,29 @@ def refusal(
     *,
     may_hold_token: bool = False,
 ) -> HttpError:
-    """Return the error for a status other than 200. `body` is its head, `secrets` are those sent."""
+    """Return the error for a status other than 200.
+
+    `where` is method and URL, `body` contains the first bytes of the body, and `secrets` are the sent values to mask.
+    If `may_hold_token` is True, the error quotes only known fields of the body.
+    """
     explanation = explain(status, body) if explain is not None else None
     if explanation is not None:
-        # The text was decoded: only now can a secret in it be found.
-        reason, text = explanation[0], cleaned(masked(explanation[1], *secrets), 1000)
+        # Mask secrets here, because they can be found only in the decoded text.
+        reason, text = explanation[0], cleaned(masked(explanation[1], *secrets), _MAX_EXPLANATION_CHARACTERS)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     elif 200 < status < 300:
-        # Examples are the 201 of a framework's default for POST, or 204 and 206, whose body is none or a part.
+        # For example 201, which some frameworks send for POST by default, 204 without a body, or 206 with a part of it.
         reason, text = "http_error", "only status 200 counts as an answer; have the server send 200"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
         if may_hold_token:
-            text = shown_token_answer(status, headers.get("Content-Type", ""), body, secrets)
+            text = describe_token_response(status, headers.get("Content-Type", ""), body, secrets)
         else:
             text = excerpt(body, secrets)
-        if status in _REFUSES_WHO:
-            challenge = "" if "error" in text else _challenge(headers, secrets)
-            text = "; ".join(filter(None, (text, challenge, _skew(headers.get("Date")))))
+        if status in _CREDENTIAL_STATUSES:
+            challenge = "" if "error" in text else _find_challenge(headers, secrets)
+            text = "; ".join(filter(None, (text, challenge, _describe_clock_skew(headers.get("Date")))))
     message = f"{where}: HTTP {status}" + (f": {text}" if text else "")
     return HttpError(
         reason,
@@ -123,32 +138,35 @@ def refusal(
     )
 
 
-def _challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
-    """Return the server's error about a token in WWW-Authenticate (RFC 6750), often the only place for it."""
+def _find_challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
+    """Return the error about a token in WWW-Authenticate (RFC 6750), which is often missing in the body."""
     challenge = headers.get("WWW-Authenticate", "")
     return excerpt(challenge.encode(errors="replace"), secrets) if "error" in challenge else ""
 
 
-def _skew(date: str | None) -> str:
-    """Return the server's clock skew, where it may be why a token or signature is rejected."""
+def _describe_clock_skew(date: str | None) -> str:
+    """Describe the skew of the server's clock; empty if it is too small to make a token or signature invalid.
+
+    `date` is the server's Date header.
+    """
     try:
         seconds = _seconds_until(date or "")
     except (ValueError, OverflowError):
         return ""
-    # More than a response takes, and no more than the tolerance of tokens and signatures (a minute for tokens, five for
-    # AWS).
-    if abs(seconds) < 30.0:
+    if abs(seconds) < _MIN_REPORTED_SKEW:
         return ""
-    where = "ahead of" if seconds > 0 else "behind"
+    direction = "ahead of" if seconds > 0 else "behind"
     return (
-        f"the server's clock is {abs(seconds):.0f} s {where} that of who asks, so tokens and signatures may not count"
+        f"the server's clock is {abs(seconds):.0f} s {direction} that of who asks, so tokens and signatures may not "
+        "count"
     )
 
 
 def retry_after(value: str | None, date: str | None = None) -> float | None:
-    """Return the seconds to wait from a Retry-After header: a number or an HTTP date. None when absent or invalid.
+    """Return the seconds to wait from a Retry-After header; None if it is absent or invalid.
 
-    `date` is the server's Date header: a Retry-After is a time of that clock, which may differ from this machine's.
+    The header is a number or an HTTP date. `date` is the server's Date header, because a date in Retry-After is a time
+    of the server's clock, which may differ from this machine's clock.
     """
     if value is None:
         return None
@@ -162,86 +180,97 @@ def retry_after(value: str | None, date: str | None = None) -> float | None:
             return None
         with contextlib.suppress(ValueError, OverflowError):
             seconds -= _seconds_until(date or "")
-    # No cycle waits longer.
-    return min(max(seconds, 0.0), 600.0)
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER)
 
 
 def _seconds_until(date: str) -> float:
-    """Return seconds until an HTTP date. ValueError or OverflowError if invalid."""
-    parsed = email.utils.parsedate_to_datetime(date)
-    # HTTP dates are GMT (RFC 9110, 5.6.7); without a zone Python would use this machine's.
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() - time.time()
+    """Return the seconds until an HTTP date. Raises ValueError or OverflowError if the date is invalid."""
+    parsed_date = email.utils.parsedate_to_datetime(date)
+    # HTTP dates are GMT (RFC 9110, 5.6.7). For dates without a zone Python would assume this machine's zone.
+    return (parsed_date if parsed_date.tzinfo else parsed_date.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
-def timeout(where: str, seconds: float) -> HttpError:
-    """No complete answer in time. A retry may be faster; the caller knows whether there is time for it."""
+def make_timeout_error(where: str, seconds: float) -> HttpError:
+    """Return the error for a response that was incomplete after `seconds`.
+
+    The error is retryable, because a retry may be faster. The caller checks whether enough time remains for it.
+    """
     seconds_text = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
     return HttpError("timeout", f"{where}: no complete answer within {seconds_text} s", retryable=True)
 
 
-def too_large(where: str, max_bytes: int, what: str = "is longer") -> HttpError:
-    """Return a response that would exceed its memory limit."""
-    return HttpError("too_large", f"{where}: the answer {what}, more than the {max_bytes} bytes allowed")
+def make_size_error(where: str, max_bytes: int, problem: str = "is longer") -> HttpError:
+    """Return the error for a response that exceeds `max_bytes`."""
+    return HttpError("too_large", f"{where}: the answer {problem}, more than the {max_bytes} bytes allowed")
 
 
-def broken(where: str, error: Exception, max_bytes: int) -> HttpError:
-    """The exchange ended with an exception of ours, requests, urllib3 or the operating system other than a timeout.
+def make_exchange_error(where: str, error: Exception, max_bytes: int) -> HttpError:
+    """Return the error for an exception of an exchange, except timeouts.
 
-    A server that violates HTTP will do so again; one that disconnected may recover.
+    The exception is one of this package, of requests, of urllib3 or of the operating system. Violations of HTTP are not
+    retryable, because the server will repeat them. Disconnections are retryable, because the server may recover.
     """
-    causes = list(_causes(error))
+    causes = list(_iterate_causes(error))
     for cause in causes:
         text = str(cause)
         if isinstance(cause, TooMuchError):
-            return too_large(where, max_bytes)
-        if tunnel_error := _NO_TUNNEL.fullmatch(text):
-            code, phrase = int(tunnel_error[1]), cleaned(tunnel_error[2], EXCERPT)
-            answered = f"{where}: the proxy answers {code} {phrase}".rstrip()
-            return HttpError("connection_failed", answered, retryable=code in _RETRYABLE)
-        for kind, words, reason, message, retryable in _KINDS:
-            if isinstance(cause, kind) and words in text:
-                return HttpError(reason, f"{where}: {message.format(cleaned(text, EXCERPT))}", retryable=retryable)
-    last = _CLOSED
+            return make_size_error(where, max_bytes)
+        if tunnel_error := _TUNNEL_ERROR.fullmatch(text):
+            status, phrase = int(tunnel_error[1]), cleaned(tunnel_error[2], EXCERPT)
+            message = f"{where}: the proxy answers {status} {phrase}".rstrip()
+            return HttpError("connection_failed", message, retryable=status in _RETRYABLE)
+        for exception_class, text_part, reason, template, retryable in _ERROR_RULES:
+            if isinstance(cause, exception_class) and text_part in text:
+                return HttpError(reason, f"{where}: {template.format(cleaned(text, EXCERPT))}", retryable=retryable)
+    default_text = _CLOSED
     if any(isinstance(cause, ConnectTimeoutError) for cause in causes):
-        last = "the server does not accept the connection"
-    error_texts = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
-    return HttpError("connection_failed", f"{where}: {cleaned([last, *error_texts][-1], EXCERPT)}", retryable=True)
+        default_text = "the server does not accept the connection"
+    system_texts = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    text = cleaned([default_text, *system_texts][-1], EXCERPT)
+    return HttpError("connection_failed", f"{where}: {text}", retryable=True)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and the errors that caused it: libraries put them into args, `reason`, `__cause__`, `__context__`."""
+def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and the errors that caused it.
+
+    Libraries store causes in `args`, `reason`, `__cause__` and `__context__`.
+    """
     visited_ids: set[int] = set()
-    waiting: list[object] = [error]
-    while waiting:
-        current = waiting.pop(0)
-        if not isinstance(current, BaseException) or id(current) in visited_ids:
+    candidates: list[object] = [error]
+    while candidates:
+        cause = candidates.pop(0)
+        if not isinstance(cause, BaseException) or id(cause) in visited_ids:
             continue
-        visited_ids.add(id(current))
-        yield current
-        waiting += [*current.args, getattr(current, "reason", None), current.__cause__, current.__context__]
+        visited_ids.add(id(cause))
+        yield cause
+        candidates += [*cause.args, getattr(cause, "reason", None), cause.__cause__, cause.__context__]
 
 
-def shown_token_answer(status: int, content_type: str, body: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return the fields of an error without the secrets that were sent, or else kind and length of the response."""
-    error = _error_fields(body.decode(errors="replace")) if status >= 400 else ""
-    if error:
-        return cleaned(masked(error, *secrets), 500)
-    kind = content_type.partition(";")[0].strip().lower()
-    kind = kind if _MEDIA_TYPE.fullmatch(kind) else "of no known type"
-    return f"an answer ({kind}, {len(body)} bytes) that is not shown, as it may hold a token"
+def describe_token_response(status: int, content_type: str, body: bytes, secrets: Iterable[str] = ()) -> str:
+    """Describe the response of a token server without quoting tokens.
+
+    Return the fields of an error, in which the sent `secrets` are masked. Without such fields, return the media type
+    and the length of the response.
+    """
+    error_text = _extract_error_fields(body.decode(errors="replace")) if status >= 400 else ""
+    if error_text:
+        return cleaned(masked(error_text, *secrets), _MAX_TOKEN_ERROR_CHARACTERS)
+    media_type = content_type.partition(";")[0].strip().lower()
+    media_type = media_type if _MEDIA_TYPE.fullmatch(media_type) else "of no known type"
+    return f"an answer ({media_type}, {len(body)} bytes) that is not shown, as it may hold a token"
 
 
-def _error_fields(text: str) -> str:
+def _extract_error_fields(text: str) -> str:
     try:
-        document = _lowered(json.loads(text))
+        document = _lower_field_names(json.loads(text))
     except (ValueError, RecursionError):
         fields = _XML_FIELDS.search(text)
         return "" if fields is None else ": ".join(fields.groups())
-    # The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`.
-    names = "error", "error_description", "code", "message"
-    document = _lowered(document.get("error")) or document
-    return ": ".join(str(document[name]) for name in names if isinstance(document.get(name), str | int))
+    # The first two fields are those of RFC 6749, 5.2. Clouds use the other fields, and some nest them in `error`.
+    field_names = "error", "error_description", "code", "message"
+    document = _lower_field_names(document.get("error")) or document
+    return ": ".join(str(document[name]) for name in field_names if isinstance(document.get(name), str | int))
 
 
-def _lowered(document: Any) -> dict[str, Any]:
+def _lower_field_names(document: Any) -> dict[str, Any]:
     return {name.lower(): value for name, value in document.items()} if isinstance(document, dict) else {}

@@ -1,10 +1,10 @@
 """Connections for requests, bound to the exchange they serve: its deadline, its limits, its trust and its addresses.
 
-The process has one session: its pools are safe for threads, and a connection serves whichever thread comes next.
+The process has a single session. Its pools are thread-safe, so all threads share their connections.
 
-http.client and urllib3 have no limit for a whole answer: here every byte that arrives is counted, those of headers,
-chunk lines and trailers included. Headers that contradict themselves are refused: they would make half a body a whole
-one.
+http.client and urllib3 do not limit the size of a whole response. Therefore this module counts every byte that arrives,
+including those of headers, chunk lines and trailers. It rejects contradictory headers, because they could make a
+partial body look complete.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from dsf.http import addresses, trust
 from dsf.http.access import PORTS, Proxy
-from dsf.http.deadline import Exchange, current
+from dsf.http.deadline import Exchange, current_exchange
 from dsf.http.failures import NotHttpError, TooMuchError
 
-#: Keepalive probes every 15 s keep a slow response's connection alive there; three without a response end it.
+#: TCP options. A keepalive probe every 15 s prevents NAT and balancers from dropping the connection of a slow response.
+#: Three probes without a reply end the connection.
 _SOCKET_OPTIONS: Final = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -38,50 +39,55 @@ _SOCKET_OPTIONS: Final = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
-#: Seconds since its last request after which a connection is not used again: load balancers and NAT forget an idle one
-#: after 240 s and more, some without a word to either end.
+#: Maximum seconds since the last request after which a kept connection is used again. Load balancers and NAT drop idle
+#: connections after 240 s or more, and some notify neither end.
 IDLE_SECONDS: Final = 60.0
-#: Bytes of status line and headers, those of interim answers (100 Continue) included.
-_MAX_HEAD: Final = 256 * 1024
+#: Maximum bytes of status lines and headers, including those of interim responses (100 Continue).
+_MAX_HEAD_BYTES: Final = 256 * 1024
+#: Additional bytes allowed for chunk lines and trailers. Chunk lines may also be as long as the body.
+_FRAMING_BYTES: Final = 1024 * 1024
+#: Milliseconds in which the peer must acknowledge a request on a kept connection, which may already be dead.
+_KEPT_ACKNOWLEDGE_MILLISECONDS: Final = 5000
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
 class BoundedResponse(http.client.HTTPResponse):
-    """The response of http.client, within the limits of this thread's exchange."""
+    """Response of http.client that enforces the limits of this thread's exchange."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        exchange = current()
-        exchange.answers.append(self)
-        exchange.use(sock)
-        self._wire = _Metered(self.fp.detach(), exchange)
-        self.fp = io.BufferedReader(self._wire)
+        exchange = current_exchange()
+        exchange.responses.append(self)
+        exchange.attach_socket(sock)
+        self._reader = _MeteredReader(self.fp.detach(), exchange)
+        self.fp = io.BufferedReader(self._reader)
 
     def begin(self) -> None:
-        """Read status and headers. Raises HTTPException."""
+        """Read status and headers. Raises HTTPException for invalid ones."""
         super().begin()
-        # Skips responses before the response, such as early hints; after 101 it is not HTTP any more.
+        # Skip interim responses, such as early hints. Stop at 101, because no HTTP follows after it.
         while self.status < http.client.OK and self.status != http.client.SWITCHING_PROTOCOLS:
             self.headers = None  # type: ignore[assignment]
             super().begin()
-        if self._wire.is_over:
-            # http.client takes the end of the connection for that of the headers.
+        if self._reader.has_ended:
+            # http.client treats the end of the connection as the end of the headers.
             raise http.client.IncompleteRead(b"")
-        _check(self.headers)
+        _check_headers(self.headers)
         if self.status < http.client.OK:
             self.will_close = True
         if self.status in (http.client.NO_CONTENT, http.client.NOT_MODIFIED):
             self.chunked = False
             del self.headers["Transfer-Encoding"]
-        # The limit has room for chunk lines and trailers.
-        self._wire.left += current().max_bytes * 2 + 1024 * 1024 - _MAX_HEAD
+        # Replace the limit of the headers by that of the body with its framing.
+        self._reader.remaining_bytes += current_exchange().max_bytes * 2 + _FRAMING_BYTES - _MAX_HEAD_BYTES
 
 
-def _check(headers: http.client.HTTPMessage) -> None:
+def _check_headers(headers: http.client.HTTPMessage) -> None:
+    """Raise NotHttpError if headers are malformed or contradictory."""
     # The email parser reports these defects because it does not see the body.
-    benign = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
-    unread = "" if headers.is_multipart() else headers.get_payload()
-    if unread or any(not isinstance(defect, benign) for defect in headers.defects):
+    harmless_defects = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
+    unparsed_text = "" if headers.is_multipart() else headers.get_payload()
+    if unparsed_text or any(not isinstance(defect, harmless_defects) for defect in headers.defects):
         raise NotHttpError("a line of its headers cannot be read")
     if ", ".join(headers.get_all("Transfer-Encoding", [])).lower() not in ("", "identity", "chunked"):
         raise NotHttpError("its Transfer-Encoding is not the one that is understood, chunked")
@@ -90,14 +96,16 @@ def _check(headers: http.client.HTTPMessage) -> None:
         raise NotHttpError("its Content-Length is not one number")
 
 
-class _Metered(io.RawIOBase):
-    """The socket's bytes, counted. `left` is how many may follow, `is_over` whether the connection has ended."""
+class _MeteredReader(io.RawIOBase):
+    """Counts the bytes that are read from a socket. Raises TooMuchError above the limit."""
 
     def __init__(self, raw: io.RawIOBase, exchange: Exchange) -> None:
         self._raw = raw
         self._exchange = exchange
-        self.left = _MAX_HEAD
-        self.is_over = False
+        #: Bytes that may still arrive.
+        self.remaining_bytes = _MAX_HEAD_BYTES
+        #: True if the peer has closed the connection.
+        self.has_ended = False
 
     def readable(self) -> bool:
         return True
@@ -105,13 +113,13 @@ class _Metered(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         count = self._raw.readinto(buffer)
         if not count:
-            # An exchange at its deadline ends in the same way, and is an error.
+            # Raises if the deadline has passed, because the end of the exchange also appears as EOF.
             self._exchange.remaining()
-            self.is_over = True
+            self.has_ended = True
             return count
         self._exchange.is_answered = True
-        self.left -= count
-        if self.left < 0:
+        self.remaining_bytes -= count
+        if self.remaining_bytes < 0:
             raise TooMuchError
         return count
 
@@ -121,72 +129,76 @@ class _Metered(io.RawIOBase):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Its handshake has the exchange's time: a busy server may be slow, and urllib3 allows what connecting may take."""
+    """TLS socket whose handshake may last until the exchange's deadline.
+
+    urllib3 would apply the connect timeout to the handshake, which is too short for busy servers.
+    """
 
     def do_handshake(self, block: bool = False) -> None:
-        current().use(self)
+        current_exchange().attach_socket(self)
         super().do_handshake(block)
 
 
 class _Connection(HTTPConnection):
-    """A connection to a checked address, kept for later requests while it can be expected to work."""
+    """Connection to an allowed address, which is kept for later requests until it has been idle for too long."""
 
     response_class = BoundedResponse
-    #: When its last request was sent, by time.monotonic().
-    _used = 0.0
+    #: Time of the last request, on the clock of time.monotonic().
+    _last_request_at = 0.0
 
     @property
     def is_connected(self) -> bool:
-        """True if the next request may use it; the pool closes it otherwise."""
-        is_idle = time.monotonic() - self._used > IDLE_SECONDS
-        return not current().is_new and not is_idle and super().is_connected
+        """True if the current exchange may use the connection; otherwise the pool closes the connection."""
+        is_idle = time.monotonic() - self._last_request_at > IDLE_SECONDS
+        return not current_exchange().is_new and not is_idle and super().is_connected
 
     def connect(self) -> None:
-        """Connect to the first address of the server, its alias or its proxy that accepts it.
+        """Connect to the first reachable address of the server, of its alias or of its proxy.
 
-        The name is resolved and checked here and nowhere else: the library gets an address.
+        Resolves the name and checks its addresses before the library connects, so that the library gets an address and
+        never resolves the name again. Raises the error of the last address if none is reachable.
         """
-        exchange = current()
+        exchange = current_exchange()
         exchange.is_new = True
         host_and_port = self.host, self.port
-        failure: Exception = OSError(f"{self.host} has no address")
+        last_error: Exception = OSError(f"{self.host} has no address")
         try:
-            candidates = addresses.checked(*host_and_port, exchange)
+            candidates = addresses.resolve_allowed(*host_and_port, exchange)
             for index, (self.host, self.port) in enumerate(candidates):
-                # Each has a share of the time, so that dead ones leave enough for one that answers.
-                share = exchange.remaining() / (len(candidates) - index)
-                self.timeout = min(addresses.CONNECT_TIMEOUT, share)
+                # Divide the remaining time among the addresses, so that a dead address does not use all of it.
+                time_share = exchange.remaining() / (len(candidates) - index)
+                self.timeout = min(addresses.CONNECT_TIMEOUT, time_share)
                 try:
                     super().connect()
                 except (NewConnectionError, ConnectTimeoutError) as error:
-                    failure = error
+                    last_error = error
                 else:
-                    exchange.use(self.sock)
+                    exchange.attach_socket(self.sock)
                     return
         finally:
             self.host, self.port = host_and_port
         exchange.remaining()
-        raise failure
+        raise last_error
 
     def request(self, *args: Any, **options: Any) -> None:
-        """Send a request."""
-        exchange = current()
+        """Send a request. A kept connection fails early if the peer does not acknowledge the request."""
+        exchange = current_exchange()
         if self.sock is not None and not exchange.is_new:
             exchange.is_kept = True
-            exchange.use(self.sock)
-            # Milliseconds in which the peer must acknowledge what is sent to it. A new one may take its time.
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
-        self._used = time.monotonic()
+            exchange.attach_socket(self.sock)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _KEPT_ACKNOWLEDGE_MILLISECONDS)
+        self._last_request_at = time.monotonic()
         super().request(*args, **options)
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
-        """Connect, with the certificate's name that of the URL and not the address."""
+        """Connect, and verify the certificate against the name in the URL instead of the address."""
         if self.server_hostname is None and not self.proxy_is_tunneling:
             self.server_hostname = self.host
         super().connect()
-        # A DynamicScorer without verification has a condition that says so; urllib3 would warn at each request.
+        # Suppress urllib3's warning at each unverified request, because the DynamicScorer already has a condition that
+        # reports the missing verification.
         self.is_verified = True
 
 
@@ -202,7 +214,7 @@ _POOL_CLASSES = {"http": _Pool, "https": _TlsPool}
 
 
 class _PooledAdapter(HTTPAdapter):
-    """Pools of such connections, one for each server and its trust."""
+    """Maintains a pool of connections for each combination of server and TLS options."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, socket_options=_SOCKET_OPTIONS, **options)
@@ -214,16 +226,22 @@ class _PooledAdapter(HTTPAdapter):
         return manager
 
     def cert_verify(self, *_: Any) -> None:
-        """The context has all CAs: requests would have each connection read the public ones again, 30 ms of CPU."""
+        """Do nothing, because the TLS context already contains all CAs.
+
+        The method of requests would make each connection read the public CAs again, which takes 30 ms of CPU time.
+        """
 
     def build_connection_pool_key_attributes(
         self, request: requests.PreparedRequest, verify: Any, cert: Any = None
     ) -> Any:
-        """Return the server, and the exchange's trust: connections made with one certificate or CA serve no other."""
+        """Return the pool's key: the server, and the TLS options of the current exchange.
+
+        The TLS options are part of the key, so that no request uses a connection with another certificate or CA.
+        """
         server, _ = super().build_connection_pool_key_attributes(request, True, cert)
         if server["scheme"] != "https":
             return server, {}
-        tls = current().tls
+        tls = current_exchange().tls
         context = trust.context(tls)
         context.sslsocket_class = _TlsSocket
         return server, {
@@ -235,39 +253,39 @@ class _PooledAdapter(HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """Sends what it is given: no redirects, no cookies, and no credentials or proxies of the environment."""
+    """Sends requests without redirects, cookies, and credentials or proxies of the environment."""
 
     def __init__(self) -> None:
         super().__init__()
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self.headers = requests.structures.CaseInsensitiveDict(
-            # JSON first, but any other type as well: health checks and plug-ins request documents that are none. Only
-            # gzip: it is what Prometheus offers.
+            # Accept prefers JSON but allows any type, because health checks and plug-ins request other documents.
+            # Accept-Encoding requests gzip only, because it is what Prometheus offers.
             {
                 "User-Agent": "dynamic-scoring-framework",
                 "Accept": "application/json, */*;q=0.1",
                 "Accept-Encoding": "gzip",
             }
         )
-        # Servers, and connections kept to each. Threads that need more make their own for a request.
+        # The limits are servers, and kept connections per server. Additional threads open a connection for one request.
         adapter = _PooledAdapter(pool_connections=100, pool_maxsize=64, max_retries=0)
         for scheme in PORTS:
             self.mount(f"{scheme}://", adapter)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None: even where redirects are not followed, requests reads the body of one into memory."""
+        """Return None, because requests otherwise reads a redirect's body into memory even if it does not follow it."""
 
 
 session: Final = _Session()
 
 
 def send(request: requests.PreparedRequest, proxy: Proxy | None) -> requests.Response:
-    """Send a request of this thread's exchange; the body of the response is still to be read.
+    """Send a request of the current exchange, and return the response without reading its body.
 
-    Raises HttpError, and what requests, urllib3 and the operating system raise.
+    Raises HttpError, and the errors of requests, urllib3 and the operating system.
     """
-    exchange = current()
+    exchange = current_exchange()
     return session.send(
         request,
         stream=True,
@@ -279,5 +297,5 @@ def send(request: requests.PreparedRequest, proxy: Proxy | None) -> requests.Res
 
 
 def close() -> None:
-    """Close all connections that are kept."""
+    """Close all kept connections."""
     session.close()

@@ -1,9 +1,9 @@
-"""Trusted CAs for https: public ones, the system's, and the operator's.
+"""Trusted CAs for https, and client certificates.
 
-The union of: certifi's, the system's store, the files and folders that the usual environment variables name, OCM's
-`proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every file of a
-folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may add CAs for
-its server alone, and a client certificate, which is loaded without a file on disk.
+Trusts the CAs of certifi, of the system's store, of the files and folders in the common environment variables, of OCM's
+`proxyConfig.caBundle`, and of the folder DSF_TRUSTED_CA_DIR. Reads every file of a folder, like programs in Go and
+unlike OpenSSL, so that a CA that a pod mounts into /etc/ssl/certs is trusted whatever its name is. A request may add
+CAs for its server alone, and a client certificate, which is loaded without a file on disk.
 """
 
 from __future__ import annotations
@@ -28,44 +28,49 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 import dsf.log
 from dsf.errors import HttpError, SettingsError
-from dsf.http.access import USUAL_TLS, TlsOptions
+from dsf.http.access import DEFAULT_TLS, TlsOptions
 
 log = dsf.log.get(__name__)
 
-#: Where distributions keep their store: Debian, Fedora and RHEL, openSUSE, Alpine.
-_SYSTEM: Final = (
+#: Stores of the distributions Debian, Fedora and RHEL, openSUSE, and Alpine.
+_SYSTEM_STORES: Final = (
     Path("/etc/ssl/certs"),
     Path("/etc/pki/tls/certs"),
     Path("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"),
     Path("/etc/ssl/ca-bundle.pem"),
     Path("/etc/ssl/cert.pem"),
 )
-#: A certificate in PEM. Base64 has no dash: without one, many beginnings without an end would take time squared.
+#: Certificate in PEM. The pattern excludes dashes, which base64 does not contain, because many BEGIN lines without an
+#: END line would otherwise take quadratic time.
 CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*+-----END CERTIFICATE-----")
+#: DER tag of the version in a certificate.
+_VERSION_TAG: Final = 0xA0
+#: DER tag of UTCTime. The alternative is GeneralizedTime.
+_UTC_TIME_TAG: Final = 0x17
 
 
-class _Place(NamedTuple):
-    """A file or a folder. Errors are logged if it is named."""
+class _CaPath(NamedTuple):
+    """File or folder with CAs. Errors are logged if `is_configured` is True, because the other paths are optional."""
 
     path: Path
-    is_named: bool
+    is_configured: bool
 
 
-_folder: Path | None = None
+_trusted_folder: Path | None = None
 _lock = threading.Lock()
-#: Unusable files that were logged, so that each is logged once.
-_logged: set[tuple[Path, str]] = set()
+#: Unusable paths with their problem, so that each is logged once.
+_logged_problems: set[tuple[Path, str]] = set()
 
 
 def use_folder(folder: Path | None) -> None:
-    """Trust the CAs in the PEM files of this folder as well, in the whole process.
+    """Trust the CAs in the PEM files of this folder in the whole process, in addition to all others.
 
-    Raises SettingsError when the folder or a file in it cannot be used.
+    Raises SettingsError if the folder or a file in it cannot be used.
     """
-    global _folder  # noqa: PLW0603 - one per process, as with the aliases of hosts
+    global _trusted_folder  # noqa: PLW0603 - one per process, as with the aliases of hosts
     if folder is not None:
         try:
-            for file in _files(folder):
+            for file in _list_files(folder):
                 ssl.create_default_context().load_verify_locations(cafile=file)
         except ssl.SSLError as error:
             raise SettingsError(
@@ -75,29 +80,29 @@ def use_folder(folder: Path | None) -> None:
             raise SettingsError(
                 f"DSF_TRUSTED_CA_DIR: cannot read {error.filename or folder}: {error.strerror}"
             ) from None
-    _folder = folder
+    _trusted_folder = folder
 
 
-def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
-    """Return the context for a new connection; `tls` is specific to its server.
+def context(tls: TlsOptions = DEFAULT_TLS) -> ssl.SSLContext:
+    """Return the context for a new connection to a server with the options `tls`.
 
-    Rebuilt within a second after a file has changed: a mounted ConfigMap does so while the process runs. An unusable
-    file is logged and left out. Raises HttpError (secret_invalid) for a certificate of `tls` that cannot be used.
+    Builds a new context within a second after a file has changed, because a mounted ConfigMap may change while the
+    process runs. Logs and skips unusable files. Raises HttpError (secret_invalid) for an unusable certificate in `tls`.
     """
-    places = tuple(_places())
-    # The name is the connection's, not the context's.
+    ca_paths = tuple(_iterate_ca_paths())
+    # Drop the server's name, because it belongs to the connection and not to the context.
     tls = replace(tls, server_name="")
-    make_context = _usual if tls == USUAL_TLS else _own
-    # Threads that begin at once would each make one.
+    get_context = _get_default_context if tls == DEFAULT_TLS else _get_server_context
+    # Take the lock, because threads that start at the same time would each build a context.
     with _lock:
-        return make_context(tls, places, _states(places, int(time.monotonic())))
+        return get_context(tls, ca_paths, _read_file_states(ca_paths, int(time.monotonic())))
 
 
-def _made(tls: TlsOptions, places: tuple[_Place, ...], states: tuple[object, ...]) -> ssl.SSLContext:
-    """Return the context for servers with these options while the `states` of the places are the same."""
-    del states
+def _build_context(tls: TlsOptions, ca_paths: tuple[_CaPath, ...], file_states: tuple[object, ...]) -> ssl.SSLContext:
+    """Return a context for servers with the options `tls`. `file_states` is only a part of the caches' keys."""
+    del file_states
     if tls.verify:
-        ssl_context = _context(places)
+        ssl_context = _build_verifying_context(ca_paths)
     else:
         ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_NONE)
         ssl_context.check_hostname = False
@@ -111,132 +116,146 @@ def _made(tls: TlsOptions, places: tuple[_Place, ...], states: tuple[object, ...
     return ssl_context
 
 
-# Each context has all CAs, which are some hundred kB. Contexts of servers with their own CAs do not displace the one of
-# all others.
-_usual = lru_cache(maxsize=1)(_made)
-_own = lru_cache(maxsize=16)(_made)
+# Two caches, because contexts of servers with own CAs must not evict the default context. Each context contains all
+# CAs, which take some hundred kB.
+_get_default_context = lru_cache(maxsize=1)(_build_context)
+_get_server_context = lru_cache(maxsize=16)(_build_context)
 
 
-def _places() -> Iterator[_Place]:
-    yield _Place(Path(requests.utils.DEFAULT_CA_BUNDLE_PATH), is_named=True)
-    for path in _SYSTEM:
-        yield _Place(path, is_named=False)
-    # Each names a file or a folder; OCM sets the last one in agents. SSL_CERT_DIR has a colon between folders.
+def _iterate_ca_paths() -> Iterator[_CaPath]:
+    yield _CaPath(Path(requests.utils.DEFAULT_CA_BUNDLE_PATH), is_configured=True)
+    for path in _SYSTEM_STORES:
+        yield _CaPath(path, is_configured=False)
+    # Each variable names a file or a folder. OCM sets CA_BUNDLE_FILE_PATH in agents. SSL_CERT_DIR contains folders,
+    # separated by colons.
     variables = "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CA_BUNDLE_FILE_PATH"
     file_names = [os.environ.get(variable, "") for variable in variables]
     for name in [*file_names, *os.environ.get("SSL_CERT_DIR", "").split(":")]:
         if name:
-            yield _Place(Path(name), is_named=True)
-    if _folder is not None:
-        yield _Place(_folder, is_named=True)
+            yield _CaPath(Path(name), is_configured=True)
+    if _trusted_folder is not None:
+        yield _CaPath(_trusted_folder, is_configured=True)
 
 
 @lru_cache(maxsize=1)
-def _states(places: tuple[_Place, ...], second: int) -> tuple[object, ...]:
-    """As of this second: a folder may have hundreds of files, and each request asks."""
+def _read_file_states(ca_paths: tuple[_CaPath, ...], second: int) -> tuple[object, ...]:
+    """Return the states of all paths, cached for one second.
+
+    The cache is needed because each request reads the states, and a folder may contain hundreds of files. `second` is
+    only a part of the cache's key.
+    """
     del second
-    return tuple(_state(place) for place in places)
+    return tuple(_read_file_state(ca_path) for ca_path in ca_paths)
 
 
-def _state(place: _Place) -> object:
-    """Differs when a place has changed. System folders are not listed: they have hundreds of files."""
-    path = place.path
+def _read_file_state(ca_path: _CaPath) -> object:
+    """Return a value that changes if the path changes.
+
+    Ignores changes of single files in system folders, which contain hundreds of files.
+    """
+    path = ca_path.path
     try:
-        paths = [path, *(_files(path) if place.is_named and path.is_dir() else ())]
+        paths = [path, *(_list_files(path) if ca_path.is_configured and path.is_dir() else ())]
         return tuple((file, (stat := file.stat()).st_mtime_ns, stat.st_size, stat.st_ino) for file in paths)
     except OSError as error:
         return path, error.errno
 
 
-def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
+def _build_verifying_context(ca_paths: tuple[_CaPath, ...]) -> ssl.SSLContext:
+    """Return a context with the CAs of all paths. Logs unusable configured paths."""
     ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
-    loaded: set[bytes] = set()
-    for path, is_named in places:
+    loaded_certificates: set[bytes] = set()
+    for path, is_configured in ca_paths:
         try:
-            files = _files(path) if path.is_dir() else [path]
+            files = _list_files(path) if path.is_dir() else [path]
         except OSError as error:
             files = []
-            if is_named:
+            if is_configured:
                 _log_problem(path, error.strerror or str(error))
         for file in files:
             try:
-                # The stores repeat CAs, Debian's three times, and OpenSSL takes a millisecond for each.
                 certificates = CERTIFICATE.findall(file.read_bytes())
-                if new := [certificate for certificate in dict.fromkeys(certificates) if certificate not in loaded]:
-                    ssl_context.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))
-                    loaded.update(new)
+                # Load each certificate once, because the stores repeat them (Debian's store three times), and OpenSSL
+                # takes a millisecond for each.
+                new_certificates = [
+                    certificate for certificate in dict.fromkeys(certificates) if certificate not in loaded_certificates
+                ]
+                if new_certificates:
+                    ssl_context.load_verify_locations(cadata=b"\n".join(new_certificates).decode("ascii"))
+                    loaded_certificates.update(new_certificates)
                 elif not certificates:
                     raise ValueError("it has no certificate in PEM")
             except (ValueError, OSError) as error:
-                if is_named:
+                if is_configured:
                     _log_problem(file, str(error))
     return ssl_context
 
 
-def _files(folder: Path) -> list[Path]:
-    # Hidden ones are Kubernetes' own links.
+def _list_files(folder: Path) -> list[Path]:
+    # Skip hidden entries, because Kubernetes creates hidden links in mounted volumes.
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 def _log_problem(path: Path, problem: str) -> None:
-    if (path, problem) not in _logged:
-        _logged.add((path, problem))
+    if (path, problem) not in _logged_problems:
+        _logged_problems.add((path, problem))
         log.error("trusted CA cannot be used", file=str(path), error=problem)
 
 
-class Period(NamedTuple):
-    """Validity of a certificate."""
+class Validity(NamedTuple):
+    """Validity period of a certificate."""
 
     begin: datetime
     end: datetime
 
 
 def load_identity(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load this certificate into the context. Raises HttpError (secret_invalid)."""
-    with _as_file(certificate + b"\n" + key) as path:
+    """Load a client certificate and its private key into the context. Raises HttpError (secret_invalid)."""
+    with _open_as_file(certificate + b"\n" + key) as path:
         try:
-            # Otherwise a key's password is asked for on the terminal.
+            # Pass an empty password, because OpenSSL otherwise asks for the key's password on the terminal.
             context.load_cert_chain(path, password=lambda: b"")
         except ssl.SSLError as error:
-            why = error.reason or "it is no PEM"
-            if "KEY_VALUES_MISMATCH" in why:
-                why = "the key is not that of the certificate"
-            raise HttpError("secret_invalid", f"the client certificate cannot be used: {why}") from None
+            problem = error.reason or "it is no PEM"
+            if "KEY_VALUES_MISMATCH" in problem:
+                problem = "the key is not that of the certificate"
+            raise HttpError("secret_invalid", f"the client certificate cannot be used: {problem}") from None
         except (ValueError, OSError):
             raise HttpError(
                 "secret_invalid", "the client certificate cannot be used: certificate or key are no PEM"
             ) from None
 
 
-def period(certificate: bytes) -> Period:
-    """Validity of the first PEM certificate. Raises ValueError when there is none."""
+def parse_validity(certificate: bytes) -> Validity:
+    """Return the validity of the first PEM certificate. Raises ValueError without a valid certificate."""
     match = CERTIFICATE.search(certificate)
     if match is None:
         raise ValueError("no certificate in PEM")
     try:
-        return _period(base64.b64decode(match[0].split(b"-----")[2]))
+        return _parse_der_validity(base64.b64decode(match[0].split(b"-----")[2]))
     except (IndexError, ValueError):
         raise ValueError("no certificate in PEM") from None
 
 
-def _period(data: bytes) -> Period:
+def _parse_der_validity(data: bytes) -> Validity:
     # Certificate { tbsCertificate { [0] version, serialNumber, signature, issuer, validity { notBefore, notAfter }}}
-    _, certificate, _ = _element(data)
-    _, rest, _ = _element(certificate)
-    tag, _, after = _element(rest)
-    if tag == 0xA0:
-        # A version.
-        rest = after
+    _, certificate, _ = _split_element(data)
+    _, fields, _ = _split_element(certificate)
+    tag, _, fields_after_version = _split_element(fields)
+    # The version is optional.
+    if tag == _VERSION_TAG:
+        fields = fields_after_version
+    # Skip serialNumber, signature and issuer.
     for _ in range(3):
-        _, _, rest = _element(rest)
-    _, validity, _ = _element(rest)
-    kind, begin, rest = _element(validity)
-    last_kind, end, _ = _element(rest)
-    return Period(_time(kind, begin), _time(last_kind, end))
+        _, _, fields = _split_element(fields)
+    _, validity, _ = _split_element(fields)
+    begin_tag, begin, remaining_data = _split_element(validity)
+    end_tag, end, _ = _split_element(remaining_data)
+    return Validity(_parse_time(begin_tag, begin), _parse_time(end_tag, end))
 
 
-def _element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Tag and content of the first DER element, and the rest."""
+def _split_element(data: bytes) -> tuple[int, bytes, bytes]:
+    """Return tag and content of the first DER element, and the data after it. Raises ValueError or IndexError."""
     tag, length, start = data[0], data[1], 2
     if length & 0x80:
         start += length & 0x7F
@@ -246,17 +265,20 @@ def _element(data: bytes) -> tuple[int, bytes, bytes]:
     return tag, data[start : start + length], data[start + length :]
 
 
-def _time(tag: int, text: bytes) -> datetime:
+def _parse_time(tag: int, text: bytes) -> datetime:
     time_text = text.decode("ascii")
-    if tag == 0x17:
-        # UTCTime: a two-digit year, by the rule of X.509.
+    if tag == _UTC_TIME_TAG:
+        # UTCTime has a two-digit year. X.509 assigns years from 50 on to the 20th century.
         time_text = ("19" if int(time_text[:2]) >= 50 else "20") + time_text
     return datetime.strptime(time_text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 @contextmanager
-def _as_file(data: bytes) -> Iterator[str]:
-    """The data as a file, as OpenSSL requires; in memory where the system supports that."""
+def _open_as_file(data: bytes) -> Iterator[str]:
+    """Yield the path of a file with the data, which OpenSSL requires.
+
+    The file is in memory if the system supports that, and a temporary file otherwise.
+    """
     if hasattr(os, "memfd_create"):
         descriptor, path = os.memfd_create("dsf-certificate"), ""
     else:

@@ -17,7 +17,7 @@ from dsf import http
 from dsf.errors import HttpError
 from dsf.http import access, addresses, transport
 from dsf.http.access import bearer
-from dsf.http.deadline import made_for
+from dsf.http.deadline import own_exchanges
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import PATIENCE
@@ -63,7 +63,7 @@ def test_finished_exchange_is_freed() -> None:
         with ScriptedServer(answer("hello")) as server:
             owner = Cycle()
             freed = weakref.ref(owner)
-            with made_for(owner):
+            with own_exchanges(owner):
                 get(server.url)
             del owner
             assert freed() is None
@@ -283,7 +283,7 @@ def test_dead_addresses_leave_time_for_a_live_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 6.0)
     with _dead_address() as first, _dead_address() as second, ScriptedServer(answer("here")) as server:
         alive = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        monkeypatch.setattr(addresses, "checked", lambda *_: [first, second, alive])
+        monkeypatch.setattr(addresses, "resolve_allowed", lambda *_: [first, second, alive])
         assert get("http://three-addresses.example/", seconds=10) == b"here"
 
 

@@ -186,7 +186,7 @@ def test_checked_address_is_the_one_connected_to(ask: Ask, monkeypatch: pytest.M
         socket.create_server(("127.0.0.2", checked_server.port)) as secret,
     ):
         # In the place of a metadata service, to which nothing can listen here.
-        monkeypatch.setattr(addresses, "_METADATA", (ipaddress.ip_network("127.0.0.2"),))
+        monkeypatch.setattr(addresses, "_METADATA_NETWORKS", (ipaddress.ip_network("127.0.0.2"),))
         first, then = ((2, 1, 6, "", (address, checked_server.port)) for address in ("127.0.0.1", "127.0.0.2"))
         looked_up: list[str] = []
 

@@ -18,7 +18,7 @@ from dsf import http
 from dsf.api.types import ConfigSyncMode
 from dsf.errors import HttpError, SettingsError
 from dsf.http import addresses, deadline, transport, trust
-from dsf.http.deadline import made_for
+from dsf.http.deadline import own_exchanges
 from dsf.hub import health
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
@@ -150,7 +150,7 @@ def test_private_ca_in_the_system_store_is_trusted(
 ) -> None:
     (folder / "README").write_text("not PEM")
     (folder / "private.crt").write_text(ca.cert.read_text())
-    monkeypatch.setattr(trust, "_SYSTEM", (Path("/nowhere"), folder))
+    monkeypatch.setattr(trust, "_SYSTEM_STORES", (Path("/nowhere"), folder))
     assert by_agent(f"https://localhost:{server}/") == b"ok"
 
 
@@ -291,9 +291,9 @@ def test_tls_handshake_is_cut_with_its_owner() -> None:
     def cut() -> None:
         accepted.wait(PATIENCE)
         owner.deadline = time.monotonic()
-        deadline.cut(owner)
+        deadline.end_exchanges(owner)
 
-    with listening(serve) as url, made_for(owner):
+    with listening(serve) as url, own_exchanges(owner):
         thread = threading.Thread(target=cut)
         thread.start()
         started = time.monotonic()

@@ -24,8 +24,8 @@ from dsf.api.scoringresponse import parse_response
 from dsf.api.summary import parse_summaries
 from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
 from dsf.http import failures
-from dsf.http.client import inflated
-from dsf.http.deadline import Exchange, running
+from dsf.http.client import decompress
+from dsf.http.deadline import Exchange, run_exchange
 from dsf.http.transport import BoundedResponse
 from dsf.messages import derive_key, frame, verify
 from dsf.otlp.scrape import ScrapeError, scraped
@@ -64,14 +64,14 @@ class _Wire:
 def _http(data: bytes) -> None:
     wire = cast("socket.socket", _Wire(data))
     try:
-        with running(Exchange(time.monotonic() + 60, 10_000)):
+        with run_exchange(Exchange(time.monotonic() + 60, 10_000)):
             answer = BoundedResponse(wire, method="GET")
             answer.begin()
             while answer.read(100):
                 pass
     except Exception as error:  # noqa: BLE001
         # Every exception of http.client becomes an HttpError with a known reason.
-        http_error = failures.broken("GET http://x/", error, 10_000)
+        http_error = failures.make_exchange_error("GET http://x/", error, 10_000)
         assert isinstance(http_error, HttpError)
         raise HttpError(http_error.reason, str(http_error)) from None
 
@@ -90,7 +90,7 @@ def _remote(data: bytes) -> None:
 
 PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]] = {
     "http answer": (_http, (HttpError,)),
-    "gzip": (lambda data: list(inflated([data[:9], data[9:]])), (HTTPException,)),
+    "gzip": (lambda data: list(decompress([data[:9], data[9:]])), (HTTPException,)),
     "matrix": (cut, (MatrixError,)),
     "scrape": (lambda data: scraped(data, [Selector(""), Selector("a")], 2e9, 0.0), (ScrapeError,)),
     "scoring answer": (parse_response, (ScoringResponseError,)),

@@ -87,7 +87,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_metadata_host_is_refused_despite_a_silent_name_server(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.05)
     with pytest.raises(HttpError) as caught:
-        addresses.check(f"http://{host}/latest/meta-data", Exchange(time.monotonic() + 60, 100))
+        addresses.check_proxied_url(f"http://{host}/latest/meta-data", Exchange(time.monotonic() + 60, 100))
     assert caught.value.reason == "address_refused"
 
 
@@ -96,6 +96,6 @@ def test_unresolved_name_is_left_to_the_proxy_within_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 0.05)
-    addresses.check("http://names.test/", Exchange(time.monotonic() + 60, 100))
+    addresses.check_proxied_url("http://names.test/", Exchange(time.monotonic() + 60, 100))
     with pytest.raises(TimeoutError):
-        addresses.check("http://names.test/", Exchange(time.monotonic() + 0.02, 100))
+        addresses.check_proxied_url("http://names.test/", Exchange(time.monotonic() + 0.02, 100))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsf.http.deadline import Exchange, cut, made_for, running
+from dsf.http.deadline import Exchange, end_exchanges, own_exchanges, run_exchange
 from dsf.http.transport import BoundedResponse
 
 #: Seconds of a deadline that no test waits for.
@@ -23,7 +23,7 @@ class Pair:
     def __init__(self, opened: ExitStack, seconds: float) -> None:
         self.client, self.server = (opened.enter_context(end) for end in socket.socketpair())
         self.exchange = Exchange(time.monotonic() + seconds, 100)
-        self.exchange.use(self.client)
+        self.exchange.attach_socket(self.client)
         # The time-out of the socket is not tested here.
         self.client.settimeout(_FAR)
 
@@ -41,7 +41,7 @@ def opened() -> Iterator[ExitStack]:
 
 def test_expired_exchange_ends_while_others_continue(opened: ExitStack) -> None:
     early, late = Pair(opened, 0.2), Pair(opened, _FAR)
-    with running(late.exchange), running(early.exchange):
+    with run_exchange(late.exchange), run_exchange(early.exchange):
         # The thread already waits for the late exchange when the early one starts.
         assert early.client.recv(1) == b""
         with pytest.raises(TimeoutError):
@@ -51,9 +51,9 @@ def test_expired_exchange_ends_while_others_continue(opened: ExitStack) -> None:
 
 def test_connection_of_a_finished_exchange_is_not_closed(opened: ExitStack) -> None:
     over, next_one = Pair(opened, 0.2), Pair(opened, 0.4)
-    with running(over.exchange):
+    with run_exchange(over.exchange):
         pass
-    with running(next_one.exchange):
+    with run_exchange(next_one.exchange):
         assert next_one.client.recv(1) == b""
     assert over.exchange.deadline < time.monotonic()
     assert over.is_open
@@ -68,10 +68,10 @@ def test_cut_ends_only_exchanges_of_its_owner(opened: ExitStack) -> None:
     cut_owner, other = Owner(time.monotonic() + _FAR), Owner(time.monotonic() + _FAR)
     pairs = []
     for owner in (cut_owner, other):
-        with made_for(owner):
+        with own_exchanges(owner):
             pairs.append(Pair(opened, _FAR))
-    with running(pairs[0].exchange), running(pairs[1].exchange):
-        cut(cut_owner)
+    with run_exchange(pairs[0].exchange), run_exchange(pairs[1].exchange):
+        end_exchanges(cut_owner)
         assert pairs[0].client.recv(1) == b""
         with pytest.raises(TimeoutError):
             pairs[0].exchange.remaining()
@@ -85,7 +85,7 @@ def test_socket_opened_after_the_deadline_is_refused(opened: ExitStack) -> None:
 
 def test_response_that_starts_too_late_leaves_no_open_socket() -> None:
     ours, theirs = socket.socketpair()
-    with pytest.raises(TimeoutError) as late, running(Exchange(time.monotonic() - 1, 10)):
+    with pytest.raises(TimeoutError) as late, run_exchange(Exchange(time.monotonic() - 1, 10)):
         BoundedResponse(ours)
     ours.close()
     theirs.close()
@@ -96,6 +96,6 @@ def test_response_that_starts_too_late_leaves_no_open_socket() -> None:
 
 @pytest.mark.parametrize(("own_deadline", "owner_deadline", "expected"), [(5.0, 7.0, 5.0), (7.0, 5.0, 5.0)])
 def test_exchange_ends_with_its_owner(own_deadline: float, owner_deadline: float, expected: float) -> None:
-    with made_for(Owner(owner_deadline)):
+    with own_exchanges(Owner(owner_deadline)):
         assert Exchange(own_deadline, 100).deadline == expected
     assert Exchange(own_deadline, 100).deadline == own_deadline

@@ -83,7 +83,7 @@ def test_retry_after_as_a_date_is_a_time_of_the_servers_clock(ahead: int) -> Non
         "Retry-After": format_datetime(server_now + timedelta(seconds=60), usegmt=True),
         "Date": format_datetime(server_now, usegmt=True),
     }
-    seconds = failures.refusal("GET http://a", 503, headers, b"").retry_after
+    seconds = failures.make_status_error("GET http://a", 503, headers, b"").retry_after
     assert seconds == pytest.approx(60, abs=2)
 
 
@@ -110,21 +110,23 @@ def test_refusal_mentions_a_differing_clock(
     now = datetime(2026, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(failures.time, "time", now.timestamp)
     headers = {"Date": format_datetime(now + timedelta(seconds=seconds), usegmt=True)}
-    text = str(failures.refusal("GET http://a", status, headers, b"no"))
+    text = str(failures.make_status_error("GET http://a", status, headers, b"no"))
     assert ("clock" in text) == bool(clock_text)
     assert clock_text in text
 
 
 @pytest.mark.parametrize("date", ["", "soon", "Wed, 99 Oct 2015 07:28:00 GMT", "\u0667"])
 def test_refusal_without_a_valid_date_mentions_no_clock(date: str) -> None:
-    assert str(failures.refusal("GET http://a", 401, {"Date": date}, b"no")).endswith("HTTP 401: no")
+    assert str(failures.make_status_error("GET http://a", 401, {"Date": date}, b"no")).endswith("HTTP 401: no")
 
 
 def test_refusal_includes_the_error_of_its_challenge() -> None:
     challenge = 'Bearer realm="r", error="invalid_token", error_description="token s3cret-token is over"'
-    text = str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": challenge}, b"", ["s3cret-token"]))
+    text = str(failures.make_status_error("GET http://a", 401, {"WWW-Authenticate": challenge}, b"", ["s3cret-token"]))
     assert text.endswith('error="invalid_token", error_description="token *** is over"')
     # The body already explains the refusal; a challenge without an error adds no text.
     body = b'{"error": "invalid_token"}'
-    assert str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": challenge}, body)).endswith(body.decode())
-    assert str(failures.refusal("GET http://a", 401, {"WWW-Authenticate": "Basic"}, b"")).endswith("HTTP 401")
+    assert str(failures.make_status_error("GET http://a", 401, {"WWW-Authenticate": challenge}, body)).endswith(
+        body.decode()
+    )
+    assert str(failures.make_status_error("GET http://a", 401, {"WWW-Authenticate": "Basic"}, b"")).endswith("HTTP 401")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.http.access import PLAIN, alias_of, proxy_for
+from dsf.http.access import PLAIN, find_alias, find_proxy
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, expe
     monkeypatch.setenv("http_proxy", "proxy:3128")
     monkeypatch.setenv("no_proxy", no_proxy)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    proxy = proxy_for(url, PLAIN)
+    proxy = find_proxy(url, PLAIN)
     assert (proxy.shown if proxy else None) == ("proxy:3128" if expected else None)
 
 
 def test_invalid_address_has_no_alias() -> None:
-    assert alias_of("http://[fd00:1:2]:9090/api") == ""
-    assert alias_of("http://prometheus:99999/") == ""
+    assert find_alias("http://[fd00:1:2]:9090/api") == ""
+    assert find_alias("http://prometheus:99999/") == ""

@@ -9,7 +9,7 @@ import pytest
 
 from dsf.http import trust
 from dsf.http.access import TlsOptions
-from dsf.http.trust import CERTIFICATE, period
+from dsf.http.trust import CERTIFICATE, parse_validity
 
 
 def test_certificates_among_other_text() -> None:
@@ -24,7 +24,7 @@ def test_many_beginnings_without_an_end_take_no_time() -> None:
     data = b"-----BEGIN CERTIFICATE-----\n" * 40_000
     assert CERTIFICATE.findall(data) == []
     with pytest.raises(ValueError, match="no certificate"):
-        period(data)
+        parse_validity(data)
 
 
 def test_threads_that_begin_at_once_read_the_cas_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

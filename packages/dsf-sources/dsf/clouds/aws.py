@@ -32,7 +32,7 @@ from dsf.auth.secrets import SecretError, Token
 from dsf.clouds.cloud import Cloud
 from dsf.errors import HttpError
 from dsf.http.access import Access, is_unauthorized
-from dsf.http.failures import shown_token_answer
+from dsf.http.failures import describe_token_response
 from dsf.text import MASK
 
 _HASH = "X-Amz-Content-SHA256"
@@ -140,7 +140,7 @@ def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
         except HttpError as error:
             text, retryable = str(error), error.retryable
         else:
-            answer_text = shown_token_answer(answer.status, answer.content_type, answer.body, [token])
+            answer_text = describe_token_response(answer.status, answer.content_type, answer.body, [token])
             text, retryable = f"HTTP {answer.status}: {answer_text}", answer.status >= 500
             if answer.status == 200:
                 credentials = json.loads(answer.body)

@@ -104,7 +104,7 @@ class Cloud:
         try:
             kind = lower_case_headers.get("content-type", "application/x-www-form-urlencoded")
             sent_body = None if method == "GET" else body
-            return http.ask_for_token(
+            return http.request_token(
                 url, sent_body, deadline=self.until, max_bytes=_MAX_BYTES, access=access, content_type=kind
             ).body
         except HttpError as error:
