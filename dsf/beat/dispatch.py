@@ -39,6 +39,11 @@ from dsf.store.ticks import run_deadline
 log = dsf.log.get(__name__)
 
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
+#: Seconds between two batches, unless a batch is full. At 1,000 ticks a second a pair is always due. One batch per pair
+#: would use a whole core, because the three round trips dominate the cost of a batch.
+_BATCH_PERIOD_SECONDS = 0.1
+#: Seconds between two removals of expired tickets of rate limits.
+_PRUNE_PERIOD_SECONDS = 60.0
 #: Seconds before the retry of a pair that cannot be read or decided; a newer hub may have written its entry.
 _UNREADABLE_RETRY_SECONDS = 60.0
 
@@ -57,15 +62,19 @@ class _TickArguments(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """Data of one batch. `entries` are the valid ones, `dropped` the pairs without any; `full` are the clusters with a
-    result in every slot of their mailbox."""
+    """Data of one batch."""
 
     now: float
+    #: Pairs and their due times.
     due: Sequence[tuple[str, float]]
+    #: Valid entries by pair.
     entries: Mapping[str, Entry]
-    dropped: Set[str]
+    #: Pairs without an entry.
+    removed_pairs: Set[str]
+    #: Overrides by target.
     overrides: Mapping[str, ScheduleOverride]
-    full: Set[str]
+    #: Clusters with a result in every slot of their mailbox.
+    full_mailboxes: Set[str]
 
 
 class Dispatcher:
@@ -81,8 +90,11 @@ class Dispatcher:
         clock: Callable[[], float] = hubclock.now,
         home: str = "",
     ) -> None:
-        """`queue_limit` messages per queue, `batch` pairs per round trip, `spread_rate` late pairs per second; `home`
-        is the hub's own namespace."""
+        """Create a dispatcher.
+
+        `queue_limit` is the maximum number of ticks per queue, `batch` that of pairs per batch, and `spread_rate` that
+        of late pairs per second. `home` is the hub's own namespace.
+        """
         self._redis = client
         self._batch = batch
         self._queue_limit = queue_limit
@@ -101,12 +113,12 @@ class Dispatcher:
         """Dispatch one batch. Returns the time of the next run, None if the schedule is empty."""
         now = self._clock()
         if now < self._last_run_at - CLOCK_SKEW:
-            # The clock went back, so issued tickets are in the future.
+            # The clock went back, so issued tickets may be far in the future.
             self._limiter = RateLimiter()
         self._last_run_at = now
         if time.monotonic() >= self._prune_at:
             self._limiter.prune(now)
-            self._prune_at = time.monotonic() + 60.0
+            self._prune_at = time.monotonic() + _PRUNE_PERIOD_SECONDS
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
@@ -118,9 +130,7 @@ class Dispatcher:
             tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
         if batch is None:
             return float(first[0][1]) if first else None
-        # At 1,000 ticks a second a pair is always due. Handling each pair alone would cost a core; a batch adds a lag
-        # of at most 0.1 s. The three round trips dominate the cost of a batch, so many ticks are cheap.
-        return now if len(due) == self._batch else now + 0.1
+        return now if len(due) == self._batch else now + _BATCH_PERIOD_SECONDS
 
     def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
         pairs = [pair for pair, _ in due]
@@ -128,7 +138,7 @@ class Dispatcher:
         targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
         clusters = list({cluster for cluster, _ in names})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
-        # A mailbox is full if all of its slots are. One check of all last slots usually rules out that any is full.
+        # A mailbox is full if all of its slots are used. Usually one EXISTS of all last slots shows that none is full.
         texts, override_texts, *counts = at_once(
             self._redis,
             ("HMGET", keys.ENTRIES, *pairs),
@@ -138,28 +148,28 @@ class Dispatcher:
             is_strict=False,
         )
         *lengths, used_last_slots = counts
-        for answer in (texts, override_texts, used_last_slots):
-            if isinstance(answer, redis.RedisError):
-                raise answer
+        for response in (texts, override_texts, used_last_slots):
+            if isinstance(response, redis.RedisError):
+                raise response
         entries = parsed_all(Entry, dict(zip(pairs, texts, strict=True)))
         # A key that is not a list counts as a full queue, so that its error does not stop other pairs.
-        waiting = {
+        queue_lengths = {
             queue: length if isinstance(length, int) else self._queue_limit
             for queue, length in zip(queues, lengths, strict=True)
         }
-        owners = [
+        due_namespaces = [
             (keys.spoke_queue(cluster), entries[pair].namespace)
             for pair, (cluster, _) in zip(pairs, names, strict=True)
             if pair in entries
         ]
-        self._shares.begin(waiting, owners, now)
+        self._shares.begin(queue_lengths, due_namespaces, now)
         return _Batch(
             now=now,
             due=due,
             entries=entries,
-            dropped={pair for pair, text in zip(pairs, texts, strict=True) if text is None},
+            removed_pairs={pair for pair, text in zip(pairs, texts, strict=True) if text is None},
             overrides=parsed_all(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
-            full=self._find_full_mailboxes(clusters if used_last_slots else ()),
+            full_mailboxes=self._find_full_mailboxes(clusters if used_last_slots else ()),
         )
 
     def _find_full_mailboxes(self, clusters: Sequence[str]) -> Set[str]:
@@ -169,8 +179,8 @@ class Dispatcher:
         with self._redis.pipeline(transaction=False) as pipe:
             for cluster in clusters:
                 pipe.exists(*keys.mail_slots(cluster))
-            numbers = pipe.execute()
-        return {name for name, number in zip(clusters, numbers, strict=True) if number >= keys.MAIL_SLOTS}
+            used_slots = pipe.execute()
+        return {cluster for cluster, count in zip(clusters, used_slots, strict=True) if count >= keys.MAIL_SLOTS}
 
     def _decide_or_defer(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
         """Return the decision for this pair. An unexpected error defers the pair and does not stop others."""
@@ -178,52 +188,54 @@ class Dispatcher:
             return self._decide(batch, pair, due)
         except Exception:
             if time.monotonic() >= self._next_error_log_at:
+                # Log at most one error per second, because all pairs of a batch may fail.
                 self._next_error_log_at = time.monotonic() + 1.0
                 log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY_SECONDS)
             return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
 
     def _decide(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
-        if pair in batch.dropped:
+        if pair in batch.removed_pairs:
             return _TickArguments(pair, due, 0.0, _DROP)
         cluster, scorer = keys.split_pair(pair)
         entry = batch.entries.get(pair)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
             return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
-        runs = effective(entry, batch.overrides, batch.now)
-        next_slot = next_tick_time(pair, runs.interval, batch.now)
+        schedule = effective(entry, batch.overrides, batch.now)
+        next_slot = next_tick_time(pair, schedule.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if not entry.runnable:
             return _TickArguments(pair, due, next_slot, ticks.INACTIVE)
-        if runs.paused:
+        if schedule.paused:
             return _TickArguments(pair, due, next_slot, ticks.PAUSED)
-        if batch.now - due > runs.interval:
+        if batch.now - due > schedule.interval:
             return _TickArguments(pair, due, self._next_late_time(batch.now, next_slot), ticks.EXPIRED)
         if not self._shares.has_room(queue, entry.namespace):
             return _TickArguments(pair, due, next_slot, ticks.QUEUE_FULL)
-        if cluster in batch.full:
+        if cluster in batch.full_mailboxes:
             return _TickArguments(pair, due, next_slot, ticks.RESULTS_BEHIND)
         if entry.rate_limit is not None:
-            waited = self._limiter.waits(scorer, pair)
-            moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
-            if moment > batch.now:
+            was_postponed = self._limiter.has_ticket(scorer, pair)
+            run_at = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
+            if run_at > batch.now:
                 # The ticket stays valid in both cases: a pair that misses a slot runs earlier in the next slot.
                 return (
-                    _TickArguments(pair, due, moment, _DEFER)
-                    if moment < next_slot
+                    _TickArguments(pair, due, run_at, _DEFER)
+                    if run_at < next_slot
                     else _TickArguments(pair, due, next_slot, ticks.RATE_LIMIT)
                 )
             self._limiter.use(scorer, pair, next_slot)
-            if waited:
-                # The tick was postponed within its slot, so the pair keeps its next slot, however near.
+            if was_postponed:
+                # The tick was postponed within its slot, so the pair keeps its next slot, however near it is.
                 self._shares.add(queue, entry.namespace)
-                return self._send(batch.now, pair, due, next_slot, runs)
+                return self._make_tick(batch.now, pair, due, next_slot, schedule)
         self._shares.add(queue, entry.namespace)
-        return self._send(batch.now, pair, due, next_due(pair, runs.interval, due, batch.now), runs)
+        return self._make_tick(batch.now, pair, due, next_due(pair, schedule.interval, due, batch.now), schedule)
 
-    def _send(self, now: float, pair: str, due: float, next_due: float, runs: Effective) -> _TickArguments:
+    def _make_tick(self, now: float, pair: str, due: float, next_due: float, schedule: Effective) -> _TickArguments:
+        """Return the arguments that send a tick to the pair's queue."""
         cluster, scorer = keys.split_pair(pair)
-        scheduled = scheduled_time(pair, runs.interval, due, now)
-        expires = scheduled + runs.interval
+        scheduled = scheduled_time(pair, schedule.interval, due, now)
+        expires = scheduled + schedule.interval
         run_id = new_run_id(scheduled)
         return _TickArguments(
             pair,
@@ -236,26 +248,29 @@ class Dispatcher:
         )
 
     def _next_late_time(self, now: float, next_slot: float) -> float:
-        """Return the run time of a pair whose slot passed while no beat was active; late pairs are spread."""
-        moment = max(now, self._next_late_slot)
-        if moment > next_slot:
+        """Return the run time of a pair whose slot passed while no beat was active. Late pairs are spread over time."""
+        run_at = max(now, self._next_late_slot)
+        if run_at > next_slot:
             return next_slot
-        self._next_late_slot = moment + self._late_gap_seconds
-        return moment
+        self._next_late_slot = run_at + self._late_gap_seconds
+        return run_at
 
     def _write(self, rows: Sequence[_TickArguments]) -> None:
+        """Commit the decisions for a batch in one script."""
         names = [keys.split_pair(row.pair) for row in rows]
-        touched = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
+        pair_keys = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
         arguments: list[str | int] = [len(keys.LAG_BOUNDS), *keys.LAG_BOUNDS]
         for row in rows:
             # The script compares due times, and repr reproduces exactly the number that was read.
             arguments += [repr(field) if isinstance(field, float) else field for field in row]
         # The script computes the lag from this time, so it is read as late as possible.
         arguments.insert(0, repr(self._clock()))
-        skipped_count, *spoilt = self._commit(
-            keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *touched], args=arguments
+        skipped_count, *invalid_pairs = self._commit(
+            keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *pair_keys], args=arguments
         )
         if skipped_count:
             log.info("pairs were dispatched or changed by another process", pairs=skipped_count)
-        if spoilt:
-            log.error("pairs get no tick: what Redis has of them is spoilt", count=len(spoilt), first=spoilt[:5])
+        if invalid_pairs:
+            log.error(
+                "pairs get no tick: what Redis has of them is spoilt", count=len(invalid_pairs), first=invalid_pairs[:5]
+            )

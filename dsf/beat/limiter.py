@@ -16,18 +16,21 @@ from dsf.api.fieldtypes import parse_rate
 
 log = dsf.log.get(__name__)
 
-#: Seconds after its time within which a ticket must be used. A working beat is never that late. After a standstill, or
-#: a long pause of the pairs, all waiting tickets would otherwise be due in one burst.
+#: Seconds after its time for which a ticket is valid. A working beat is never that late. Tickets expire, because all
+#: waiting tickets would otherwise be due in one burst after beat or the pairs were paused.
 TICKET_LIFE = 5.0
 
 
 @dataclass
 class _Counter:
-    """Tickets of one scorer; `free` is the next ticket's time (unix seconds)."""
+    """Stores the tickets of one scorer."""
 
     rate: str
-    gap: float
-    free: float
+    #: Seconds between two tickets.
+    gap_seconds: float
+    #: Time of the next ticket (unix seconds).
+    next_ticket_at: float
+    #: Pair -> time of its ticket (unix seconds).
     tickets: dict[str, float] = field(default_factory=dict)
 
 
@@ -38,9 +41,9 @@ class RateLimiter:
         self._counters: dict[str, _Counter] = {}
 
     def ticket(self, scorer: str, pair: str, rate: str, now: float) -> float:
-        """Return the time (unix seconds) at which this pair may run; constant until the ticket is used.
+        """Return the time (unix seconds) at which this pair may run, which is constant until the ticket is used.
 
-        `rate` is e.g. `10/s`; a new rate applies immediately and voids old tickets.
+        `rate` is a text such as `10/s`. A new rate applies immediately and voids old tickets.
         """
         counter = self._counters.get(scorer)
         if counter is None or counter.rate != rate:
@@ -48,13 +51,13 @@ class RateLimiter:
         at = counter.tickets.get(pair)
         if at is not None and at >= now - TICKET_LIFE:
             return at
-        at = max(counter.free, now)
-        counter.free = at + counter.gap
+        at = max(counter.next_ticket_at, now)
+        counter.next_ticket_at = at + counter.gap_seconds
         counter.tickets[pair] = at
         return at
 
-    def waits(self, scorer: str, pair: str) -> bool:
-        """True if the pair has a ticket because it was postponed before."""
+    def has_ticket(self, scorer: str, pair: str) -> bool:
+        """True if the pair has a ticket, because it was postponed before."""
         counter = self._counters.get(scorer)
         return counter is not None and pair in counter.tickets
 
@@ -67,21 +70,21 @@ class RateLimiter:
         counter = self._counters.get(scorer)
         if counter is None or counter.tickets.pop(pair, None) is None:
             return
-        if counter.free > next_due:
-            counter.tickets[pair] = counter.free
-            counter.free += counter.gap
+        if counter.next_ticket_at > next_due:
+            counter.tickets[pair] = counter.next_ticket_at
+            counter.next_ticket_at += counter.gap_seconds
 
     def prune(self, now: float) -> None:
-        """Remove unused tickets (of removed or paused pairs)."""
+        """Remove expired tickets at `now` (unix seconds), such as those of removed or paused pairs."""
         for scorer, counter in list(self._counters.items()):
             counter.tickets = {pair: at for pair, at in counter.tickets.items() if at >= now - TICKET_LIFE}
-            if not counter.tickets and counter.free < now:
+            if not counter.tickets and counter.next_ticket_at < now:
                 del self._counters[scorer]
 
 
 @functools.lru_cache(maxsize=4096)
 def _parse_gap_seconds(rate: str) -> float:
-    """Return the seconds between two runs. An unreadable rate means no limit: the hub validates user input."""
+    """Return the seconds between two runs. An unreadable rate means no limit, because the hub validates user input."""
     try:
         return 1 / parse_rate(rate)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Shares of the clusters' queues by namespace.
 
-An agent takes ticks as fast as it can, but more ticks may be due at a moment than a queue holds. Therefore the ticks of
-one namespace never fill a queue: the hub's own scorers have a reserve, and each other namespace leaves some room.
+More ticks may be due at a time than a queue holds. Therefore the ticks of one namespace never fill a queue: the hub's
+own scorers have a reserve, and each other namespace leaves some room.
 """
 
 from __future__ import annotations
@@ -13,48 +13,55 @@ from typing import Final
 
 from dsf.process.shares import has_share
 
-#: Seconds after which a namespace without due ticks may be forgotten; its share then goes to the others.
-REMEMBERED: Final = 600.0
+#: Seconds after its last due tick for which a namespace keeps its share. Its share then goes to the others.
+_SHARE_SECONDS: Final = 600.0
 
 
 class QueueShares:
-    """The namespaces of the ticks that wait in the queues, as far as this process has sent them."""
+    """Limits the ticks of each namespace in each queue. Counts the ticks that this process has sent."""
 
     def __init__(self, limit: int, home: str) -> None:
-        """A queue holds `limit` ticks; `home` is the hub's own namespace."""
+        """`limit` is the maximum number of ticks in a queue, and `home` the hub's own namespace."""
         self._limit = limit
         self._home = home
-        # Queue -> namespaces of the last ticks, the newest first: the ticks that wait in a queue were sent last.
-        self._sent: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=limit))
-        # Queue -> number of its waiting ticks, by namespace.
-        self._waiting: dict[str, Counter[str]] = {}
-        # Queue -> namespace -> when it last had due ticks.
-        self._present: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        # Queue -> namespaces of the last ticks that were sent, the newest first. Waiting ticks are the newest ones.
+        self._sent_namespaces: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=limit))
+        # Queue -> namespace -> number of its waiting ticks.
+        self._waiting_counts: dict[str, Counter[str]] = {}
+        # Queue -> namespace -> time of its last due tick (unix seconds).
+        self._last_due: defaultdict[str, dict[str, float]] = defaultdict(dict)
 
     def begin(self, lengths: Mapping[str, int], due: Iterable[tuple[str, str]], now: float) -> None:
-        """Begin a batch: queues with their lengths, and the queue and namespace of each due tick."""
-        self._waiting = {queue: self._count(queue, length) for queue, length in lengths.items()}
+        """Begin a batch at `now` (unix seconds).
+
+        `lengths` maps queues to their lengths. `due` has the queue and the namespace of each due tick.
+        """
+        self._waiting_counts = {queue: self._count_waiting(queue, length) for queue, length in lengths.items()}
         for queue, namespace in due:
-            self._present[queue][self._name(namespace)] = now
+            self._last_due[queue][self._share_name(namespace)] = now
         for queue in lengths:
-            self._present[queue] = {name: at for name, at in self._present[queue].items() if abs(now - at) < REMEMBERED}
+            self._last_due[queue] = {
+                name: at for name, at in self._last_due[queue].items() if abs(now - at) < _SHARE_SECONDS
+            }
 
     def has_room(self, queue: str, namespace: str) -> bool:
-        """True if one more tick of a namespace may wait in a queue."""
-        return has_share(self._name(namespace), self._waiting[queue], self._limit, self._present[queue])
+        """True if the namespace may have one more waiting tick in the queue."""
+        name = self._share_name(namespace)
+        return has_share(name, self._waiting_counts[queue], self._limit, self._last_due[queue])
 
     def add(self, queue: str, namespace: str) -> None:
-        """Count a tick that is sent."""
-        name = self._name(namespace)
-        self._sent[queue].appendleft(name)
-        self._waiting[queue][name] += 1
+        """Count a tick of the namespace that is sent to the queue."""
+        name = self._share_name(namespace)
+        self._sent_namespaces[queue].appendleft(name)
+        self._waiting_counts[queue][name] += 1
 
-    def _count(self, queue: str, length: int) -> Counter[str]:
-        waiting = Counter(islice(self._sent[queue], length))
-        # Ticks of another process, such as those of people.
-        waiting[""] += length - waiting.total()
-        return waiting
+    def _count_waiting(self, queue: str, length: int) -> Counter[str]:
+        """Return the number of waiting ticks in a queue of this length, by share."""
+        counts = Counter(islice(self._sent_namespaces[queue], length))
+        # Ticks of other processes, such as those that users requested, count for the hub's own namespace.
+        counts[""] += length - counts.total()
+        return counts
 
-    def _name(self, namespace: str) -> str:
-        """Return the name of a share; that of the hub's own namespace is empty."""
+    def _share_name(self, namespace: str) -> str:
+        """Return the name of a namespace's share, which is empty for the hub's own namespace."""
         return "" if namespace == self._home else namespace

@@ -28,49 +28,49 @@ from dsf.store.ticks import REASONS, ticks_problem, writes_problem
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
     """Return metrics about lag, ticks, skips, stopped ticks, entries, waiting ticks, and waiting results.
 
-    Raises redis.RedisError if Redis is unreachable, before yielding any family.
+    Raises redis.RedisError if Redis cannot be read.
     """
     with client.pipeline(transaction=False) as pipe:
         pipe.hgetall(keys.BEAT_STATS)
         pipe.hlen(keys.ENTRIES)
         pipe.hkeys(keys.CLUSTERS)
-        stats, entries, clusters = pipe.execute()
+        stats, entry_count, clusters = pipe.execute()
     queues = list(map(keys.spoke_queue, sorted(clusters)))
     with client.pipeline(transaction=False) as pipe:
         for queue in queues:
             pipe.llen(queue)
         lengths = pipe.execute()
-    stopped = metrics.TICKS_STOPPED.gauge()
-    stopped.add_metric((), float(bool(writes_problem(client) or ticks_problem(client, hubclock.now()))))
-    problems = metrics.HUB_PROBLEM.gauge()
+    stopped_family = metrics.TICKS_STOPPED.gauge()
+    stopped_family.add_metric((), float(bool(writes_problem(client) or ticks_problem(client, hubclock.now()))))
+    problems_family = metrics.HUB_PROBLEM.gauge()
     for kind in read_problems(client):
-        problems.add_metric((kind,), 1.0)
-    count = metrics.ENTRIES.gauge()
-    count.add_metric((), entries)
-    waiting = metrics.QUEUE_LENGTH.gauge()
-    waiting.add_metric((keys.RESULTS_QUEUE,), results_waiting(client, clusters))
+        problems_family.add_metric((kind,), 1.0)
+    entries_family = metrics.ENTRIES.gauge()
+    entries_family.add_metric((), entry_count)
+    queues_family = metrics.QUEUE_LENGTH.gauge()
+    queues_family.add_metric((keys.RESULTS_QUEUE,), results_waiting(client, clusters))
     for queue, length in zip(queues, lengths, strict=True):
-        waiting.add_metric((queue,), length)
-    return [*_make_counter_families(stats), stopped, problems, count, waiting]
+        queues_family.add_metric((queue,), length)
+    return [*_make_counter_families(stats), stopped_family, problems_family, entries_family, queues_family]
 
 
 def _make_counter_families(stats: Mapping[str, str]) -> list[Metric]:
-    ticks = metrics.TICKS.counter()
-    ticks.add_metric((), number("counter", "ticks", stats.get("ticks")))
-    skipped = metrics.TICKS_SKIPPED.counter()
-    counts = {
+    ticks_family = metrics.TICKS.counter()
+    ticks_family.add_metric((), number("counter", "ticks", stats.get("ticks")))
+    skips_family = metrics.TICKS_SKIPPED.counter()
+    skip_counts = {
         name.removeprefix("skipped:"): number("counter", name, text)
         for name, text in stats.items()
         if name.startswith("skipped:")
     }
     # Expose all reasons from the start, because rate() misses an increase from absent to 1.
-    for reason, value in sorted({**dict.fromkeys(REASONS, 0.0), **counts}.items()):
-        skipped.add_metric((reason,), value)
-    total = 0.0
+    for reason, count in sorted({**dict.fromkeys(REASONS, 0.0), **skip_counts}.items()):
+        skips_family.add_metric((reason,), count)
+    cumulative_count = 0.0
     buckets: list[tuple[str, float]] = []
     for bound in (*keys.LAG_BOUNDS, "+Inf"):
-        total += number("counter", f"lag:{bound}", stats.get(f"lag:{bound}"))
-        buckets.append((bound, total))
-    lag = HistogramMetricFamily(metrics.LAG.name, metrics.LAG.help)
-    lag.add_metric((), buckets, number("counter", "lag:sum", stats.get("lag:sum")))
-    return [lag, ticks, skipped]
+        cumulative_count += number("counter", f"lag:{bound}", stats.get(f"lag:{bound}"))
+        buckets.append((bound, cumulative_count))
+    lag_family = HistogramMetricFamily(metrics.LAG.name, metrics.LAG.help)
+    lag_family.add_metric((), buckets, number("counter", "lag:sum", stats.get("lag:sum")))
+    return [lag_family, ticks_family, skips_family]

@@ -23,7 +23,7 @@ from dsf.errors import CursorError, DsfError, QueryError, UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.selection import MAX_ROWS, PairFilter
-from dsf.fleet.verdict import states_of
+from dsf.fleet.verdict import parse_states
 from dsf.fleet.views import (
     Changes,
     ClusterDetail,
@@ -166,7 +166,7 @@ def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) 
     @router.get("/clusters", response_model=ClusterPage)
     def clusters(request: Request, cluster: ClusterGlob = None, limit: Rows = 100, cursor: Cursor = None) -> Response:
         """Clusters, worst first, each with the state of its scorers."""
-        names = model.clusters_like(cluster) if cluster is not None else None
+        names = model.match_clusters(cluster) if cluster is not None else None
         return _answer(request, model.clusters(limit=limit, cursor=cursor, names=names))
 
     @router.get("/clusters/{cluster}", response_model=ClusterDetail)
@@ -198,8 +198,8 @@ def _add_pairs(router: APIRouter, model: FleetQueries) -> None:
         """Scorers on clusters, worst first: state, the number that stands for the score, age, next run, reason."""
         pair_filter = PairFilter(
             scorer=scorer,
-            clusters=model.clusters_like(cluster) if cluster is not None else None,
-            states=states_of(state) if state else None,
+            clusters=model.match_clusters(cluster) if cluster is not None else None,
+            states=parse_states(state) if state else None,
             stage=stage,
             reason=reason,
         )
@@ -227,14 +227,14 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
         With `state` only of those, worst first. At most `limit` in one response, and fewer when they are long; while
         its `continue` is not null, there are more. `cursor` is another word for it.
         """
-        states = states_of(state) if state else None
+        states = parse_states(state) if state else None
         page = fleet.scores(
             cluster,
             scorer,
             states=states,
             limit=min(limit, _MAX_SCORES),
             after=cursor or after,
-            most_bytes=_MAX_BYTES,
+            max_bytes=_MAX_BYTES,
         )
         return _answer(request, page)
 

@@ -1,4 +1,4 @@
-"""Views of `dsf credentials`, read from Redis."""
+"""The credentials of agents as `dsf credentials` shows them, read from Redis."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dsf.store.registry import ClusterRecord, Registry
 
 
 class CredentialView(View):
-    """The credentials of one cluster, by their numbers."""
+    """The key ids of one cluster's credentials, and their state."""
 
     cluster: str
     current_id: int
-    previous_ids: list[int] = Field(description="Still valid beside the current ones, during a rotation.")
+    previous_ids: list[int] = Field(description="Ids that stay valid beside current_id during a rotation.")
     used_id: int | None = Field(description="Key id of the newest result; null before the first.")
     state: Literal["not used yet", "in use", "rotating", "asked for"]
     requested: Literal["", "rotate", "revoke"] = Field(description="Pending request.")
@@ -26,13 +26,16 @@ class CredentialView(View):
 
 
 class CredentialList(View):
-    """The credentials of all clusters, or of some."""
+    """The credentials of all clusters, or of the named clusters."""
 
     clusters: list[CredentialView]
 
 
 def read_credentials(client: redis.Redis, names: set[str] | None) -> CredentialList:
-    """Return all clusters, or these. Raises UnknownClusterError and redis.RedisError."""
+    """Return the credentials of the named clusters, or of all clusters if names is None.
+
+    Raises UnknownClusterError if a name is not registered, and redis.RedisError.
+    """
     records = Registry(client).clusters()
     unregistered_names = sorted((names or set()) - records.keys())
     if unregistered_names:
@@ -47,15 +50,20 @@ def read_credentials(client: redis.Redis, names: set[str] | None) -> CredentialL
 
 
 def _view(record: ClusterRecord, used_id: int | None, request: KeyRequest | None) -> CredentialView:
-    current, *previous = record.key_ids
-    settled: Literal["rotating", "in use", "not used yet"]
-    settled = "rotating" if previous else "in use" if used_id == current else "not used yet"
+    current_id, *previous_ids = record.key_ids
+    state: Literal["not used yet", "in use", "rotating", "asked for"]
+    if request is not None:
+        state = "asked for"
+    elif previous_ids:
+        state = "rotating"
+    else:
+        state = "in use" if used_id == current_id else "not used yet"
     return CredentialView(
         cluster=record.name,
-        current_id=current,
-        previous_ids=previous,
+        current_id=current_id,
+        previous_ids=previous_ids,
         used_id=used_id,
-        state="asked for" if request is not None else settled,
+        state=state,
         requested=request.action if request is not None else "",
         requested_by=request.by if request is not None else "",
     )

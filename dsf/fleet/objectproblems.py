@@ -1,17 +1,20 @@
-"""Obstacles of objects: unmet conditions of scorers, and mistakes in the manifests of a hub on a folder."""
+"""Problems of objects: unmet conditions of scorers, and mistakes in the manifests of a hub on a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from dsf.fleet import views
 from dsf.fleet.views import View
 from dsf.store.notices import ConditionNotice
+
+#: Maximum size of a file of the hub. Larger files are ignored.
+_MAX_FILE_BYTES: Final = 10 * 1024 * 1024
 
 
 class UnmetCondition(View):
@@ -31,26 +34,30 @@ class ManifestMistake(View):
     line: int = 0
     field: str = ""
     message: str
-    #: error: the document is not used; note: worth knowing.
+    #: `error` if the document is not used, `note` if it is used.
     severity: str = "error"
 
     @property
     def place(self) -> str:
-        """`file:line: field`, as far as known."""
+        """`file:line: field`, without the parts that are unknown."""
         parts = [f"{self.file}:{self.line}" if self.file and self.line else self.file, self.field]
         return ": ".join(part for part in parts if part)
 
 
 def unmet(scorer: str, conditions: Iterable[ConditionNotice | views.ConditionView]) -> Iterator[UnmetCondition]:
-    """A scorer's conditions that are False, except those about its cycles, and their sum."""
+    """Yield a scorer's conditions that are False, except Scoring and Ready."""
     for condition in conditions:
-        # Redis has newer and better data of cycles (Scoring); Ready sums up conditions that are there.
+        # Scoring is omitted because Redis has newer and better data about cycles. Ready is omitted because it
+        # summarizes the other conditions.
         if condition.status == "False" and condition.type not in ("Scoring", "Ready"):
             yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 
 def problems_in(out: Path | None) -> Iterator[ManifestMistake]:
-    """The hub's problems with the manifests."""
+    """Yield the mistakes that a hub on a folder has found in the manifests; none if `out` is None or unreadable.
+
+    `out` is the folder to which the hub writes.
+    """
     problems = _load(out / "problems.yaml") if out else None
     for problem in problems if isinstance(problems, list) else ():
         with suppress(ValidationError):
@@ -58,12 +65,12 @@ def problems_in(out: Path | None) -> Iterator[ManifestMistake]:
 
 
 def _load(file: Path) -> Any:
-    """Return a YAML file of the hub; None if missing or unreadable, as other data can still be shown."""
-    # Imported only with a hub on a folder: it takes a twentieth of a command's startup.
+    """Return the content of a YAML file, or None if it is missing or unreadable, so that other data is still shown."""
+    # Imported only for a hub on a folder, because the import takes a twentieth of a command's startup.
     import yaml
 
     try:
-        if file.stat().st_size > 10 * 1024 * 1024:
+        if file.stat().st_size > _MAX_FILE_BYTES:
             return None
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

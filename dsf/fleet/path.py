@@ -1,7 +1,7 @@
-"""Where the path from a due pair to a written score is interrupted: the only place that decides it.
+"""Finds where the path from a due pair to a written score is interrupted. No other module decides this.
 
-Each stage is watched from outside, by what it leaves in Redis: beat by the pairs that stay due, the results worker by
-its marks, agents by runs without a result. Page, command line, JSON API, readiness and alerts show the first problem.
+Each stage is monitored by its traces in Redis: beat by the pairs that stay due, the results worker by its heartbeats,
+agents by runs without a result. Page, command line, JSON API, readiness and alerts show the first problem.
 """
 
 from __future__ import annotations
@@ -22,52 +22,55 @@ from dsf.store.server import read_problems
 from dsf.store.ticks import RUN_SLACK, ticks_problem, writes_problem
 from dsf.store.writes import TURN_AT
 
-#: Seconds after the end of its cycle within which a run's result is in the books.
+#: Seconds after the end of a cycle within which its result must be in the books.
 LATE_RESULT: Final = 10.0
-#: Seconds without a turn of the score writer: it has several in a second, and another hub takes over within 15 s.
+#: Seconds without a turn after which the score writer is late. It has several turns in a second, and another hub takes
+#: over within 15 s.
 LATE_WRITER: Final = 60.0
-# Number of oldest runs to check, which suffice for a diagnosis.
-_MOST: Final = 1000
+#: Maximum runs to check. The oldest runs suffice for a diagnosis.
+_MAX_CHECKED_RUNS: Final = 1000
 
 
 class Interruption(NamedTuple):
-    """Why scores do not arrive, or are not written."""
+    """A reason why scores do not arrive or are not written."""
 
-    #: redis, ticks, results, books, agents or objects; or a kind of `dsf.store.server`.
+    #: One of `STAGES`, or a kind of problem of `dsf.store.server`.
     stage: str
     message: str
 
 
 class _Path(NamedTuple):
+    """The data from which the stages are checked."""
+
     client: redis.Redis
     rows: Rows
     #: Unix seconds.
     now: float
 
 
-def _redis(path: _Path) -> str:
-    """Redis takes writes."""
+def _describe_redis_problem(path: _Path) -> str:
+    """Return why Redis accepts no writes; empty if it does."""
     return writes_problem(path.client)
 
 
-def _ticks(path: _Path) -> str:
-    """Beat sends what is due. It cannot while Redis takes no writes."""
+def _describe_ticks_problem(path: _Path) -> str:
+    """Return why beat sends no due ticks; empty if it does, or if Redis accepts no writes, which explains it."""
     problem = ticks_problem(path.client, path.now)
-    return problem if problem and not _redis(path) else ""
+    return problem if problem and not _describe_redis_problem(path) else ""
 
 
-def _standing(path: _Path) -> set[str]:
-    """Return the stages of the service results that stand still although a run waits for its result."""
-    oldest: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
-    run = str(oldest[0]).rpartition("/")[2] if oldest else ""
+def _stalled_stages(path: _Path) -> set[str]:
+    """Return the stages of the service results that have stalled although a run waits for its result."""
+    oldest_members: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
+    run = str(oldest_members[0]).rpartition("/")[2] if oldest_members else ""
     if not is_run_id(run) or run_time(run) > path.now - SECONDS[keys.RESULTS_STAGE]:
         return set()
     return set(standing(path.client))
 
 
-def _results(path: _Path) -> str:
-    """Return the service results empties the mailboxes."""
-    if keys.RESULTS_STAGE not in _standing(path):
+def _describe_results_problem(path: _Path) -> str:
+    """Return why no mailbox is read; empty if the service results reads them."""
+    if keys.RESULTS_STAGE not in _stalled_stages(path):
         return ""
     seconds = SECONDS[keys.RESULTS_STAGE]
     return (
@@ -76,56 +79,58 @@ def _results(path: _Path) -> str:
     )
 
 
-def _books(path: _Path) -> str:
-    """Return the service results closes the books of lost runs."""
-    if keys.SWEEP_STAGE not in _standing(path) or _results(path):
+def _describe_books_problem(path: _Path) -> str:
+    """Return why lost runs are not counted; empty if the service results counts them, or reads no mailbox."""
+    if keys.SWEEP_STAGE not in _stalled_stages(path) or _describe_results_problem(path):
         return ""
     seconds = SECONDS[keys.SWEEP_STAGE]
     return f"lost cycles are not reported: the service results has not looked for them for {seconds} s; see its log"
 
 
-def _agents(path: _Path) -> str:
-    """Return the agents take the ticks, and send results."""
-    # The runs whose cycle had to end by then.
+def _describe_agents_problem(path: _Path) -> str:
+    """Return which agents take no ticks or send no results; empty if all work, or if no mailbox is read."""
+    # The score of a run is its deadline, which is RUN_SLACK after the end of its cycle.
     overdue_members: Any = path.client.zrange(
-        keys.OPEN_RUNS, "-inf", path.now + RUN_SLACK - LATE_RESULT, byscore=True, offset=0, num=_MOST
+        keys.OPEN_RUNS, "-inf", path.now + RUN_SLACK - LATE_RESULT, byscore=True, offset=0, num=_MAX_CHECKED_RUNS
     )
-    silent: dict[str, str] = {}
+    silent_clusters: dict[str, str] = {}
     for member in map(str, overdue_members):
         pair, _, run = member.rpartition("/")
         cluster, scorer = keys.split_pair(pair)
         row = path.rows.get(scorer, {}).get(cluster)
-        # A failing pair reports its own reason, and a newer success makes the missing result one lost cycle.
+        # Failing pairs are excluded because they report their own reason. Runs older than the last success are
+        # excluded because a missing result is then only one lost cycle.
         if row is None or not is_run_id(run) or row.state(path.now) not in (Verdict.OK, Verdict.EMPTY):
             continue
         if (row.last_success or 0.0) < run_time(run):
-            silent.setdefault(cluster, scorer)
-    if not silent or _results(path):
+            silent_clusters.setdefault(cluster, scorer)
+    if not silent_clusters or _describe_results_problem(path):
         return ""
-    cluster, scorer = next(iter(silent.items()))
+    cluster, scorer = next(iter(silent_clusters.items()))
     with path.client.pipeline(transaction=False) as pipe:
         pipe.exists(*keys.mail_slots(cluster))
         pipe.llen(keys.spoke_queue(cluster))
         mail, queue = pipe.execute()
-    suffix = f" (and of {len(silent) - 1} more)" if len(silent) > 1 else ""
-    why = "its agent took the tick and sends no result: see its log"
+    suffix = f" (and of {len(silent_clusters) - 1} more)" if len(silent_clusters) > 1 else ""
+    cause = "its agent took the tick and sends no result: see its log"
     if mail:
-        why = "results wait in its mailbox and are not taken in: see the log of the service results"
+        cause = "results wait in its mailbox and are not taken in: see the log of the service results"
     elif queue:
-        why = f"its agent takes no ticks, {queue} in its queue; check that it runs and reaches Redis"
+        cause = f"its agent takes no ticks, {queue} in its queue; check that it runs and reaches Redis"
     return (
-        f"no results of {cluster} arrive{suffix}: the last cycle of {scorer} had to end {LATE_RESULT:.0f} s ago; {why}"
+        f"no results of {cluster} arrive{suffix}: the last cycle of {scorer} had to end {LATE_RESULT:.0f} s ago; "
+        f"{cause}"
     )
 
 
-def _objects(path: _Path) -> str:
-    """Return the elected hub controller writes AddOnPlacementScores."""
+def _describe_objects_problem(path: _Path) -> str:
+    """Return why AddOnPlacementScores are not written; empty if the elected hub controller writes them all."""
     turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT)
-    late = path.now - number("counter", TURN_AT, turn_at)
-    if turn_at is not None and late > LATE_WRITER and path.rows:
+    idle_seconds = path.now - number("counter", TURN_AT, turn_at)
+    if turn_at is not None and idle_seconds > LATE_WRITER and path.rows:
         return (
-            f"scores are not written: the score writer has done nothing for {late:.0f} s; check that a hub controller "
-            "is elected and runs, and its log"
+            f"scores are not written: the score writer has done nothing for {idle_seconds:.0f} s; check that a hub "
+            "controller is elected and runs, and its log"
         )
     causes = {pair: cause for pair, cause in Pairs(path.client).unwritten().items() if not cause.is_upstreams}
     if not causes:
@@ -134,28 +139,32 @@ def _objects(path: _Path) -> str:
     return f"{len(causes)} scores are not written as AddOnPlacementScores; {pair}: {cause.reason}: {cause.message}"
 
 
-#: Stage -> what watches it, in the order of the path: an earlier interruption explains the later ones.
+#: Stage -> function that describes its problem. In the order of the path, because an earlier problem explains later
+#: ones.
 STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
-    "redis": _redis,
-    "ticks": _ticks,
-    "results": _results,
-    "books": _books,
-    "agents": _agents,
-    "objects": _objects,
+    "redis": _describe_redis_problem,
+    "ticks": _describe_ticks_problem,
+    "results": _describe_results_problem,
+    "books": _describe_books_problem,
+    "agents": _describe_agents_problem,
+    "objects": _describe_objects_problem,
 }
-#: Stages that run on the hub. Without that of Redis: what it has can be read while it takes no writes.
+#: Stages of the hub's processes that decide about readiness. Redis is omitted, because its data can be read while it
+#: accepts no writes.
 HUB_STAGES: Final = ("ticks", "results", "books")
 
 
 def path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Interruption]:
-    """Return where the path is interrupted at `now` (unix seconds), worst first, and then what else people must change
-    in Redis or in a machine of the hub. Raises redis.RedisError."""
+    """Return where the path is interrupted at `now` (unix seconds), worst first.
+
+    Other problems of Redis and of the hub's machines, which people must correct, follow. Raises redis.RedisError.
+    """
     path = _Path(client, rows, now)
-    interrupted = [Interruption(stage, message) for stage, watch in STAGES.items() if (message := watch(path))]
-    return interrupted + [Interruption(kind, message) for kind, message in read_problems(client).items()]
+    interruptions = [Interruption(stage, message) for stage, describe in STAGES.items() if (message := describe(path))]
+    return interruptions + [Interruption(kind, message) for kind, message in read_problems(client).items()]
 
 
 def hub_problems(client: redis.Redis, now: float) -> Iterator[str]:
-    """Yield why the hub's own stages stand still, for readiness. Raises redis.RedisError."""
+    """Yield why the hub's own stages have stalled, for readiness. Raises redis.RedisError."""
     path = _Path(client, {}, now)
     return (message for stage in HUB_STAGES if (message := STAGES[stage](path)))

@@ -1,5 +1,7 @@
-"""Questions about the fleet, answered from the rows in memory: the whole fleet, a scorer, a cluster, pages of pairs,
-one pair, and their scores, schedule and past cycles. A page of pairs has at most 200 rows.
+"""Queries of the fleet, answered from the rows in memory and from Redis.
+
+They return the whole fleet, a scorer, a cluster, pages of pairs, one pair, and scores, schedule and past cycles. A page
+of pairs has at most 200 rows.
 """
 
 from __future__ import annotations
@@ -18,24 +20,24 @@ from dsf.errors import UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.changes import read as read_changes
 from dsf.fleet.inputs import list_inputs
-from dsf.fleet.pairviews import books_of, cycle_view, entry_view, pair_detail, pair_row, read_at, score_view
+from dsf.fleet.pairviews import config_read_time, cycle_view, entry_view, pair_detail, pair_row, read_books, score_view
 from dsf.fleet.path import Interruption, path_problems
 from dsf.fleet.rowgroups import (
     Groups,
     badness,
-    by_cluster,
     cluster_overview,
     condition_views,
-    grouped,
+    group_rows,
     lag_histogram,
     scorer_overview,
+    severity,
     spread,
     state_counts,
-    summed,
+    states_by_cluster,
+    sum_states,
     unready_scorer,
-    worst,
 )
-from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, at_most, cluster_cursor
+from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, page_size, parse_cluster_cursor
 from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import (
@@ -67,14 +69,22 @@ from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 
-#: Most scores of the original project's agent in a response.
+#: Maximum scores of the original project's agent in a response.
 _MAX_UPSTREAM_SCORES: Final = 100
+#: Maximum highest, and maximum lowest, scores of a scorer in its details.
+_MAX_EXTREMES: Final = 10
+#: Maximum items and maximum results of a score that exceeds the size limit of its page.
+_MAX_ITEMS_OF_LARGE_SCORE: Final = 50
+#: Seconds after its due time at which a pair is overdue.
+_OVERDUE_SECONDS: Final = 5.0
+#: Approximate bytes of a score in JSON, without its items and results.
+_BYTES_PER_SCORE: Final = 600
 
 
 class FleetQueries:
-    """Answers from a snapshot of rows. Thread-safe.
+    """Answers queries from a snapshot of rows. Thread-safe.
 
-    Methods raise redis.RedisError when Redis cannot be read, UnknownScorerError or UnknownClusterError for an
+    Methods raise redis.RedisError if Redis cannot be read, UnknownScorerError or UnknownClusterError for an
     unregistered name, and QueryError or CursorError for an invalid query.
     """
 
@@ -85,7 +95,7 @@ class FleetQueries:
         self._schedule = ScheduleStore(client)
         self._notices = Notices(client)
         self._snapshot = Snapshot(client)
-        self._kept: dict[str, Groups] = {}
+        self._cached_groups: dict[str, Groups] = {}
         self._clock = clock
 
     def rows(self) -> Rows:
@@ -93,26 +103,25 @@ class FleetQueries:
         return self._snapshot.read()[0]
 
     def path_problems(self) -> list[Interruption]:
-        """Why scores do not arrive or are not written, worst first."""
+        """Return why scores do not arrive or are not written, worst first."""
         return path_problems(self._redis, self.rows(), self._clock())
 
     def summary(self) -> FleetOverview:
-        """Return the whole fleet, with every scorer."""
+        """Return the overview of the whole fleet, with all scorers."""
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hlen(keys.CLUSTERS)
-            # A pair is overdue some seconds after its due time.
-            pipe.zcount(keys.DUE, "-inf", now - 5.0)
+            pipe.zcount(keys.DUE, "-inf", now - _OVERDUE_SECONDS)
             pipe.hgetall(keys.BEAT_STATS)
             clusters, overdue, stats = pipe.execute()
-        # First: what changes meanwhile is then reported twice rather than never.
+        # Read the sequence before the rows, so that a concurrent change is reported twice rather than never.
         _, sequence = self._snapshot.read()
         notices = self._notices.scorers()
         scorers = self._overviews(self._registry.scorers(), self._groups(now), notices, self._notices.reads(), now)
-        scorers.sort(key=lambda overview: (*(-number for number in worst(overview.states)), overview.name))
+        scorers.sort(key=lambda overview: (*(-number for number in severity(overview.states)), overview.name))
         overview_names = {overview.name for overview in scorers}
         unready = [unready_scorer(notice) for name, notice in sorted(notices.items()) if name not in overview_names]
-        states = summed(scorer.states for scorer in scorers)
+        states = sum_states(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
             sequence=sequence,
@@ -130,9 +139,9 @@ class FleetQueries:
         )
 
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerPage:
-        """Return every registered scorer by name, or one.
+        """Return the registered scorers sorted by name, or only the named scorer.
 
-        At most `limit` of them (None: all), after the one named `after`.
+        Returns at most `limit` scorers (None: all), starting after the name `after`.
         """
         now = self._clock()
         candidates = self._registry.scorers() if scorer is None else {scorer: self._registry.scorer(scorer)}
@@ -147,11 +156,12 @@ class FleetQueries:
         )
 
     def scorer(self, name: str) -> ScorerDetail:
-        """One scorer."""
+        """Return the details of a registered scorer, with its highest and lowest scores."""
         record = self._registry.scorer(name)
         now = self._clock()
-        groups, read = self._groups(now), self._notices.read(name)
-        [overview] = self._overviews({name: record}, groups, {}, {name: read} if read is not None else {}, now)
+        groups, config_read = self._groups(now), self._notices.read(name)
+        config_reads = {name: config_read} if config_read is not None else {}
+        [overview] = self._overviews({name: record}, groups, {}, config_reads, now)
         scorer_groups = groups.get(name)
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
@@ -164,8 +174,8 @@ class FleetQueries:
         return ScorerDetail(
             **{field: getattr(overview, field) for field in overview_fields},
             values=spread([entry.value for entry in values], None),
-            top=nlargest(10, values, key=lambda entry: (entry.value, entry.cluster)),
-            bottom=nsmallest(10, values, key=lambda entry: (entry.value, entry.cluster)),
+            top=nlargest(_MAX_EXTREMES, values, key=lambda entry: (entry.value, entry.cluster)),
+            bottom=nsmallest(_MAX_EXTREMES, values, key=lambda entry: (entry.value, entry.cluster)),
             lags=lag_histogram(lags, f"{name}:"),
             conditions=condition_views(self._notices.scorer(name)),
         )
@@ -178,25 +188,28 @@ class FleetQueries:
         names: Collection[str] | None = None,
         paired: bool = False,
     ) -> ClusterPage:
-        """Accepted clusters, worst first, each with the state of its pairs; `names`: only these, `paired`: only those
-        with pairs."""
-        limit = at_most(limit)
+        """Return the accepted clusters, worst first, each with the states of its pairs.
+
+        Returns at most `limit` clusters, starting after `cursor`. `names` restricts the clusters to these names, and
+        `paired` to clusters with pairs.
+        """
+        limit = page_size(limit)
         now = self._clock()
         cluster_names = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
             cluster_names &= set(names)
-        states = by_cluster(self._groups(now))
+        states = states_by_cluster(self._groups(now))
         if paired:
             cluster_names &= states.keys()
         order = sorted((-badness(states.get(name, {}).values()), name) for name in cluster_names)
         if cursor is not None:
-            after = cluster_cursor(cursor)
-            order = [place for place in order if place > after]
+            last_position = parse_cluster_cursor(cursor)
+            order = [position for position in order if position > last_position]
         page_names = [name for _, name in order[:limit]]
         next_cursor = None
         if len(order) > limit:
-            number, name = order[limit - 1]
-            next_cursor = f"{number!r}/{name}"
+            negative_badness, name = order[limit - 1]
+            next_cursor = f"{negative_badness!r}/{name}"
         return ClusterPage(
             at=now,
             total=len(cluster_names),
@@ -205,26 +218,27 @@ class FleetQueries:
         )
 
     def cluster_states(self) -> dict[str, StateCounts]:
-        """Return the states of the pairs of each cluster."""
-        states = by_cluster(self._groups(self._clock()))
+        """Return the number of pairs in each state, by cluster."""
+        states = states_by_cluster(self._groups(self._clock()))
         return {name: state_counts(verdicts.values()) for name, verdicts in states.items()}
 
     def labels(self) -> dict[str, dict[str, str]]:
-        """Return the labels of each cluster, without those of addons."""
+        """Return the labels of each cluster, without the labels of addons."""
         return {name: notice.labels for name, notice in self._notices.clusters().items()}
 
-    def clusters_like(self, pattern: str) -> set[str] | None:
-        """Accepted clusters that match a pattern (`*`, `?`); None for all of them. Raises UnknownClusterError for an
-        invalid pattern.
+    def match_clusters(self, pattern: str) -> set[str] | None:
+        """Return the accepted clusters that match a shell pattern (`*`, `?`, `[`), or None for `*`.
+
+        A pattern without wildcards is a name. Raises UnknownClusterError if no cluster with this name is registered.
         """
         if pattern == "*":
             return None
-        if not any(sign in pattern for sign in "*?["):
+        if not any(wildcard in pattern for wildcard in "*?["):
             return {self._registry.cluster(pattern).name}
         return set(fnmatch.filter((str(name) for name in self._redis.hkeys(keys.CLUSTERS)), pattern))
 
     def cluster(self, name: str) -> ClusterDetail:
-        """One cluster."""
+        """Return the details of an accepted cluster: its agent, queue, mailbox, credentials, and states of pairs."""
         record = self._registry.cluster(name)
         now = self._clock()
         rows = [row for scorer_rows in self.rows().values() if (row := scorer_rows.get(name)) is not None]
@@ -254,33 +268,42 @@ class FleetQueries:
     def pairs(
         self, pair_filter: PairFilter | None = None, *, limit: int = MAX_ROWS, cursor: str | None = None
     ) -> PairPage:
-        """Pairs that match a filter, worst first; at most `limit`, and never more than 200."""
+        """Return the pairs that match a filter, worst first, starting after `cursor`.
+
+        A page has at most `limit` pairs, and never more than 200.
+        """
         pair_filter = pair_filter or PairFilter()
-        limit = at_most(limit)
+        limit = page_size(limit)
         now = self._clock()
-        after = Cursor.read(cursor) if cursor is not None else None
+        last_position = Cursor.parse(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[Cursor, SnapshotRow]]()
-        selected_rows = [pair_filter.chosen(groups, now) for groups in self._asked(pair_filter, now)]
+        matching_rows = [
+            pair_filter.select_rows(groups, now) for groups in self._groups_of_wanted_scorers(pair_filter, now)
+        ]
         for rank, state in enumerate(RANKS):
-            state_rows = [row for rows_by_state in selected_rows for row in rows_by_state.get(state, ())]
+            state_rows = [row for rows_by_state in matching_rows for row in rows_by_state.get(state, ())]
             total += len(state_rows)
-            if len(rows) <= limit and (after is None or rank >= after.rank):
-                # States are worst first: places are needed only until the page is full.
-                places = [(Cursor(rank, row.place(state, now), row.scorer, row.cluster), row) for row in state_rows]
-                remaining_places = places if after is None else [place for place in places if place[0] > after]
-                rows += nsmallest(limit + 1 - len(rows), remaining_places)
-        cursor = str(rows[limit - 1][0]) if len(rows) > limit else None
-        return PairPage(at=now, total=total, cursor=cursor, pairs=self._table([at for at, _ in rows[:limit]], now))
+            if len(rows) <= limit and (last_position is None or rank >= last_position.rank):
+                # Positions are computed only until the page is full, because the states are sorted worst first.
+                candidates = [
+                    (Cursor(rank, row.sort_value(state, now), row.scorer, row.cluster), row) for row in state_rows
+                ]
+                if last_position is not None:
+                    candidates = [candidate for candidate in candidates if candidate[0] > last_position]
+                rows += nsmallest(limit + 1 - len(rows), candidates)
+        next_cursor = str(rows[limit - 1][0]) if len(rows) > limit else None
+        pair_rows = self._pair_rows([position for position, _ in rows[:limit]], now)
+        return PairPage(at=now, total=total, cursor=next_cursor, pairs=pair_rows)
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
-        """Return all reasons for missing new scores of these scorers."""
-        scorer_groups = self._asked(PairFilter(scorers=scorers), self._clock())
-        return {why.reason for groups in scorer_groups for _, _, why in groups.reasons}
+        """Return all reasons for which pairs of these scorers have no new score."""
+        scorer_groups = self._groups_of_wanted_scorers(PairFilter(scorers=scorers), self._clock())
+        return {failure.reason for groups in scorer_groups for _, _, failure in groups.reasons}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
-        """Return a pair with its newest cycles; counters are zero if it never ran."""
+        """Return the details of a pair with its newest cycles. Its counters are zero if it never ran."""
         record = self._registry.scorer(scorer)
-        about = self._registry.cluster(cluster)
+        cluster_record = self._registry.cluster(cluster)
         notice = self._notices.cluster(cluster)
         name = keys.pair(cluster, scorer)
         now = self._clock()
@@ -292,14 +315,17 @@ class FleetQueries:
             due=self._schedule.due_times([name]).get(name),
             history=self._pairs.history(cluster, scorer),
             now=now,
-            cluster_problem=(notice.problem if notice else "") or Agents(self._redis).problem(about),
+            cluster_problem=(notice.problem if notice else "") or Agents(self._redis).problem(cluster_record),
             inputs=list_inputs(self._redis, cluster, record, now),
         )
 
     def updates(self, since: int, limit: int = 5000) -> Changes:
-        """Pairs that changed after this sequence number; the newest number is `FleetOverview.sequence`."""
+        """Return at most `limit` pairs that changed after the sequence number `since`.
+
+        `FleetOverview.sequence` is the newest number.
+        """
         with self._redis.pipeline(transaction=False) as pipe:
-            # First: a concurrent change is then reported twice rather than never.
+            # Read the sequence before the changes, so that a concurrent change is reported twice rather than never.
             pipe.get(keys.SEQUENCE)
             pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
             sequence, rows = pipe.execute()
@@ -315,15 +341,15 @@ class FleetQueries:
         states: Collection[Verdict] | None = None,
         limit: int | None = None,
         after: str | None = None,
-        most_bytes: float = math.inf,
+        max_bytes: float = math.inf,
     ) -> ScoreList:
-        """Return the newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
+        """Return the newest scores of all pairs of the schedule, or only those of a cluster or a scorer.
 
-        At most `limit` of them (None: all), sorted by cluster and scorer; with `states` only those, worst first, and at
-        most 200. `after` is `continue` of the previous answer. Beyond about `most_bytes` the page ends early, or items
-        of a score are omitted.
+        Returns at most `limit` scores (None: all), sorted by cluster and scorer. With `states`, returns only pairs in
+        these states, worst first, and at most 200. `after` is `continue` of the previous response. A page that exceeds
+        about `max_bytes` ends early; a single score that exceeds it is returned without most of its items.
         """
-        self._check(cluster, scorer)
+        self._check_names(cluster, scorer)
         if states is None:
             pairs, total, next_cursor = self._page(cluster, scorer, limit, after)
         else:
@@ -332,15 +358,14 @@ class FleetQueries:
             pairs, total, next_cursor = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
         now = self._clock()
         views: list[ScoreView] = []
-        size = 0
-        for view, score_bytes in self._views(pairs, now):
-            # About 600 bytes for all of a row but its items and results.
-            size += 600 + 2 * score_bytes
-            if views and size > most_bytes and states is None:
-                # The rest is for the next page; a cursor by state contains the place of a whole page.
+        page_bytes = 0
+        for view, score_bytes in self._score_views(pairs, now):
+            page_bytes += _BYTES_PER_SCORE + 2 * score_bytes
+            if views and page_bytes > max_bytes and states is None:
+                # Only pages without states end early, because a cursor by state marks the end of a full page.
                 next_cursor = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
-            views.append(_cut(view) if size > most_bytes else view)
+            views.append(_without_most_items(view) if page_bytes > max_bytes else view)
         upstream_scores = self._upstream_scores(cluster, scorer) if after is None else []
         return ScoreList(at=now, scores=views, upstream_scores=upstream_scores, total=total, continue_=next_cursor)
 
@@ -352,8 +377,8 @@ class FleetQueries:
         limit: int | None = None,
         after: str | None = None,
     ) -> ScheduleList:
-        """Entries of the schedule with users' overrides; filters and pages as in `scores`."""
-        self._check(cluster, scorer)
+        """Return the entries of the schedule with users' overrides. Filters and pages are those of `scores`."""
+        self._check_names(cluster, scorer)
         pairs, total, next_cursor = self._page(cluster, scorer, limit, after)
         entries = self._schedule.entries(keys.pair(*pair) for pair in pairs)
         overrides = self._schedule.overrides()
@@ -363,25 +388,25 @@ class FleetQueries:
         return ScheduleList(at=now, entries=views, total=total, continue_=next_cursor)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
-        """Return the newest cycles of one pair and its counters; both are empty if it never ran.
+        """Return the newest cycles of one pair and its counters. Both are empty if it never ran.
 
-        At most `limit` cycles (None: all), after the run `after`.
+        Returns at most `limit` cycles (None: all), starting after the run with the id `after`.
         """
-        self._check(cluster, scorer)
+        self._check_names(cluster, scorer)
         cycles = self._pairs.history(cluster, scorer)
-        earlier = cycles
+        earlier_cycles = cycles
         if after is not None:
-            place = next((number for number, cycle in enumerate(cycles) if cycle.run == after), None)
-            # This run is not kept any more: earlier runs have smaller ids.
-            earlier = [cycle for cycle in cycles if cycle.run < after] if place is None else cycles[place + 1 :]
-        page = earlier[:limit]
+            index = next((index for index, cycle in enumerate(cycles) if cycle.run == after), None)
+            # If the run is not stored any more, compare ids, because earlier runs have smaller ids.
+            earlier_cycles = [cycle for cycle in cycles if cycle.run < after] if index is None else cycles[index + 1 :]
+        page = earlier_cycles[:limit]
         return HistoryList(
             cluster=cluster,
             scorer=scorer,
-            books=books_of(self._pairs.state(cluster, scorer)),
+            books=read_books(self._pairs.state(cluster, scorer)),
             cycles=[cycle_view(cluster, scorer, cycle) for cycle in page],
             total=len(cycles),
-            cursor=page[-1].run if len(page) < len(earlier) else None,
+            cursor=page[-1].run if len(page) < len(earlier_cycles) else None,
         )
 
     def changes(
@@ -393,19 +418,22 @@ class FleetQueries:
         limit: int | None = None,
         after: str | None = None,
     ) -> ChangeList:
-        """Actions of users, newest first: see `dsf.fleet.changes.read`. A name is known while changes have it."""
+        """Return actions of users, newest first (`dsf.fleet.changes.read`).
+
+        Names of removed scorers and clusters are accepted as long as a recorded change mentions them.
+        """
         try:
-            self._check(cluster, scorer)
+            self._check_names(cluster, scorer)
         except UnknownNameError:
             recorded_changes = read_changes(self._redis).changes
-            self._check(
+            self._check_names(
                 None if any(cluster in change.clusters for change in recorded_changes) else cluster,
                 None if any(scorer == change.scorer for change in recorded_changes) else scorer,
             )
         return read_changes(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
 
     def unready(self, name: str) -> UnreadyScorer | None:
-        """Return a DynamicScorer that could not run yet; None for others."""
+        """Return the conditions of a DynamicScorer, or None if the hub controller has no notice of this name."""
         notice = self._notices.scorer(name)
         return unready_scorer(notice) if notice is not None else None
 
@@ -414,7 +442,7 @@ class FleetQueries:
     def _page(
         self, cluster: str | None, scorer: str | None, limit: int | None, after: str | None
     ) -> tuple[list[tuple[str, str]], int, str | None]:
-        """At most `limit` pairs (None: all), the total of all pages, and the next cursor."""
+        """Return at most `limit` pairs (None: all), the total of all pages, and the next cursor."""
         rows = self.rows()
         pairs = sorted(
             (row.cluster, row.scorer)
@@ -430,7 +458,10 @@ class FleetQueries:
         return page, len(pairs), keys.pair(*page[-1]) if has_more else None
 
     def _upstream_scores(self, cluster: str | None = None, scorer: str | None = None) -> list[UpstreamScore]:
-        """The first scores of the original project's agent that are still used, also of scorers that cannot run."""
+        """Return the first scores of the original project's agent that are still used.
+
+        Scores of scorers that cannot run are included.
+        """
         scores: list[UpstreamScore] = []
         for pair, cause in self._pairs.unwritten().items():
             pair_cluster, pair_scorer = keys.split_pair(pair)
@@ -439,15 +470,16 @@ class FleetQueries:
                 scores.append(view)
         return scores[:_MAX_UPSTREAM_SCORES]
 
-    def _views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
-        """The newest score of each pair, and its bytes in Redis."""
+    def _score_views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
+        """Yield the newest score of each pair, and its bytes in Redis."""
         records, rows = self._registry.scorers(), self.rows()
         for state in self._pairs.states(pairs):
             row = rows.get(state.scorer, {}).get(state.cluster)
             is_paused = row is not None and row.state(now) is Verdict.PAUSED
             yield score_view(state, records, now, is_paused=is_paused), state.score_bytes
 
-    def _check(self, cluster: str | None, scorer: str | None) -> None:
+    def _check_names(self, cluster: str | None, scorer: str | None) -> None:
+        """Raise UnknownScorerError or UnknownClusterError if a name is not registered."""
         if scorer is not None:
             self._registry.scorer(scorer)
         if cluster is not None:
@@ -458,7 +490,7 @@ class FleetQueries:
         records: Mapping[str, ScorerRecord],
         groups: Mapping[str, Groups],
         notices: Mapping[str, ScorerNotice],
-        reads: Mapping[str, ConfigRead],
+        config_reads: Mapping[str, ConfigRead],
         now: float,
     ) -> list[ScorerOverview]:
         overrides = self._schedule.overrides()
@@ -469,32 +501,35 @@ class FleetQueries:
                 overrides,
                 now,
                 conditions=condition_views(notices.get(name), unmet=True),
-                config_read=read_at(reads.get(name)),
+                config_read=config_read_time(config_reads.get(name)),
             )
             for name, record in records.items()
         ]
 
     def _groups(self, now: float) -> dict[str, Groups]:
         """Return the rows by scorer and state at `now` (unix seconds)."""
-        self._kept = groups = grouped(self.rows(), now, self._kept)
+        self._cached_groups = groups = group_rows(self.rows(), now, self._cached_groups)
         return groups
 
-    def _asked(self, pair_filter: PairFilter, now: float) -> Iterator[Groups]:
-        """The rows of the wanted scorers. Raises UnknownScorerError."""
+    def _groups_of_wanted_scorers(self, pair_filter: PairFilter, now: float) -> Iterator[Groups]:
+        """Yield the rows of the scorers that the filter names. Raises UnknownScorerError."""
         scorer = self._registry.scorer(pair_filter.scorer).name if pair_filter.scorer is not None else None
         for name, groups in sorted(self._groups(now).items()):
             if scorer in (None, name) and (pair_filter.scorers is None or name in pair_filter.scorers):
                 yield groups
 
-    def _table(self, places: Sequence[Cursor], now: float) -> list[PairRow]:
-        names = [(place.cluster, place.scorer) for place in places]
+    def _pair_rows(self, positions: Sequence[Cursor], now: float) -> list[PairRow]:
+        """Return the table rows of the pairs at these positions."""
+        names = [(position.cluster, position.scorer) for position in positions]
         records = self._registry.scorers()
         due = self._schedule.due_times(keys.pair(*name) for name in names)
         return [
-            pair_row(state, RANKS[place.rank], records.get(place.scorer), due.get(state.pair), now)
-            for place, state in zip(places, self._pairs.rows(names), strict=True)
+            pair_row(state, RANKS[position.rank], records.get(position.scorer), due.get(state.pair), now)
+            for position, state in zip(positions, self._pairs.rows(names), strict=True)
         ]
 
 
-def _cut(view: ScoreView) -> ScoreView:
-    return view.model_copy(update={"items": view.items[:50], "results": view.results[:50]})
+def _without_most_items(view: ScoreView) -> ScoreView:
+    """Return the view with its first items and results only."""
+    limit = _MAX_ITEMS_OF_LARGE_SCORE
+    return view.model_copy(update={"items": view.items[:limit], "results": view.results[:limit]})

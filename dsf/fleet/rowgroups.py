@@ -1,5 +1,7 @@
-"""Rows grouped by state, kept until a row changes or time brings another state; and scorers and clusters in numbers:
-how many of their pairs are in each state, when they succeeded, and why not.
+"""Rows grouped by state, and the numbers of scorers and clusters.
+
+Groups are cached until a row changes or the time changes the state of a row. The numbers say how many pairs are in each
+state, when they last succeeded, and why they have no new score.
 """
 
 from __future__ import annotations
@@ -31,57 +33,62 @@ from dsf.store.notices import ScorerNotice
 from dsf.store.pairs import PairFailure
 from dsf.store.registry import ScorerRecord
 
-#: Weight of a pair in the order of clusters, worst first.
-_WEIGHT: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
+#: Weights of a pair's state in the order of clusters. One failing pair outweighs any number of other pairs.
+_WEIGHTS: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
+#: Bounds of the histogram of ages, in seconds.
+_AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0)
+#: Maximum reasons in the overview of a scorer.
+_MAX_REASONS: Final = 20
 
 
 class Groups:
     """The rows of one scorer by state."""
 
     def __init__(self, rows: Mapping[str, SnapshotRow], now: float) -> None:
-        """`rows` by cluster, judged at `now` (unix seconds)."""
+        """Group `rows`, which are by cluster, by their state at `now` (unix seconds)."""
         self.rows = rows
+        # The states are those of this interval (unix seconds).
         self._since, self._until = now, math.inf
         states: dict[Verdict, list[SnapshotRow]] = {state: [] for state in Verdict}
         for row in rows.values():
-            state, end = row.judged(now)
+            state, end = row.state_and_end(now)
             states[state].append(row)
             self._until = min(self._until, end)
-        #: Worst first; a state without rows is left out.
+        #: Rows by state, worst first. States without rows are omitted.
         self.states = {state: state_rows for state, state_rows in states.items() if state_rows}
 
     def is_current(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
-        """True if they are right for these rows at `now`."""
+        """True if the groups are valid for these rows at `now` (unix seconds)."""
         return self.rows is rows and self._since <= now < self._until
 
     @cached_property
     def reasons(self) -> list[tuple[Verdict, SnapshotRow, PairFailure]]:
-        """The rows that lack a new score, or have not all results in it, and why."""
+        """State, row and failure of all rows that have no new score, or whose score lacks results."""
         return [
-            (state, row, why)
+            (state, row, failure)
             for state, state_rows in self.states.items()
             for row in state_rows
-            if (why := row.why(state)) is not None
+            if (failure := row.find_failure(state)) is not None
         ]
 
     @cached_property
     def successes(self) -> list[float]:
-        """Unix seconds of each row's newest successful cycle, newest first."""
+        """Times of the last successful cycles of all rows (unix seconds), newest first."""
         return sorted((row.last_success for row in self.rows.values() if row.last_success is not None), reverse=True)
 
 
-def grouped(rows: Rows, now: float, before: Mapping[str, Groups]) -> dict[str, Groups]:
-    """Return the rows of each scorer by state at `now` (unix seconds); of `before`, those that still hold."""
+def group_rows(rows: Rows, now: float, previous: Mapping[str, Groups]) -> dict[str, Groups]:
+    """Return the rows of each scorer by state at `now` (unix seconds). Groups of `previous` are reused while valid."""
     return {
         scorer: previous_groups
-        if (previous_groups := before.get(scorer)) is not None and previous_groups.is_current(scorer_rows, now)
+        if (previous_groups := previous.get(scorer)) is not None and previous_groups.is_current(scorer_rows, now)
         else Groups(scorer_rows, now)
         for scorer, scorer_rows in rows.items()
     }
 
 
-def by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
-    """Cluster -> scorer -> state."""
+def states_by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
+    """Return the states of all pairs as a mapping cluster -> scorer -> state."""
     clusters: dict[str, dict[str, Verdict]] = {}
     for scorer, scorer_groups in groups.items():
         for state, state_rows in scorer_groups.states.items():
@@ -91,25 +98,27 @@ def by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
 
 
 def badness(states: Iterable[Verdict]) -> float:
-    """How bad a cluster with pairs of these states is: one that fails outweighs all that do not."""
-    return sum(_WEIGHT.get(state, 0.0) for state in states)
+    """Return the sum of the weights of these states, which orders clusters."""
+    return sum(_WEIGHTS.get(state, 0.0) for state in states)
 
 
 def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
-    """Return the groups of a scorer's pairs by reason; most clusters first."""
+    """Return the groups of a scorer's pairs by reason. The groups with the largest number of clusters come first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
-    # Reasons of the same time are in order of their clusters' names.
-    for state, row, why in sorted(groups.reasons, key=lambda reason: (-reason[2].at, reason[1].cluster)):
-        group = (state, why.stage, why.reason)
+    # Failures with the same time are sorted by cluster.
+    for state, row, failure in sorted(groups.reasons, key=lambda reason: (-reason[2].at, reason[1].cluster)):
+        group = (state, failure.stage, failure.reason)
         sizes[group] = sizes.get(group, 0) + 1
-        newest.setdefault(group, (row, why))
-    reasons = [_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
+        newest.setdefault(group, (row, failure))
+    reasons = [_reason_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
     return sorted(reasons, key=lambda reason: (-reason.clusters, reason.reason, reason.stage))
 
 
-def _group(record: ScorerRecord, state: Verdict, row: SnapshotRow, newest: PairFailure, size: int) -> ReasonGroup:
-    # The failure is the reason of failing pairs.
+def _reason_group(
+    record: ScorerRecord, state: Verdict, row: SnapshotRow, newest: PairFailure, size: int
+) -> ReasonGroup:
+    # Skipped ticks explain only these states. A failing pair is explained by its failure.
     skips = row.skips if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) else None
     return ReasonGroup(
         scorer=record.name,
@@ -126,10 +135,17 @@ def _group(record: ScorerRecord, state: Verdict, row: SnapshotRow, newest: PairF
 
 
 def scorer_overview(
-    record: ScorerRecord, scorer_groups: Groups, overrides: Mapping[str, ScheduleOverride], now: float, **noticed: Any
+    record: ScorerRecord,
+    scorer_groups: Groups,
+    overrides: Mapping[str, ScheduleOverride],
+    now: float,
+    **notice_fields: Any,
 ) -> ScorerOverview:
-    """Return a scorer with its pairs at `now` (unix seconds); `overrides` are the schedule's by target, `noticed` are
-    fields of the hub controller's notice."""
+    """Return the overview of a scorer and its pairs at `now` (unix seconds).
+
+    `overrides` are the overrides of the schedule by target. `notice_fields` are fields of the view that come from the
+    hub controller's notice.
+    """
     states = StateCounts(**{state.value: len(state_rows) for state, state_rows in scorer_groups.states.items()})
     reasons = reason_groups(record, scorer_groups)
     return ScorerOverview(
@@ -146,24 +162,23 @@ def scorer_overview(
         states=states,
         ages=spread(
             [max(0.0, now - at) for at in scorer_groups.successes],
-            # Bounds of the histogram, in seconds.
-            (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0),
+            _AGE_BOUNDS,
         ),
-        reasons=reasons[:20],
+        reasons=reasons[:_MAX_REASONS],
         reasons_total=len(reasons),
-        **noticed,
+        **notice_fields,
     )
 
 
 def _intervals(record: ScorerRecord, clusters: Collection[str], overrides: Mapping[str, ScheduleOverride]) -> list[int]:
-    """Return the intervals in force on some cluster, ascending."""
+    """Return the intervals (seconds) in force on at least one of these clusters, ascending."""
     if not any(override.interval is not None for override in overrides.values()):
         return [record.interval] if clusters else []
     return sorted({interval_in_force(record.name, cluster, record.interval, overrides) for cluster in clusters})
 
 
 def condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
-    """Return all conditions, or those that are False."""
+    """Return the conditions of a notice, with `unmet` only those that are False."""
     conditions = notice.conditions if notice is not None else ()
     return [
         ConditionView(**condition.model_dump()) for condition in conditions if not unmet or condition.status == "False"
@@ -171,12 +186,12 @@ def condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list
 
 
 def unready_scorer(notice: ScorerNotice) -> UnreadyScorer:
-    """Return a DynamicScorer that could not run yet."""
+    """Return the view of a DynamicScorer that could not run yet."""
     return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=condition_views(notice))
 
 
-def summed(counts: Iterable[StateCounts]) -> StateCounts:
-    """Return the states of several."""
+def sum_states(counts: Iterable[StateCounts]) -> StateCounts:
+    """Return the sum of these counts for each state."""
     sums = dict.fromkeys(StateCounts.model_fields, 0)
     for states in counts:
         for name in sums:
@@ -185,24 +200,24 @@ def summed(counts: Iterable[StateCounts]) -> StateCounts:
 
 
 def state_counts(states: Iterable[Verdict]) -> StateCounts:
-    """How many there are of each state."""
+    """Return the number of pairs in each state."""
     return StateCounts(**{state.value: number for state, number in Counter(states).items()})
 
 
 def cluster_overview(name: str, states: Mapping[str, Verdict]) -> ClusterOverview:
-    """Return a cluster; `states` by scorer."""
+    """Return the overview of a cluster. `states` are the states of its pairs by scorer."""
     return ClusterOverview(
         name=name, pairs=len(states), states=state_counts(states.values()), scorers=dict(sorted(states.items()))
     )
 
 
-def worst(states: StateCounts) -> tuple[int, ...]:
-    """Sorts scorers, the worst last."""
+def severity(states: StateCounts) -> tuple[int, ...]:
+    """Return a sort key of scorers: the worse the states, the greater the key."""
     return states.failing, states.expired + states.skipped, states.never, states.empty
 
 
 def lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
-    """Return the histogram whose counters have this prefix, by bound in seconds."""
+    """Return the histogram of lags in seconds whose counters have this prefix in `stats`."""
 
     def count(bound: str) -> int:
         return whole("counter", prefix + bound, stats.get(prefix + bound))
@@ -214,23 +229,30 @@ def lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
 
 
 def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
-    """How numbers are spread; `bounds` of the bars ascending, None for ten bars from minimum to maximum."""
+    """Return the quantiles and the histogram of these numbers.
+
+    `bounds` are the upper bounds of the bars, ascending. None means ten equal bars from the minimum to the maximum.
+    """
     ordered = sorted(numbers)
     size = len(ordered)
     if not size:
         return Spread(histogram=[Bucket(up_to=bound, count=0) for bound in (*bounds, None)] if bounds else [])
     quantiles = [ordered[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
     minimum, p50, p90, p99, maximum = quantiles if bounds is None else [round(number, 3) for number in quantiles]
-    edges = _tenths(ordered[0], ordered[-1]) if bounds is None else bounds
-    below = [0, *(bisect_right(ordered, edge) for edge in edges)]
-    bars = [Bucket(up_to=edge, count=high - low) for edge, (low, high) in zip(edges, pairwise(below), strict=True)]
+    edges = _ten_edges(ordered[0], ordered[-1]) if bounds is None else bounds
+    cumulative_counts = [0, *(bisect_right(ordered, edge) for edge in edges)]
+    bars = [
+        Bucket(up_to=edge, count=high - low)
+        for edge, (low, high) in zip(edges, pairwise(cumulative_counts), strict=True)
+    ]
     if bounds is not None:
-        bars.append(Bucket(up_to=None, count=size - below[-1]))
+        bars.append(Bucket(up_to=None, count=size - cumulative_counts[-1]))
     return Spread(count=size, minimum=minimum, p50=p50, p90=p90, p99=p99, maximum=maximum, histogram=bars)
 
 
-def _tenths(smallest: float, greatest: float) -> list[float]:
-    if smallest == greatest:
-        return [greatest]
-    width = (greatest - smallest) / 10
-    return [*(smallest + width * number for number in range(1, 10)), greatest]
+def _ten_edges(minimum: float, maximum: float) -> list[float]:
+    """Return the upper edges of ten equal bars, or one edge if all numbers are equal."""
+    if minimum == maximum:
+        return [maximum]
+    width = (maximum - minimum) / 10
+    return [*(minimum + width * number for number in range(1, 10)), maximum]

@@ -1,4 +1,4 @@
-"""Which rows a response has: a filter of pairs, the length of a page, and where the next one begins."""
+"""Selection of the rows of a response: the filter of pairs, the page size, and the cursor of the next page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from dsf.fleet.rowgroups import Groups
 from dsf.fleet.snapshot import NO_END, RANKS, SnapshotRow
 from dsf.fleet.verdict import Verdict
 
-#: Most rows in one response.
+#: Maximum rows in one response.
 MAX_ROWS: Final = 200
 
 
 @dataclass(frozen=True)
 class PairFilter:
-    """Filter of pairs: all given conditions must match. `scorers` and `clusters` are names; `reason` and `stage` are
-    those of failing pairs, and of pairs whose ticks were not sent; `why` is a predicate on stage and reason."""
+    """Filter of pairs. A pair matches if it meets all conditions that are not None.
+
+    `scorers` and `clusters` are names. `stage` and `reason` are those of failing pairs, of pairs whose ticks were not
+    sent, and of scores that lack results. `matches_failure` is a predicate on stage and reason.
+    """
 
     scorer: str | None = None
     scorers: Collection[str] | None = None
@@ -27,71 +30,71 @@ class PairFilter:
     states: Collection[Verdict] | None = None
     stage: str | None = None
     reason: str | None = None
-    why: Callable[[str, str], bool] | None = None
+    matches_failure: Callable[[str, str], bool] | None = None
 
-    def chosen(self, groups: Groups, now: float) -> dict[Verdict, list[SnapshotRow]]:
-        """Return the matching rows of a scorer by state; ignores the filter's scorer names."""
+    def select_rows(self, groups: Groups, now: float) -> dict[Verdict, list[SnapshotRow]]:
+        """Return the matching rows of a scorer by state at `now` (unix seconds). Ignores the filter's scorer names."""
         if self.clusters is not None:
             groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
-        by_state = groups.states
-        if self.reason is not None or self.stage is not None or self.why is not None:
-            by_state = {}
-            for state, row, why in groups.reasons:
-                if self._is_for(why.stage, why.reason):
-                    by_state.setdefault(state, []).append(row)
-        return {
-            state: state_rows for state, state_rows in by_state.items() if self.states is None or state in self.states
-        }
+        rows_by_state = groups.states
+        if self.reason is not None or self.stage is not None or self.matches_failure is not None:
+            rows_by_state = {}
+            for state, row, failure in groups.reasons:
+                if self._matches(failure.stage, failure.reason):
+                    rows_by_state.setdefault(state, []).append(row)
+        return {state: rows for state, rows in rows_by_state.items() if self.states is None or state in self.states}
 
-    def _is_for(self, stage: str, reason: str) -> bool:
-        if self.why is not None and not self.why(stage, reason):
+    def _matches(self, stage: str, reason: str) -> bool:
+        if self.matches_failure is not None and not self.matches_failure(stage, reason):
             return False
         return self.stage in (None, stage) and self.reason in (None, reason)
 
 
 class Cursor(NamedTuple):
-    """The last row of a page: the next one begins after it."""
+    """Position of the last row of a page. The next page begins after it."""
 
+    #: Index of the row's state in `RANKS`.
     rank: int
-    place: float
+    #: Order of the row within its state (`SnapshotRow.sort_value`).
+    sort_value: float
     scorer: str
     cluster: str
 
     def __str__(self) -> str:
-        return f"{self.rank}/{self.place!r}/{self.scorer}/{self.cluster}"
+        return f"{self.rank}/{self.sort_value!r}/{self.scorer}/{self.cluster}"
 
     @classmethod
-    def read(cls, text: str) -> Cursor:
-        """Raises CursorError."""
+    def parse(cls, text: str) -> Cursor:
+        """Parse the text of a cursor. Raises CursorError if it is not valid."""
         try:
-            rank, place, scorer, cluster = text.split("/")
-            cursor = cls(int(rank), float(place), scorer, cluster)
+            rank, sort_value, scorer, cluster = text.split("/")
+            cursor = cls(int(rank), float(sort_value), scorer, cluster)
         except ValueError:
-            raise _no_cursor() from None
-        if not (0 <= cursor.rank < len(RANKS) and 0 <= cursor.place <= NO_END):
-            raise _no_cursor()
+            raise _invalid_cursor() from None
+        if not (0 <= cursor.rank < len(RANKS) and 0 <= cursor.sort_value <= NO_END):
+            raise _invalid_cursor()
         return cursor
 
 
-def at_most(limit: int) -> int:
-    """Rows of a page. Raises QueryError for less than one."""
+def page_size(limit: int) -> int:
+    """Return the number of rows of a page with this limit. Raises QueryError if the limit is less than one."""
     if limit < 1:
         raise QueryError(f"limit: at least 1, not {limit}")
     return min(limit, MAX_ROWS)
 
 
-def _no_cursor() -> CursorError:
+def _invalid_cursor() -> CursorError:
     return CursorError("not a cursor of this list; take `cursor` of the answer before, or none")
 
 
-def cluster_cursor(text: str) -> tuple[float, str]:
-    """Badness and name of the last cluster of a page. Raises CursorError."""
+def parse_cluster_cursor(text: str) -> tuple[float, str]:
+    """Return the negative badness and the name of the last cluster of a page. Raises CursorError if not valid."""
     number, _, name = text.partition("/")
     try:
-        badness = float(number)
+        negative_badness = float(number)
     except ValueError:
-        raise _no_cursor() from None
-    # A cursor of pairs has more parts.
-    if not math.isfinite(badness) or not name or "/" in name:
-        raise _no_cursor()
-    return badness, name
+        raise _invalid_cursor() from None
+    # A name with a slash is rejected, because the text may be a cursor of pairs, which has four parts.
+    if not math.isfinite(negative_badness) or not name or "/" in name:
+        raise _invalid_cursor()
+    return negative_badness, name

@@ -1,8 +1,8 @@
-"""The rows of all pairs in memory, for one process; kept up to date by the changes since the last read.
+"""The rows of all pairs in memory, for one process. Each read applies the changes since the previous read.
 
-Reads are plain commands: they work while Redis takes no writes. The snapshot does not depend on a sweep: a state that
-follows from the time alone (an expired score, a pause that is over) is computed when it is asked for, and kept until
-time brings another (`groups`).
+Reads are plain commands, so they work while Redis accepts no writes. The snapshot does not depend on a sweep: a state
+that follows from the time alone (an expired score, the end of a pause) is computed on request, and cached until the
+time changes it (`dsf.fleet.rowgroups.Groups`).
 """
 
 from __future__ import annotations
@@ -26,27 +26,36 @@ from dsf.store.ticks import Skips
 
 #: States by rank, worst first.
 RANKS: Final = tuple(Verdict)
-#: Sorts pauses without an end after all others.
+#: End of pauses without an end (unix seconds), which sorts them after all others.
 NO_END: Final = 1e10
+#: Seconds after which all rows are read again, because a replica that took over may lack changes that were read here,
+#: and reuse their sequence numbers.
+_RELOAD_SECONDS: Final = 600.0
+#: Pairs per round trip.
+_BATCH_SIZE: Final = 1000
 #: Failure whose reason cannot be read.
-_UNKNOWN: Final = PairFailure(run="", stage="", reason="", message="", at=0.0)
+_UNKNOWN_FAILURE: Final = PairFailure(run="", stage="", reason="", message="", at=0.0)
 
 
 @dataclass(slots=True, eq=False)
 class SnapshotRow(PairState):
-    """A pair of the schedule, and what may pause it."""
+    """A pair of the schedule, with the entry and overrides that may pause it."""
 
-    #: Its entry and its overrides; None of most, which cannot be paused: their entries are not parsed.
-    pausing: tuple[Entry, Mapping[str, ScheduleOverride]] | None = None
-    # Cached reason: each overview needs the reasons of all rows, and parsing them takes most of its time.
-    _reason: PairFailure | None = field(default=None, init=False)
+    #: The entry and the overrides of a pair that may be paused. None for most pairs, which have neither an override
+    #: that pauses nor a suspended scorer; their entries are not parsed.
+    pause_sources: tuple[Entry, Mapping[str, ScheduleOverride]] | None = None
+    # Cached because each overview needs the failures of all rows, and parsing them takes most of its time.
+    _failure: PairFailure | None = field(default=None, init=False)
 
     @classmethod
     def of(
         cls, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, ScheduleOverride]
     ) -> SnapshotRow:
-        """From the texts of a pair's entry, row and skips; `overrides` of the schedule by target."""
-        # All rows of a cluster, or of a scorer, share one text.
+        """Return the row of a pair from the texts of its entry, row and skips in Redis.
+
+        `overrides` are the overrides of the schedule by target.
+        """
+        # Names are interned, so that all rows of a cluster or a scorer share one string.
         cluster, scorer = map(sys.intern, keys.split_pair(pair))
         row = cls(cluster, scorer, **row_fields(pair, text), skips=Skips.of(cluster, skips))
         pair_overrides = {
@@ -54,51 +63,54 @@ class SnapshotRow(PairState):
             for name in (targets_of(scorer, cluster) if overrides else ())
             if (override := overrides.get(name)) and override.paused is not None
         }
-        if (pair_overrides or '"suspended"' in entry) and (paused := parsed(Entry, pair, entry)) is not None:
-            row.pausing = paused, pair_overrides
+        if (pair_overrides or '"suspended"' in entry) and (parsed_entry := parsed(Entry, pair, entry)) is not None:
+            row.pause_sources = parsed_entry, pair_overrides
         return row
 
     def pause_end(self, now: float) -> float | None:
-        """Until when it is paused (unix seconds), infinity without an end; None while it is not."""
-        if self.pausing is None:
+        """Return the end of the current pause (unix seconds), infinity without an end, None if it is not paused."""
+        if self.pause_sources is None:
             return None
-        schedule = pause(*self.pausing, now)
+        schedule = pause(*self.pause_sources, now)
         if not schedule.paused:
             return None
         return math.inf if schedule.paused_until is None else schedule.paused_until
 
     def state(self, now: float) -> Verdict:
-        """Its state at `now` (unix seconds)."""
-        return self.judged(now)[0]
+        """Return the state at `now` (unix seconds)."""
+        return self.state_and_end(now)[0]
 
-    def judged(self, now: float) -> tuple[Verdict, float]:
-        """Its state at `now`, and when time alone brings another one (both in unix seconds)."""
+    def state_and_end(self, now: float) -> tuple[Verdict, float]:
+        """Return the state at `now`, and the time at which it ends without a change of the row.
+
+        Times are unix seconds. The end is infinity if the time alone does not change the state.
+        """
         end = self.pause_end(now)
         state = verdict(self, now, is_paused=end is not None)
         if end is None:
             end = self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
         return state, end
 
-    def why(self, state: Verdict) -> PairFailure | None:
-        """Why a pair of this state has no new score, or not all of its results; None without a reason."""
+    def find_failure(self, state: Verdict) -> PairFailure | None:
+        """Return why a pair in this state has no new score, or why its score lacks results; None without a reason."""
         if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and self.skips is not None:
             return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
         if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None):
-            if self._reason is None:
-                self._reason = (self.trouble if state is Verdict.FAILING else self.remark) or _UNKNOWN
-            return self._reason
+            if self._failure is None:
+                self._failure = (self.trouble if state is Verdict.FAILING else self.remark) or _UNKNOWN_FAILURE
+            return self._failure
         return None
 
-    def place(self, state: Verdict, now: float) -> float:
-        """Its place among the pairs of its state, worst first: a time in unix seconds."""
+    def sort_value(self, state: Verdict, now: float) -> float:
+        """Return a time (unix seconds) that sorts the pairs in this state, worst first."""
         if state is Verdict.FAILING:
             return self.last_success or 0.0
         if state is Verdict.SKIPPED:
             return self.skips.since if self.skips is not None else 0.0
         if state is Verdict.PAUSED:
             return min(NO_END, self.pause_end(now) or 0.0)
-        # Pairs of other states are ordered by name: the end of a score moves with each cycle, and a later page would
-        # have its pair again.
+        # Pairs in other states are sorted by name. The end of a valid score would move with each cycle, so that a
+        # pair could appear on two pages.
         return self.valid_until if state is Verdict.EXPIRED else 0.0
 
 
@@ -107,7 +119,7 @@ Rows = Mapping[str, Mapping[str, SnapshotRow]]
 
 
 class Snapshot:
-    """The rows of all pairs. Thread-safe: what it returned does not change."""
+    """Stores the rows of all pairs. Thread-safe, because mappings that were returned do not change."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -115,21 +127,22 @@ class Snapshot:
         self._rows: dict[str, dict[str, SnapshotRow]] = {}
         self._total = 0
         self._overrides: dict[str, str] = {}
-        # Number of the newest change that was read; None before the first read.
+        # Sequence number of the newest change that was read, None before the first read.
         self._sequence: int | None = None
         self._reload_at = 0.0
 
     def read(self) -> tuple[Rows, int]:
-        """Return the rows as they are now, and the number of the newest change in them. Raises redis.RedisError."""
+        """Return the current rows, and the sequence number of the newest change in them. Raises redis.RedisError."""
         with self._lock:
-            if self._sequence is None or time.monotonic() >= self._reload_at or not self._follow(self._sequence):
+            is_reload_due = self._sequence is None or time.monotonic() >= self._reload_at
+            if is_reload_due or not self._apply_changes(self._sequence or 0):
                 self._load()
             return self._rows, self._sequence or 0
 
     def _load(self) -> None:
         self._sequence = None
         with self._redis.pipeline(transaction=False) as pipe:
-            # First: a change meanwhile is then read twice rather than never.
+            # Read the sequence before the rows, so that a concurrent change is read twice rather than never.
             pipe.get(keys.SEQUENCE)
             pipe.hgetall(keys.OVERRIDES)
             pipe.hkeys(keys.ENTRIES)
@@ -137,11 +150,10 @@ class Snapshot:
         self._rows, self._total, self._overrides = {}, 0, overrides
         self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
-        # A replica that took over may lack changes that were seen here, and count further: all rows are read again.
-        self._reload_at = time.monotonic() + 600.0
+        self._reload_at = time.monotonic() + _RELOAD_SECONDS
 
-    def _follow(self, since: int) -> bool:
-        """Read what changed; False if all has to be read."""
+    def _apply_changes(self, since: int) -> bool:
+        """Read the pairs that changed after `since`. Return False if all rows must be read."""
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.get(keys.SEQUENCE)
             pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True)
@@ -149,27 +161,29 @@ class Snapshot:
             pipe.hlen(keys.ENTRIES)
             sequence, pairs, overrides, total = pipe.execute()
         if int(sequence or 0) < since or overrides != self._overrides:
-            # Redis was emptied, or is an older copy of itself; or a user has paused or resumed a scorer.
+            # The sequence decreases if Redis was emptied or restored. The overrides differ if a user has paused or
+            # resumed a scorer, which affects rows that did not change.
             return False
         if pairs:
             self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
-        # Differs if a removal left the change log before this reader saw it.
+        # The totals differ if a removal left the list of changes before this process read it.
         return self._total == int(total)
 
     def _read_pairs(self, pairs: list[str], overrides: Mapping[str, ScheduleOverride]) -> None:
-        rows, copied = dict(self._rows), set()
-        for batch in batched(pairs, 1000):
+        """Read these pairs and replace their rows."""
+        rows, copied_scorers = dict(self._rows), set()
+        for batch in batched(pairs, _BATCH_SIZE):
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in (keys.ENTRIES, keys.ROWS, keys.SKIPS):
                     pipe.hmget(key, batch)
-                answers: list[list[str | None]] = pipe.execute()
-            for pair, entry, text, skips in zip(batch, *answers, strict=True):
+                responses: list[list[str | None]] = pipe.execute()
+            for pair, entry, text, skips in zip(batch, *responses, strict=True):
                 cluster, scorer = keys.split_pair(pair)
-                if scorer not in copied:
-                    # The map that was returned before is still in use, so it is copied.
+                if scorer not in copied_scorers:
+                    # The mapping is copied because a caller may still use it.
                     rows[scorer] = dict(rows.get(scorer, ()))
-                    copied.add(scorer)
+                    copied_scorers.add(scorer)
                 scorer_rows = rows[scorer]
                 self._total -= cluster in scorer_rows
                 scorer_rows.pop(cluster, None)
@@ -179,7 +193,7 @@ class Snapshot:
         self._rows = {scorer: scorer_rows for scorer, scorer_rows in rows.items() if scorer_rows}
 
 
-def every(rows: Rows) -> Iterator[SnapshotRow]:
-    """All rows."""
+def iter_rows(rows: Rows) -> Iterator[SnapshotRow]:
+    """Yield the rows of all scorers and clusters."""
     for scorer_rows in rows.values():
         yield from scorer_rows.values()

@@ -1,5 +1,6 @@
-"""State of one scorer on one cluster, by its row and the hub's clock: the only definition, for statuses, exporter,
-pages and command line.
+"""State of one scorer on one cluster, derived from its row and the hub's clock.
+
+Statuses, exporter, pages and command line all use this definition.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dsf.store.pairs import PairState
 
 
 class Verdict(StrEnum):
-    """Exactly one of these at any moment, worst first.
+    """States of a pair, worst first. A pair is in exactly one state at a time.
 
-    Paused takes precedence: a paused pair is not expected to run.
+    PAUSED takes precedence over all others, because a paused pair is not expected to run.
     """
 
     #: The newest cycle failed or was lost, or all ticks expire in the queue.
@@ -35,7 +36,7 @@ class Verdict(StrEnum):
 
 
 def verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
-    """Return the state at `now` (unix seconds). `is_paused`: by entry and overrides."""
+    """Return the state of a row at `now` (unix seconds). `is_paused` is True if its entry or an override pauses it."""
     if is_paused:
         return Verdict.PAUSED
     if row.is_failing:
@@ -49,8 +50,8 @@ def verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
     return Verdict.EMPTY if row.items == 0 else Verdict.OK
 
 
-def states_of(names: Iterable[str]) -> list[Verdict]:
-    """States by their names. Raises QueryError."""
+def parse_states(names: Iterable[str]) -> list[Verdict]:
+    """Return the states with these names. Raises QueryError if there is no such state."""
     try:
         return [Verdict(name) for name in names]
     except ValueError:

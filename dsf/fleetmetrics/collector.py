@@ -1,4 +1,4 @@
-"""Collector of the fleet's /metrics: it reads Redis at every scrape."""
+"""Collector of the fleet's /metrics, which reads Redis at every scrape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsf import keys, metrics
 from dsf.beat.stats import schedule_families
 from dsf.fleet.path import STAGES
 from dsf.fleet.queries import FleetQueries
-from dsf.fleetmetrics.families import Labels, PairFamilies, filled
+from dsf.fleetmetrics.families import Labels, PairFamilies, add_values
 from dsf.fleetmetrics.server import ServerFamilies
 from dsf.process import hubclock
 from dsf.reasons import RejectionReason
@@ -30,15 +30,17 @@ from dsf.store.writes import VALIDITY_FACTOR
 log = dsf.log.get(__name__)
 
 Level = Literal["items", "pair", "none"]
-#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, two of
-#: schedules, six of outcomes.
+#: Series of one scorer on one cluster without its items: two for requests, six for stages, two for times, two for the
+#: schedule, six for outcomes.
 PER_PAIR: Final = 18
+#: Share of the limit below which omitted series are exposed again, so that the level does not alternate at the limit.
+_RETURN_SHARE: Final = 0.9
 
 
 class FleetCollector(Collector):
-    """The hub's state of the fleet, as metric families.
+    """Yields the hub's state of the fleet as metric families.
 
-    When Redis cannot be read there is one metric, `dynamic_scoring_up 0`: old numbers would look fresh.
+    If Redis cannot be read, `dynamic_scoring_up 0` is the only metric, because old values would look fresh.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class FleetCollector(Collector):
         model: FleetQueries | None = None,
         home: str = "",
     ) -> None:
-        """`model` has the rows in memory, a new one by default; `limit` is the number of series (`SeriesBudget`);
-        `shard` (i, n): only clusters whose hash is i of n. Metrics without a cluster are in shard 0. `home` is the
-        hub's own namespace.
+        """Create a collector of one shard.
+
+        `limit` is the maximum number of series (`SeriesBudget`). `shard` (i, n) selects the clusters whose hash modulo
+        n is i; metrics without a cluster are in shard 0. `model` provides the rows in memory, None creates one. `home`
+        is the hub's own namespace.
         """
         self._redis = client
         self._clock = clock
@@ -64,106 +68,113 @@ class FleetCollector(Collector):
         self._server = ServerFamilies(client)
 
     def collect(self) -> Iterable[Metric]:
-        """Read everything before yielding, so that a scrape is complete or absent."""
+        """Return all families. All data is read first, so that no scrape is incomplete."""
         try:
             families = self._read()
         except redis.RedisError as error:
             log.warning("redis cannot be read", error=str(error))
-            return [filled(metrics.UP.gauge(), {(): 0})]
-        return [filled(metrics.UP.gauge(), {(): 1}), *families]
+            return [add_values(metrics.UP.gauge(), {(): 0})]
+        return [add_values(metrics.UP.gauge(), {(): 1}), *families]
 
     def _read(self) -> list[Metric]:
         scorers = Registry(self._redis).scorers()
-        # In each shard: a rule that joins them needs both.
-        pairs = self._pairs(scorers)
+        # Each shard exposes these families, including those without a cluster, because alert rules join them.
+        pair_families = self._read_pair_families(scorers)
         if self._shard[0] != 0:
-            return pairs
+            return pair_families
         return [
-            *pairs,
+            *pair_families,
             *schedule_families(self._redis),
-            *self._counters(),
-            filled(
+            *self._read_result_families(),
+            add_values(
                 metrics.SCORER_HEALTHY.gauge(), {(name,): scorers[name].health == "Active" for name in sorted(scorers)}
             ),
             *model_families(self._model),
             *self._server.collect(),
         ]
 
-    def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
+    def _read_pair_families(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
         """Return the exposed families per scorer and cluster."""
         rows = self._model.rows()
-        mine = {name: [row for row in rows.get(name, {}).values() if self._is_mine(row.cluster)] for name in scorers}
-        wishes = [
-            Wish(
+        shard_rows = {
+            name: [row for row in rows.get(name, {}).values() if self._is_in_shard(row.cluster)] for name in scorers
+        }
+        demands = [
+            SeriesDemand(
                 scorer=name,
                 namespace=record.namespace or self._home,
                 exposition=record.exposition,
-                pairs=len(mine[name]),
-                items=sum(row.items or 0 for row in mine[name]),
+                pairs=len(shard_rows[name]),
+                items=sum(row.items or 0 for row in shard_rows[name]),
             )
             for name, record in scorers.items()
         ]
-        levels = self._budget.levels(wishes)
-        exported_pairs = sorted((row.cluster, name) for name in scorers if levels[name] != "none" for row in mine[name])
+        levels = self._budget.choose_levels(demands)
+        exported_pairs = sorted(
+            (row.cluster, name) for name in scorers if levels[name] != "none" for row in shard_rows[name]
+        )
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
-        intervals = self._intervals(exported_pairs)
+        intervals = self._read_intervals(exported_pairs)
         for state in Pairs(self._redis).states(exported_pairs):
             families.add(state, interval=intervals.get(state.pair), with_items=levels[state.scorer] == "items")
         return [
             *families.collect(),
-            filled(metrics.EXPOSED.gauge(), dict.fromkeys(sorted(levels.items()), 1)),
-            filled(metrics.SERIES_LIMIT.gauge(), {(): self._budget.limit}),
-            filled(metrics.SERIES_WANTED.gauge(), {(): self._budget.wanted(wishes)}),
+            add_values(metrics.EXPOSED.gauge(), dict.fromkeys(sorted(levels.items()), 1)),
+            add_values(metrics.SERIES_LIMIT.gauge(), {(): self._budget.limit}),
+            add_values(metrics.SERIES_WANTED.gauge(), {(): self._budget.count_wanted_series(demands)}),
         ]
 
-    def _intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
-        """The intervals in force, without those of paused pairs: no cycle of theirs is missing, as it is of those whose
-        scoring API is down."""
+    def _read_intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+        """Return the intervals in force (seconds) by pair, without those of paused pairs.
+
+        Paused pairs are omitted, because no cycle of them is missing, unlike cycles of pairs whose scoring API is down.
+        """
         schedule, now = ScheduleStore(self._redis), self._clock()
         overrides = schedule.overrides()
-        in_force = {
+        schedules = {
             entry.pair: pause(entry, overrides, now) for entry in schedule.entries(keys.pair(*pair) for pair in pairs)
         }
-        return {pair: current.interval for pair, current in in_force.items() if not current.paused}
+        return {pair: pair_schedule.interval for pair, pair_schedule in schedules.items() if not pair_schedule.paused}
 
-    def _is_mine(self, cluster: str) -> bool:
-        number, of = self._shard
-        return of == 1 or zlib.crc32(cluster.encode()) % of == number
+    def _is_in_shard(self, cluster: str) -> bool:
+        index, count = self._shard
+        return count == 1 or zlib.crc32(cluster.encode()) % count == index
 
-    def _counters(self) -> list[Metric]:
-        """Return the families of the results worker: refused results and mail, and writes."""
-        rejected = {
+    def _read_result_families(self) -> list[Metric]:
+        """Return the families of the results worker: rejected results and mail, and writes."""
+        rejected_counts = {
             str(reason): number("counter", str(reason), text)
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
         }
-        # Exposed as 0 from the start: rate() does not see an increase from absent to one.
-        rejection_counts = dict.fromkeys(map(str, RejectionReason), 0.0)
-        mail: dict[Labels, float] = {
+        # All reasons are exposed from the start, because rate() misses an increase from absent to 1.
+        zero_counts = dict.fromkeys(map(str, RejectionReason), 0.0)
+        mail_counts: dict[Labels, float] = {
             (str(cluster),): number("counter", str(cluster), text)
             for cluster, text in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items())
         }
         write_stats = self._redis.hgetall(keys.WRITE_STATS)
-        results = ("written", "coalesced", "unchanged", "failed", "deleted")
+        write_results = ("written", "coalesced", "unchanged", "failed", "deleted")
         return [
-            filled(
+            add_values(
                 metrics.REJECTED.counter(),
-                {(reason,): value for reason, value in (rejection_counts | rejected).items()},
+                {(reason,): count for reason, count in (zero_counts | rejected_counts).items()},
             ),
-            filled(metrics.MAIL_REJECTED.counter(), mail),
-            filled(
-                metrics.WRITES.counter(), {(name,): number("counter", name, write_stats.get(name)) for name in results}
+            add_values(metrics.MAIL_REJECTED.counter(), mail_counts),
+            add_values(
+                metrics.WRITES.counter(),
+                {(name,): number("counter", name, write_stats.get(name)) for name in write_results},
             ),
-            filled(metrics.VALIDITY_FACTOR.gauge(), {(): read_factor(write_stats.get(VALIDITY_FACTOR))}),
+            add_values(metrics.VALIDITY_FACTOR.gauge(), {(): read_factor(write_stats.get(VALIDITY_FACTOR))}),
         ]
 
 
 def model_families(model: FleetQueries) -> Iterable[Metric]:
-    """Clusters by state and by reason, and percentiles of age: few series, whatever the fleet's size.
+    """Return the clusters of each scorer by state and by reason, percentiles of age, and the path's problems.
 
-    Raises redis.RedisError.
+    The number of series does not depend on the number of clusters. Raises redis.RedisError.
     """
-    interrupted = {problem.stage for problem in model.path_problems()}
-    path = filled(metrics.PATH_PROBLEM.gauge(), {(stage,): float(stage in interrupted) for stage in STAGES})
+    interrupted_stages = {problem.stage for problem in model.path_problems()}
+    path = add_values(metrics.PATH_PROBLEM.gauge(), {(stage,): float(stage in interrupted_stages) for stage in STAGES})
     states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
     for scorer in model.scorers().scorers:
         for state, clusters in scorer.states.model_dump().items():
@@ -177,19 +188,19 @@ def model_families(model: FleetQueries) -> Iterable[Metric]:
     return [path, states, reasons, ages]
 
 
-class Wish(NamedTuple):
-    """The series that a scorer may have: those of its pairs, and those of their items."""
+class SeriesDemand(NamedTuple):
+    """The numbers of pairs and items of a scorer, which determine its series."""
 
     scorer: str
     namespace: str
-    #: The author's choice; empty without one.
+    #: The level that the scorer's author chose; empty without a choice.
     exposition: Level | Literal[""]
     pairs: int
     items: int
 
     @property
-    def needs(self) -> tuple[int, int]:
-        """Pairs and items with series, as far as the author does not renounce them."""
+    def wanted(self) -> tuple[int, int]:
+        """Numbers of pairs and items whose series the author wants."""
         return (
             self.pairs if self.exposition != "none" else 0,
             self.items if self.exposition in ("", "items") else 0,
@@ -197,79 +208,80 @@ class Wish(NamedTuple):
 
 
 class SeriesBudget:
-    """Decides which series fit into the limit: first those of the hub's own namespace, then each other namespace has
-    an equal share of the rest. It remembers what the last scrape left out.
+    """Decides which series fit into the limit, and remembers which series the last scrape omitted.
 
-    In the hub's own namespace, the limit is for scorers without an exposition, and the operator's choice counts for
-    others. The authors of other namespaces choose among what fits into their share.
+    The hub's own namespace is served first. The other namespaces have equal shares of the rest. In the hub's own
+    namespace, the limit applies to scorers without an exposition; the exposition of other scorers is always granted,
+    because the operator chose it. Authors in other namespaces can choose among the levels that fit into their share.
     """
 
     def __init__(self, limit: int, home: str = "") -> None:
         self.limit = limit
         self._home = home
-        self._shares: dict[str, _Share] = {}
+        self._shares: dict[str, _NamespaceShare] = {}
 
-    def levels(self, wishes: Iterable[Wish]) -> dict[str, Level]:
-        """Return the level of each scorer."""
-        wishes = list(wishes)
-        needs = self._needs(wishes)
-        self._shares = {namespace: self._shares.get(namespace, _Share()) for namespace in needs}
-        room, level_by_namespace = self.limit, {}
-        # A namespace that needs less than its equal share leaves the rest to the other namespaces.
-        order = sorted(needs, key=lambda namespace: (namespace != self._home, _count(*needs[namespace]), namespace))
+    def choose_levels(self, demands: Iterable[SeriesDemand]) -> dict[str, Level]:
+        """Return the level of each scorer for this scrape."""
+        demands = list(demands)
+        totals = self._sum_demands(demands)
+        self._shares = {namespace: self._shares.get(namespace, _NamespaceShare()) for namespace in totals}
+        remaining_series, level_by_namespace = self.limit, {}
+        # The smallest demands come first, so that a namespace that needs less than its equal share leaves the rest to
+        # the others.
+        order = sorted(
+            totals, key=lambda namespace: (namespace != self._home, _count_series(*totals[namespace]), namespace)
+        )
         for position, namespace in enumerate(order):
-            share = room if namespace == self._home else room // (len(order) - position)
-            level = level_by_namespace[namespace] = self._shares[namespace].level(*needs[namespace], share)
-            pairs, items = needs[namespace]
-            room -= _count(pairs if level != "none" else 0, items if level == "items" else 0)
-        return {wish.scorer: self._level(wish, level_by_namespace) for wish in wishes}
+            share = remaining_series if namespace == self._home else remaining_series // (len(order) - position)
+            pairs, items = totals[namespace]
+            level = level_by_namespace[namespace] = self._shares[namespace].choose_level(pairs, items, share)
+            remaining_series -= _count_series(pairs if level != "none" else 0, items if level == "items" else 0)
+        return {demand.scorer: self._choose_level(demand, level_by_namespace) for demand in demands}
 
-    def wanted(self, wishes: Iterable[Wish]) -> int:
-        """Return the number of series without a limit, of the scorers that the limit is for."""
-        return sum(_count(*need) for need in self._needs(wishes).values())
+    def count_wanted_series(self, demands: Iterable[SeriesDemand]) -> int:
+        """Return the number of series, as if there were no limit, of the scorers to which the limit applies."""
+        return sum(_count_series(*total) for total in self._sum_demands(demands).values())
 
-    def _needs(self, wishes: Iterable[Wish]) -> dict[str, tuple[int, int]]:
-        """Return pairs and items of each namespace, of the scorers that the limit is for."""
-        needs: dict[str, tuple[int, int]] = {}
-        for wish in wishes:
-            pairs, items = needs.get(wish.namespace, (0, 0))
-            if not (wish.exposition and wish.namespace == self._home):
-                pairs, items = pairs + wish.needs[0], items + wish.needs[1]
-            needs[wish.namespace] = pairs, items
-        return needs
+    def _sum_demands(self, demands: Iterable[SeriesDemand]) -> dict[str, tuple[int, int]]:
+        """Return pairs and items by namespace, of the scorers to which the limit applies."""
+        totals: dict[str, tuple[int, int]] = {}
+        for demand in demands:
+            pairs, items = totals.get(demand.namespace, (0, 0))
+            if not (demand.exposition and demand.namespace == self._home):
+                pairs, items = pairs + demand.wanted[0], items + demand.wanted[1]
+            totals[demand.namespace] = pairs, items
+        return totals
 
-    def _level(self, wish: Wish, level_by_namespace: Mapping[str, Level]) -> Level:
-        level = level_by_namespace[wish.namespace]
-        if not wish.exposition:
+    def _choose_level(self, demand: SeriesDemand, level_by_namespace: Mapping[str, Level]) -> Level:
+        level = level_by_namespace[demand.namespace]
+        if not demand.exposition:
             return level
-        if wish.namespace == self._home:
-            return wish.exposition
-        return max(level, wish.exposition, key=_LEVELS.index)
+        if demand.namespace == self._home:
+            return demand.exposition
+        return max(level, demand.exposition, key=_LEVELS.index)
 
 
-#: From most to fewest series.
+#: Levels from the largest to the smallest number of series.
 _LEVELS: Final[tuple[Level, ...]] = ("items", "pair", "none")
 
 
-def _count(pairs: int, items: int) -> int:
+def _count_series(pairs: int, items: int) -> int:
     return PER_PAIR * pairs + items
 
 
-class _Share:
-    """What the last scrape had of a namespace."""
+class _NamespaceShare:
+    """Chooses the level of one namespace, and remembers the level of the last scrape."""
 
     def __init__(self) -> None:
         self._has_pairs = True
         self._has_items = True
 
-    def level(self, pairs: int, items: int, room: int) -> Level:
-        """Return the level that there is room for: the series of this many pairs with these items, of pairs alone, or
-        none."""
-        self._has_pairs = _fits(_count(pairs, 0), room, self._has_pairs)
-        self._has_items = self._has_pairs and _fits(_count(pairs, items), room, self._has_items)
+    def choose_level(self, pairs: int, items: int, limit: int) -> Level:
+        """Return the level whose series fit into `limit` for these numbers of pairs and items."""
+        self._has_pairs = _fits(_count_series(pairs, 0), limit, self._has_pairs)
+        self._has_items = self._has_pairs and _fits(_count_series(pairs, items), limit, self._has_items)
         return "items" if self._has_items else "pair" if self._has_pairs else "none"
 
 
-def _fits(series_count: int, limit: int, had: bool) -> bool:
-    # Hysteresis: omitted series come back when they need somewhat less than the limit.
-    return series_count <= (limit if had else limit * 0.9)
+def _fits(series_count: int, limit: int, was_exposed: bool) -> bool:
+    return series_count <= (limit if was_exposed else limit * _RETURN_SHARE)

@@ -1,4 +1,4 @@
-"""`/metrics` of the fleet: a route for the web service, which renders each scrape once for all who ask meanwhile."""
+"""`/metrics` of the fleet: a route of the web service, which renders the metrics once for all concurrent scrapes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.process.valuecache import ValueCache
 
-#: Maximum shards of a scrape.
+#: Maximum number of shards.
 MAX_SHARDS: Final = 64
+#: Maximum characters of the parameter `shard`. Longer texts are rejected first, because int() fails for thousands of
+#: digits.
+_MAX_SHARD_LENGTH: Final = 15
 
 
 def add_metrics(app: FastAPI, client: redis.Redis, model: FleetQueries, *, limit: int, home: str) -> None:
-    """Add the route. `limit` is the number of series, `home` the hub's own namespace (`SeriesBudget`)."""
+    """Add the route `/metrics` to the app.
+
+    `limit` is the maximum number of series, and `home` the hub's own namespace (`SeriesBudget`).
+    """
 
     @functools.cache
-    def scraper_of(shard: tuple[int, int]) -> Scraper:
-        # Each has the state of its limit; a few at most.
+    def get_scraper(shard: tuple[int, int]) -> Scraper:
+        # Scrapers are cached because each collector remembers which series it omitted.
         return Scraper(FleetCollector(client, limit=limit, shard=shard, model=model, home=home))
 
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse, responses={400: ERRORS[400]})
@@ -37,31 +43,31 @@ def add_metrics(app: FastAPI, client: redis.Redis, model: FleetQueries, *, limit
         shard: Annotated[str, Query(description="`i/n`: of n equal parts of the clusters the one of number i.")] = "",
     ) -> Response:
         """Return the metrics of the fleet. While Redis cannot be read, 200 with `dynamic_scoring_up 0` alone."""
-        body, content_type = scraper_of(_shard(shard)).scrape(accept)
+        body, content_type = get_scraper(_parse_shard(shard)).scrape(accept)
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if gzip_accepted(accept_encoding):
-            # The fastest level: the text is very repetitive, and every scrape pays for it.
+            # Level 1 is the fastest, and sufficient because the text is very repetitive.
             body = gzip.compress(body, compresslevel=1)
             headers["Content-Encoding"] = "gzip"
         return Response(body, headers=headers)
 
 
-def _shard(text: str) -> tuple[int, int]:
-    """Raises QueryError."""
+def _parse_shard(text: str) -> tuple[int, int]:
+    """Return i and n of the text `i/n`, (0, 1) for an empty text. Raises QueryError if it is not valid."""
     if not text:
         return 0, 1
-    number, _, of = text.partition("/")
-    # Python refuses to read thousands of digits.
-    if len(text) < 16 and number.isdecimal() and of.isdecimal() and int(number) < int(of) <= MAX_SHARDS:
-        return int(number), int(of)
+    index, _, count = text.partition("/")
+    is_numeric = len(text) <= _MAX_SHARD_LENGTH and index.isdecimal() and count.isdecimal()
+    if is_numeric and int(index) < int(count) <= MAX_SHARDS:
+        return int(index), int(count)
     raise QueryError(f"shard: i/n with i from 0 and below n, n at most {MAX_SHARDS}, such as 0/4")
 
 
 class Scraper:
-    """Renders a collector's metrics as text, in one reading of Redis for concurrent scrapes. Thread-safe.
+    """Renders a collector's metrics as text, and reads Redis once for concurrent scrapes. Thread-safe.
 
-    A scrape during another one with the same format gets the response of that one: a slow Redis and many
-    Prometheus servers must not pile up readings of the whole fleet.
+    Concurrent scrapes with the same format share one response, so that reads of the whole fleet do not pile up if
+    Redis is slow or many Prometheus servers scrape.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -69,6 +75,6 @@ class Scraper:
         self._texts: ValueCache[str, bytes] = ValueCache()
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics in the format of the `Accept` header, and the content type."""
+        """Return the metrics in the format that the `Accept` header requests, and the content type."""
         encode, content_type = choose_encoder(accept)
         return self._texts.get(content_type, lambda: encode(self._collector)), content_type

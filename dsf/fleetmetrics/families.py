@@ -21,38 +21,43 @@ _Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class PairFamilies:
-    """Sums of the added pairs; `collect` yields them as metric families."""
+    """Sums up the metrics of pairs. `collect` yields the sums as metric families."""
 
     def __init__(self, score_names: Mapping[str, str], now: float) -> None:
-        """`score_names` by scorer; `now` in unix seconds decides which results have expired."""
+        """`score_names` maps scorers to score names. Results that are expired at `now` (unix seconds) are omitted."""
         self._score_names = score_names
         self._now = now
         self._families: list[tuple[_Family, defaultdict[Labels, float]]] = []
-        self._scores = self._values(metrics.SCORE.gauge())
-        self._requests = self._values(_per_cluster(metrics.REQUESTS))
-        self._last_success = self._values(metrics.LAST_SUCCESS.gauge())
-        self._valid_until = self._values(metrics.VALID_UNTIL.gauge())
-        self._intervals = self._values(metrics.INTERVAL.gauge())
-        self._scheduled = self._values(metrics.SCHEDULED.counter())
-        self._cycles = self._values(metrics.CYCLES.counter())
-        self._failures = self._values(_per_cluster(metrics.FAILURES))
-        self._refused = self._values(_per_cluster(metrics.REFUSED))
-        self._clamped = self._values(_per_cluster(metrics.CLAMPED))
-        self._held = self._values(_per_cluster(metrics.HELD))
+        self._scores = self._register_family(metrics.SCORE.gauge())
+        self._requests = self._register_family(_make_counter_per_cluster(metrics.REQUESTS))
+        self._last_success = self._register_family(metrics.LAST_SUCCESS.gauge())
+        self._valid_until = self._register_family(metrics.VALID_UNTIL.gauge())
+        self._intervals = self._register_family(metrics.INTERVAL.gauge())
+        self._scheduled = self._register_family(metrics.SCHEDULED.counter())
+        self._cycles = self._register_family(metrics.CYCLES.counter())
+        self._failures = self._register_family(_make_counter_per_cluster(metrics.FAILURES))
+        self._refused = self._register_family(_make_counter_per_cluster(metrics.REFUSED))
+        self._clamped = self._register_family(_make_counter_per_cluster(metrics.CLAMPED))
+        self._held = self._register_family(_make_counter_per_cluster(metrics.HELD))
         self._stage_seconds: defaultdict[Labels, float] = defaultdict(float)
         self._stage_counts: defaultdict[Labels, int] = defaultdict(int)
 
-    def _values(self, family: _Family) -> defaultdict[Labels, float]:
+    def _register_family(self, family: _Family) -> defaultdict[Labels, float]:
+        """Register a family for `collect`, and return the mapping for its values."""
         values: defaultdict[Labels, float] = defaultdict(float)
         self._families.append((family, values))
         return values
 
     def add(self, pair: PairState, *, interval: int | None = None, with_items: bool = True) -> None:
-        """Add one pair, with the interval in force; without items only metrics with one series per pair."""
+        """Add the metrics of one pair.
+
+        `interval` is the interval in force (seconds), None if the pair is paused. Without `with_items`, the series of
+        its items are omitted.
+        """
         score = pair.score
         score_name = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
         name, cluster = cut_label(score_name), cut_label(pair.cluster)
-        self._add_books(pair, cluster, name)
+        self._add_counters(pair, cluster, name)
         if pair.last_success is not None:
             _keep_greatest(self._last_success, (cluster, name), pair.last_success)
         if interval is not None:
@@ -64,48 +69,50 @@ class PairFamilies:
                 for labels, value in score.results:
                     self._scores[gauge_labels(pair.cluster, score.score_name, labels)] = value
 
-    def _add_books(self, pair: PairState, cluster: str, name: str) -> None:
+    def _add_counters(self, pair: PairState, cluster: str, name: str) -> None:
+        """Add the counters of a pair's cycles, failures and stages."""
         self._scheduled[cluster, name] += pair.scheduled
         for outcome in OUTCOMES:
             self._cycles[cluster, name, outcome] += pair.count(outcome)
-        lost = pair.count("lost")
+        lost_count = pair.count("lost")
         self._requests[name, "success", cluster] += sum(pair.count(outcome) for outcome in SUCCESSES)
-        self._requests[name, "failure", cluster] += pair.count("error") + lost
-        for (stage, reason), number in pair.errors().items():
-            self._failures[name, stage, reason, cluster] += number
-        if lost:
+        self._requests[name, "failure", cluster] += pair.count("error") + lost_count
+        for (stage, reason), count in pair.errors().items():
+            self._failures[name, stage, reason, cluster] += count
+        if lost_count:
             # No result arrived, so the failed stage is unknown.
-            self._failures[name, "", "lost", cluster] += lost
-        for reason, number in pair.refused().items():
-            self._refused[name, reason, cluster] += number
+            self._failures[name, "", "lost", cluster] += lost_count
+        for reason, count in pair.refused().items():
+            self._refused[name, reason, cluster] += count
         self._clamped[name, cluster] += pair.clamped
         if pair.held:
             self._held[name, cluster] += pair.held
-        for stage, (seconds, number) in pair.timings().items():
+        for stage, (seconds, count) in pair.timings().items():
             self._stage_seconds[name, stage, cluster] += seconds
-            self._stage_counts[name, stage, cluster] += number
+            self._stage_counts[name, stage, cluster] += count
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families, each once, also when it is empty."""
+        """Yield each family once, including empty families."""
         for family, values in self._families:
-            yield filled(family, values)
-        # Results carry sums, not buckets, which is a summary without quantiles.
+            yield add_values(family, values)
+        # A summary without quantiles, because results contain sums and no buckets.
         spec = metrics.STAGE_SECONDS
         stages = SummaryMetricFamily(spec.name, spec.help, labels=(*spec.labels, "ds_cluster"))
-        for labels, number in self._stage_counts.items():
-            stages.add_metric(labels, count_value=number, sum_value=self._stage_seconds[labels])
+        for labels, count in self._stage_counts.items():
+            stages.add_metric(labels, count_value=count, sum_value=self._stage_seconds[labels])
         yield stages
 
 
-def filled(family: _Family, values: Mapping[Labels, float]) -> Metric:
-    """Return the family with these values."""
+def add_values(family: _Family, values: Mapping[Labels, float]) -> Metric:
+    """Add a series for each value to the family, and return the family."""
     for labels, value in values.items():
         family.add_metric(labels, value)
     return family
 
 
-def _per_cluster(spec: metrics.Metric) -> CounterMetricFamily:
-    # A total of all clusters would fall when a pair is removed, which Prometheus takes for a restart.
+def _make_counter_per_cluster(spec: metrics.Metric) -> CounterMetricFamily:
+    # Counters have a cluster label, because the total of all clusters would decrease when a pair is removed, and
+    # Prometheus would treat that as a restart.
     return spec.counter((*spec.labels, "ds_cluster"))
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the Redis server itself, from its INFO, and the ends of the certificates between it and the hub."""
+"""Metrics of the Redis server itself from its INFO, and the expiry of the certificates between it and the hub."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from prometheus_client.core import Metric
 
 import dsf.log
 from dsf import metrics
-from dsf.fleetmetrics.families import Labels, filled
+from dsf.fleetmetrics.families import Labels, add_values
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at the certificates, each of which opens a connection.
+#: Seconds between two checks of the certificates, each of which opens a connection.
 CERTIFICATE_PERIOD: Final = 60.0
-#: Fields of INFO whose value is `ok` while Redis can write its files, by kind of file.
-_FILE_STATUS: Final = {
+#: Kind of file -> fields of INFO that are `ok` while Redis can write it.
+_FILE_STATUS_FIELDS: Final = {
     "aof": ("aof_last_write_status", "aof_last_bgrewrite_status"),
     "rdb": ("rdb_last_bgsave_status",),
 }
@@ -31,14 +31,14 @@ class ServerFamilies:
     def __init__(self, client: redis.Redis, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._monotonic = monotonic
-        self._certificates: dict[str, float] = {}
-        self._next_look = monotonic()
+        self._load_certificates: dict[str, float] = {}
+        self._next_check_at = monotonic()
         self._is_refused = False
 
     def collect(self) -> list[Metric]:
-        """Return the families; none if the server refuses INFO, which must not hide those of the fleet.
+        """Return the families, or an empty list if the server refuses INFO, so that the fleet's families remain.
 
-        Raises redis.RedisError.
+        Raises redis.RedisError for other errors.
         """
         try:
             info: dict[str, Any] = self._client.info()
@@ -51,41 +51,47 @@ class ServerFamilies:
             self._is_refused = True
             return []
         self._is_refused = False
-        if self._monotonic() >= self._next_look:
-            self._next_look = self._monotonic() + CERTIFICATE_PERIOD
-            # The ends known before stay if no new connection is possible, as with an expired certificate.
-            self._certificates |= certificate_ends(self._client)
+        if self._monotonic() >= self._next_check_at:
+            self._next_check_at = self._monotonic() + CERTIFICATE_PERIOD
+            # The previous values remain if no new connection is possible, for example after a certificate expired.
+            self._load_certificates |= certificate_ends(self._client)
         return [
             *server_families(info, slow_commands),
-            filled(metrics.CERTIFICATE_END.gauge(), {(name,): end for name, end in self._certificates.items()}),
+            add_values(
+                metrics.CERTIFICATE_END.gauge(), {(name,): end for name, end in self._load_certificates.items()}
+            ),
         ]
 
 
 def server_families(info: Mapping[str, Any], slow_commands: int) -> list[Metric]:
-    """Return the families of a server with this INFO and so many entries in its slow log."""
+    """Return the families of a server with this INFO and this number of entries in its slow log."""
 
-    def number(field: str) -> float:
+    def read_number(field: str) -> float:
         return float(info.get(field, 0))
 
     file_status: dict[Labels, float] = {
-        (kind,): float(all(info.get(field, "ok") == "ok" for field in fields)) for kind, fields in _FILE_STATUS.items()
+        (kind,): float(all(info.get(field, "ok") == "ok" for field in fields))
+        for kind, fields in _FILE_STATUS_FIELDS.items()
     }
     return [
-        filled(metrics.REDIS_MEMORY.gauge(), {(): number("used_memory")}),
-        filled(metrics.REDIS_MEMORY_LIMIT.gauge(), {(): number("maxmemory")}),
-        filled(metrics.REDIS_CLIENTS.gauge(), {(): number("connected_clients")}),
-        filled(metrics.REDIS_CLIENT_LIMIT.gauge(), {(): number("maxclients")}),
-        filled(metrics.REDIS_REJECTED_CONNECTIONS.counter(), {(): number("rejected_connections")}),
-        filled(metrics.REDIS_EVICTED_KEYS.counter(), {(): number("evicted_keys")}),
-        filled(metrics.REDIS_FILES_WRITTEN.gauge(), file_status),
-        filled(metrics.REDIS_REPLICAS.gauge(), {(): number("connected_slaves")}),
-        filled(metrics.REDIS_SLOW_COMMANDS.gauge(), {(): slow_commands}),
-        filled(metrics.REDIS_STARTED.gauge(), {(): time.time() - number("uptime_in_seconds")}),
+        add_values(metrics.REDIS_MEMORY.gauge(), {(): read_number("used_memory")}),
+        add_values(metrics.REDIS_MEMORY_LIMIT.gauge(), {(): read_number("maxmemory")}),
+        add_values(metrics.REDIS_CLIENTS.gauge(), {(): read_number("connected_clients")}),
+        add_values(metrics.REDIS_CLIENT_LIMIT.gauge(), {(): read_number("maxclients")}),
+        add_values(metrics.REDIS_REJECTED_CONNECTIONS.counter(), {(): read_number("rejected_connections")}),
+        add_values(metrics.REDIS_EVICTED_KEYS.counter(), {(): read_number("evicted_keys")}),
+        add_values(metrics.REDIS_FILES_WRITTEN.gauge(), file_status),
+        add_values(metrics.REDIS_REPLICAS.gauge(), {(): read_number("connected_slaves")}),
+        add_values(metrics.REDIS_SLOW_COMMANDS.gauge(), {(): slow_commands}),
+        add_values(metrics.REDIS_STARTED.gauge(), {(): time.time() - read_number("uptime_in_seconds")}),
     ]
 
 
 def certificate_ends(client: redis.Redis) -> dict[str, float]:
-    """Return when the certificates of a new connection end, in unix seconds; empty without TLS or if it fails."""
+    """Return when the certificates of a new connection expire, in unix seconds by name.
+
+    Returns an empty mapping without TLS or if the connection fails.
+    """
     connection: Any = client.connection_pool.make_connection()
     try:
         connection.connect()
@@ -97,7 +103,7 @@ def certificate_ends(client: redis.Redis) -> dict[str, float]:
             if connection.ca_certs:
                 ends["redis-ca"] = _authority_end(certificate, connection.ca_certs)
             if connection.certfile:
-                ends["redis-client"] = min(_ends(_certificates(connection.certfile)[:1]))
+                ends["redis-client"] = min(_ends(_load_certificates(connection.certfile)[:1]))
         return ends
     except (redis.RedisError, OSError, ValueError) as error:
         log.warning("the certificate of Redis cannot be read", error=str(error))
@@ -107,14 +113,17 @@ def certificate_ends(client: redis.Redis) -> dict[str, float]:
 
 
 def _authority_end(certificate: x509.Certificate, file: str) -> float:
-    """Return the latest end of the CAs in the file that have the issuer's name: a CA and its renewal are one."""
-    authorities = _certificates(file)
+    """Return when the issuer of a certificate expires (unix seconds), from the CAs in the file.
+
+    The latest end of the CAs with the issuer's name counts, because the file may have a CA and its renewal.
+    """
+    authorities = _load_certificates(file)
     issuers = [authority for authority in authorities if authority.subject == certificate.issuer]
-    # An intermediate CA that the server sends is in no file.
+    # Without the issuer, use all CAs of the file, because an intermediate CA that the server sends is in no file.
     return max(_ends(issuers)) if issuers else min(_ends(authorities))
 
 
-def _certificates(file: str) -> list[x509.Certificate]:
+def _load_certificates(file: str) -> list[x509.Certificate]:
     with open(file, "rb") as stream:
         return x509.load_pem_x509_certificates(stream.read())
 

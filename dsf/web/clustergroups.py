@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsf.fleet.rowgroups import summed
+from dsf.fleet.rowgroups import sum_states
 from dsf.fleet.views import StateCounts
 from dsf.store.notices import CLUSTER_SET
 from dsf.web.pagedata import Reading
@@ -88,7 +88,7 @@ def build_group_page(sources: Sources, names: Mapping[str, str], query: Query) -
     for name in reading.list_cluster_names():
         members[labels.get(name, {}).get(label_key, "")].append(name)
     groups = [
-        LabelGroup(value, len(clusters), summed(states[name] for name in clusters if name in states))
+        LabelGroup(value, len(clusters), sum_states(states[name] for name in clusters if name in states))
         for value, clusters in members.items()
     ]
     groups.sort(key=lambda group: (-group.states.failing, -(group.states.total - group.states.ok), group.value))

@@ -12,7 +12,7 @@ from dsf import keys
 from dsf.fleet.pairviews import entry_view
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.selection import PairFilter
-from dsf.fleet.snapshot import every
+from dsf.fleet.snapshot import iter_rows
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import EntryView, PairDetail, PairRow, ReasonGroup, ScorerOverview
 from dsf.messages import run_time
@@ -166,7 +166,7 @@ class Reading:
         records, overrides = self.registry.scorers(), self.schedule.overrides()
         due_pairs = [
             (row.cluster, row.scorer)
-            for row in every(self.model.rows())
+            for row in iter_rows(self.model.rows())
             if row.scorer in records
             and (pair_filter.scorers is None or row.scorer in pair_filter.scorers)
             and (pair_filter.clusters is None or row.cluster in pair_filter.clusters)

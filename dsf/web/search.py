@@ -199,7 +199,7 @@ def _resolve_query(reading: Reading, search_query: SearchQuery) -> _Criteria:
             scorers=None if len(scorers) == len(fleet.scorers) else {scorer.name for scorer in scorers},
             clusters=clusters if restricts_clusters else None,
             states=[Verdict(name) for name in states] if len(states) < len(STATES) else None,
-            why=(lambda stage, reason: matches_all(stage, stages) and matches_all(reason, reasons))
+            matches_failure=(lambda stage, reason: matches_all(stage, stages) and matches_all(reason, reasons))
             if stages or reasons
             else None,
         )

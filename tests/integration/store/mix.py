@@ -13,7 +13,7 @@ from dsf import keys
 from dsf.beat.dispatch import Dispatcher
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.selection import PairFilter
-from dsf.fleet.snapshot import every
+from dsf.fleet.snapshot import iter_rows
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.entries import Entry, effective, scorer_target
 from dsf.store.registry import ClusterRecord, ScorerRecord
@@ -212,7 +212,7 @@ class Mix:
 def every_row(model: FleetQueries) -> dict[tuple[str, str], tuple[Any, ...]]:
     """Return all that is known of each pair."""
     rows_by_pair = {}
-    for row in every(model.rows()):
+    for row in iter_rows(model.rows()):
         reason = row.why(Verdict.FAILING if row.is_failing else Verdict.OK)
         parts = (row.last_success, row.valid_until, row.items, row.value, row.is_failing, row.is_skipped, reason)
         rows_by_pair[row.cluster, row.scorer] = parts

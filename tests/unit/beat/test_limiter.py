@@ -72,10 +72,10 @@ def test_ticket_is_kept_until_used() -> None:
     limiter = RateLimiter()
     assert limiter.ticket("s", "a/s", "1/s", START) == START
     assert limiter.ticket("s", "b/s", "1/s", START) == START + 1
-    assert limiter.waits("s", "b/s")
+    assert limiter.has_ticket("s", "b/s")
     assert limiter.ticket("s", "b/s", "1/s", START + 0.5) == START + 1
     limiter.use("s", "b/s", START + 30)
-    assert not limiter.waits("s", "b/s")
+    assert not limiter.has_ticket("s", "b/s")
     assert limiter.ticket("s", "b/s", "1/s", START + 1) == START + 2
 
 
@@ -104,9 +104,9 @@ def test_tickets_of_removed_pairs_are_deleted() -> None:
     limiter = RateLimiter()
     limiter.ticket("s", "a/s", "1/s", START)
     limiter.prune(START + TICKET_LIFE)
-    assert limiter.waits("s", "a/s")
+    assert limiter.has_ticket("s", "a/s")
     limiter.prune(START + TICKET_LIFE + 1)
-    assert not limiter.waits("s", "a/s")
+    assert not limiter.has_ticket("s", "a/s")
 
 
 def test_unreadable_rate_does_not_limit() -> None:

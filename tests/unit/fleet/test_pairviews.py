@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.fleet.pairviews import age_of
+from dsf.fleet.pairviews import compute_age
 
 
 @pytest.mark.parametrize(
@@ -13,4 +13,4 @@ from dsf.fleet.pairviews import age_of
     ids=["never", "before", "now", "rounded", "clock-ahead"],
 )
 def test_age_is_in_seconds_and_never_negative(last_success: float | None, age: float | None) -> None:
-    assert age_of(last_success, 1000.0) == age
+    assert compute_age(last_success, 1000.0) == age

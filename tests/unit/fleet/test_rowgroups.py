@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dsf.fleet.pairviews import entry_view
-from dsf.fleet.rowgroups import Groups, badness, by_cluster, grouped
+from dsf.fleet.rowgroups import Groups, badness, group_rows, states_by_cluster
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import Entry, ScheduleOverride
@@ -55,27 +55,27 @@ def test_time_alone_changes_states() -> None:
         _row("never"),
     )
     expected = {"valid": "ok", "empty": "empty", "failing": "failing", "paused": "paused", "never": "never"}
-    first = grouped({"cpu": rows}, NOW, {})
+    first = group_rows({"cpu": rows}, NOW, {})
     assert _states(first["cpu"]) == expected
-    by_scorer = by_cluster(first)
+    by_scorer = states_by_cluster(first)
     assert {cluster: str(states["cpu"]) for cluster, states in by_scorer.items()} == expected
     assert badness(by_scorer["failing"].values()) > badness(by_scorer["valid"].values()) == 0.0
-    assert grouped({"cpu": rows}, NOW + 29.9, first)["cpu"] is first["cpu"]
-    second = grouped({"cpu": rows}, NOW + 30, first)
+    assert group_rows({"cpu": rows}, NOW + 29.9, first)["cpu"] is first["cpu"]
+    second = group_rows({"cpu": rows}, NOW + 30, first)
     assert _states(second["cpu"]) == {**expected, "paused": "ok"}
     expired = {**expected, "valid": "expired", "paused": "expired"}
-    third = grouped({"cpu": rows}, NOW + 60, second)
+    third = group_rows({"cpu": rows}, NOW + 60, second)
     assert _states(third["cpu"]) == expired
-    assert _states(grouped({"cpu": rows}, NOW + 90, third)["cpu"]) == {**expired, "empty": "expired"}
+    assert _states(group_rows({"cpu": rows}, NOW + 90, third)["cpu"]) == {**expired, "empty": "expired"}
     # A clock that was ahead is corrected.
-    assert _states(grouped({"cpu": rows}, NOW, third)["cpu"]) == expected
+    assert _states(group_rows({"cpu": rows}, NOW, third)["cpu"]) == expected
 
 
 def test_regrouping_covers_only_changed_rows() -> None:
     valid: dict[str, Any] = {"last_success": NOW, "valid_until": NOW + 60, "items": 1}
     rows = {name: _rows(_row("a", **valid), _row("b", **valid)) for name in ("cpu", "memory")}
-    before = grouped(rows, NOW, {})
-    after = grouped({**rows, "cpu": _rows(_row("a", failing=1), _row("b", **valid))}, NOW + 1, before)
+    before = group_rows(rows, NOW, {})
+    after = group_rows({**rows, "cpu": _rows(_row("a", failing=1), _row("b", **valid))}, NOW + 1, before)
     assert after["memory"] is before["memory"]
     assert after["cpu"].states.keys() == {Verdict.FAILING, Verdict.OK}
-    assert grouped({}, NOW + 1, before) == {}
+    assert group_rows({}, NOW + 1, before) == {}

@@ -8,37 +8,38 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from dsf.fleetmetrics.collector import PER_PAIR, FleetCollector, SeriesBudget, Wish
+from dsf.fleetmetrics.collector import PER_PAIR, FleetCollector, SeriesBudget, SeriesDemand
 
 
 def test_each_cluster_is_in_one_shard() -> None:
     client = Mock(spec=redis.Redis)
     shards = [FleetCollector(client, shard=(number, 3)) for number in range(3)]
     clusters = [f"cluster-{number}" for number in range(60)]
-    owners = [[number for number, shard in enumerate(shards) if shard._is_mine(name)] for name in clusters]
+    owners = [[number for number, shard in enumerate(shards) if shard._is_in_shard(name)] for name in clusters]
     assert {len(shard_numbers) for shard_numbers in owners} == {1}
     assert {shard_numbers[0] for shard_numbers in owners} == {0, 1, 2}
-    assert all(map(FleetCollector(client)._is_mine, clusters))
+    assert all(map(FleetCollector(client)._is_in_shard, clusters))
 
 
-def wish(
+def make_demand(
     scorer: str, pairs: int, items: int = 0, *, namespace: str = "hub", exposition: Literal["", "items", "pair"] = ""
-) -> Wish:
-    return Wish(scorer, namespace, exposition, pairs, items)
+) -> SeriesDemand:
+    return SeriesDemand(scorer, namespace, exposition, pairs, items)
 
 
 def test_omitted_series_return_once_there_is_room() -> None:
     budget = SeriesBudget(PER_PAIR * 100, "hub")
     # Numbers of pairs, and whether they have series; omitted series return once ten percent are free.
-    assert [(pairs, budget.levels([wish("a", pairs)])["a"] != "none") for pairs in (100, 101, 100, 91, 90, 100)] == [
-        *((100, True), (101, False), (100, False), (91, False), (90, True), (100, True))
-    ]
+    assert [
+        (pairs, budget.choose_levels([make_demand("a", pairs)])["a"] != "none")
+        for pairs in (100, 101, 100, 91, 90, 100)
+    ] == [*((100, True), (101, False), (100, False), (91, False), (90, True), (100, True))]
 
 
 def test_items_have_no_series_where_pairs_have_none() -> None:
     budget = SeriesBudget(PER_PAIR * 10, "hub")
     levels = [
-        budget.levels([wish("a", *pairs_and_items)])["a"]
+        budget.choose_levels([make_demand("a", *pairs_and_items)])["a"]
         for pairs_and_items in ((5, PER_PAIR * 5), (5, PER_PAIR * 5 + 1), (11, 0), (0, 0))
     ]
     assert levels == ["items", "pair", "none", "items"]
@@ -49,26 +50,26 @@ def test_items_have_no_series_where_pairs_have_none() -> None:
 def test_namespace_with_many_series_leaves_those_of_others(
     exposition: Literal["", "items"], pairs: int, items: int, level: str
 ) -> None:
-    greedy = wish("greedy", pairs, items, namespace="team-a", exposition=exposition)
-    others = [wish("own", 100, 500), wish("tenant", 20, 100, namespace="team-b")]
-    levels = SeriesBudget(PER_PAIR * 200, "hub").levels([greedy, *others])
+    greedy = make_demand("greedy", pairs, items, namespace="team-a", exposition=exposition)
+    others = [make_demand("own", 100, 500), make_demand("tenant", 20, 100, namespace="team-b")]
+    levels = SeriesBudget(PER_PAIR * 200, "hub").choose_levels([greedy, *others])
     assert levels == {"greedy": level, "own": "items", "tenant": "items"}
 
 
 def test_own_namespace_comes_first_and_others_have_equal_shares() -> None:
     budget = SeriesBudget(PER_PAIR * 100, "hub")
-    wishes = [wish("own", 60), *(wish(name, 30, namespace=name) for name in ("a", "b"))]
-    assert budget.levels(wishes) == {"own": "items", "a": "none", "b": "items"}
-    wishes[1] = wish("a", 10, namespace="a")
-    assert budget.levels(wishes) == {"own": "items", "a": "items", "b": "items"}
+    demands = [make_demand("own", 60), *(make_demand(name, 30, namespace=name) for name in ("a", "b"))]
+    assert budget.choose_levels(demands) == {"own": "items", "a": "none", "b": "items"}
+    demands[1] = make_demand("a", 10, namespace="a")
+    assert budget.choose_levels(demands) == {"own": "items", "a": "items", "b": "items"}
 
 
 def test_exposition_counts_for_the_own_namespace_and_within_the_share_of_others() -> None:
     budget = SeriesBudget(PER_PAIR * 100, "hub")
-    wishes = [
-        wish("own", 1000, exposition="items"),
-        wish("few", 10, 100_000, namespace="team-a", exposition="pair"),
-        wish("fits", 10, namespace="team-a", exposition="items"),
+    demands = [
+        make_demand("own", 1000, exposition="items"),
+        make_demand("few", 10, 100_000, namespace="team-a", exposition="pair"),
+        make_demand("fits", 10, namespace="team-a", exposition="items"),
     ]
-    assert budget.levels(wishes) == {"own": "items", "few": "pair", "fits": "items"}
-    assert budget.wanted(wishes) == PER_PAIR * 20
+    assert budget.choose_levels(demands) == {"own": "items", "few": "pair", "fits": "items"}
+    assert budget.count_wanted_series(demands) == PER_PAIR * 20
