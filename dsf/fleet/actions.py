@@ -28,8 +28,10 @@ from dsf.store.schedule import ScheduleStore
 
 
 class Actions:
-    """Acts in one user's name. Methods raise redis.RedisError, and UnknownScorerError and UnknownClusterError before
-    any change. `clusters` None means all.
+    """Acts in the name of one user.
+
+    For all methods, `clusters` None means all clusters. Methods raise UnknownScorerError and UnknownClusterError before
+    any change, and redis.RedisError.
     """
 
     def __init__(self, client: redis.Redis, settings: Settings, actor: Actor) -> None:
@@ -39,20 +41,20 @@ class Actions:
         self._store = ScheduleStore(client)
 
     def rescore(self, scorer: str, clusters: Sequence[str] | None = None, *, note: str = "") -> list[RunView]:
-        """Send one tick to each cluster; see `dsf.fleet.rescore.send`."""
+        """Send one tick to each cluster (`dsf.fleet.rescore.send`), and return the runs."""
         runs: list[RunView] = []
-        is_all = False
+        was_sent_to_all = False
         try:
             runs += rescoring.send(self._redis, self._settings, scorer, clusters)
-            is_all = not clusters
+            was_sent_to_all = not clusters
         finally:
-            # An error may come after earlier ticks were sent.
+            # Record the action after an error, too, because earlier ticks may have been sent.
             if sent_runs := [run for run in runs if run.run_id]:
                 unsent_count = len(runs) - len(sent_runs)
                 self._record(
                     Action.RESCORE,
                     scorer,
-                    [] if is_all else [run.cluster for run in sent_runs],
+                    [] if was_sent_to_all else [run.cluster for run in sent_runs],
                     cluster_count=len(sent_runs),
                     detail=f"{unsent_count} not sent" if unsent_count else "",
                     reference=sent_runs[0].run_id if len(sent_runs) == 1 else "",
@@ -61,9 +63,9 @@ class Actions:
         return runs
 
     def perform(self, scorer: str, request: ActRequest, *, until: float | None = None) -> list[str]:
-        """Execute a request for pause, resume, interval or reset; return the named or selected clusters, empty for all.
+        """Execute a request for pause, resume, interval or reset.
 
-        `until` is the end of a pause in unix seconds.
+        `until` is the end of a pause (unix seconds). Returns the named or selected clusters, or an empty list for all.
         """
         clusters = list(request.clusters)
         if request.selector is not None:
@@ -82,16 +84,16 @@ class Actions:
         return clusters
 
     def set_interval(self, scorer: str, clusters: Sequence[str] | None, seconds: int, *, note: str = "") -> None:
-        """Set the interval. Raises ValueError for one that is not 1..MAX_SECONDS (`dsf.api.types`)."""
+        """Set the interval. Raises ValueError if it is not in 1..MAX_SECONDS (`dsf.api.types`)."""
         targets = self._check_targets(scorer, clusters)
-        before = self._store.overrides().get(targets[0]) if len(targets) == 1 else None
+        previous = self._store.overrides().get(targets[0]) if len(targets) == 1 else None
         for target in targets:
             self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
-        was = f", was {before.interval} s" if before is not None and before.interval is not None else ""
-        self._record(Action.INTERVAL, scorer, clusters or (), detail=f"{seconds} s{was}", note=note)
+        suffix = f", was {previous.interval} s" if previous is not None and previous.interval is not None else ""
+        self._record(Action.INTERVAL, scorer, clusters or (), detail=f"{seconds} s{suffix}", note=note)
 
     def pause(self, scorer: str, clusters: Sequence[str] | None, until: float | None = None, *, note: str = "") -> None:
-        """Send no ticks until a moment (unix seconds), or until resumed."""
+        """Pause a scorer until a time (unix seconds), None means until it is resumed."""
         for target in self._check_targets(scorer, clusters):
             end = self._store.set_override(
                 target, paused=True, paused_until=until, note=note, by=self._actor.name
@@ -100,38 +102,46 @@ class Actions:
         self._record(Action.PAUSE, scorer, clusters or (), detail=detail, note=note)
 
     def resume(self, scorer: str, clusters: Sequence[str] | None, *, note: str = "") -> None:
-        """End a pause; see `ScheduleStore.resume`."""
+        """End a pause (`ScheduleStore.resume`)."""
         for target in self._check_targets(scorer, clusters):
             self._store.resume(target, note=note, by=self._actor.name)
         self._record(Action.RESUME, scorer, clusters or (), note=note)
 
     def reset(self, scorer: str, clusters: Sequence[str] | None, *, note: str = "") -> None:
-        """Remove overrides of a scorer on some clusters, or on all."""
-        overridden, targets = {*self._store.targets(scorer)}, targets_of(scorer, clusters)
-        if not overridden.issuperset(targets):
-            # An override may outlive its cluster.
-            self._check_targets(scorer, [name for name in clusters or () if keys.pair(name, scorer) not in overridden])
+        """Remove the overrides of a scorer on these clusters."""
+        overridden_targets, targets = {*self._store.targets(scorer)}, targets_of(scorer, clusters)
+        if not overridden_targets.issuperset(targets):
+            # Clusters with an override are not checked, because an override may outlive its cluster.
+            self._check_targets(
+                scorer, [name for name in clusters or () if keys.pair(name, scorer) not in overridden_targets]
+            )
         if not clusters:
-            # Per cluster first: an interrupted reset leaves only overrides that users set.
-            targets = [*sorted(overridden - {scorer_target(scorer)}), *targets]
+            # Overrides of single clusters are removed first, so that an interrupted reset leaves only overrides that
+            # users set.
+            targets = [*sorted(overridden_targets - {scorer_target(scorer)}), *targets]
         for target in targets:
             self._store.reset(target)
         self._record(Action.RESET, scorer, clusters or (), note=note)
 
     def select_clusters(self, scorer: str, selector: ClusterSelector) -> list[str]:
-        """Return the clusters on which a scorer runs whose labels match. Raises UnknownClusterError if none does."""
+        """Return the clusters on which a scorer runs and whose labels match.
+
+        Raises UnknownClusterError if no cluster matches.
+        """
         Registry(self._redis).scorer(scorer)
-        running = {entry.cluster for entry in self._store.entries_of(scorer)}
+        scorer_clusters = {entry.cluster for entry in self._store.entries_of(scorer)}
         notices = Notices(self._redis).clusters()
-        selected = sorted(name for name in running if name in notices and selector.matches(notices[name].labels))
-        if not selected:
+        selected_clusters = sorted(
+            name for name in scorer_clusters if name in notices and selector.matches(notices[name].labels)
+        )
+        if not selected_clusters:
             raise UnknownClusterError(
-                f"the selector matches none of the {len(running)} clusters on which scorer {scorer!r} runs"
+                f"the selector matches none of the {len(scorer_clusters)} clusters on which scorer {scorer!r} runs"
             )
-        return selected
+        return selected_clusters
 
     def _check_targets(self, scorer: str, clusters: Sequence[str] | None) -> list[str]:
-        """Return the targets. Raises UnknownScorerError and UnknownClusterError for the first that does not exist."""
+        """Return the targets. Raises UnknownScorerError or UnknownClusterError for the first unregistered name."""
         registry = Registry(self._redis)
         registry.scorer(scorer)
         for cluster in clusters or ():
@@ -139,21 +149,24 @@ class Actions:
         return targets_of(scorer, clusters)
 
     def backtest(self, scorer: str, cluster: str, since: int, every: int, *, note: str = "") -> None:
-        """Note that a backtest is started, of so many seconds, with a moment each `every` seconds."""
+        """Record that a backtest was started over the last `since` seconds, with a step of `every` seconds."""
         self._record(Action.BACKTEST, scorer, [cluster], detail=f"{since} s, every {every} s", note=note)
 
     def compare(
         self, scorer: str, other: str, clusters: Sequence[str], since: int, every: int, *, note: str = ""
     ) -> None:
-        """Note that a comparison with another scorer is started: over the past as in `backtest`, or without `every` of
-        the scores in force."""
-        over = f"{since} s, every {every} s" if every else "scores in force"
-        self._record(Action.COMPARE, scorer, clusters, detail=f"with {other}: {over}", note=note)
+        """Record that a comparison with another scorer was started.
+
+        `since` and `every` are those of `backtest`. If `every` is 0, the comparison is of the scores in force.
+        """
+        period = f"{since} s, every {every} s" if every else "scores in force"
+        self._record(Action.COMPARE, scorer, clusters, detail=f"with {other}: {period}", note=note)
 
     def sync(self, scorer: str, *, note: str = "") -> str:
-        """Ask the hub controller to read /config now; returns the id of the request, see `dsf.store.notices`."""
+        """Request that the hub controller reads /config now, and return the id of the request (`dsf.store.notices`)."""
         if Notices(self._redis).scorer(scorer) is None:
-            # Raises UnknownScorerError. A scorer that could not run yet has a notice.
+            # A scorer that could not run yet has a notice and no record. Without a notice, this raises
+            # UnknownScorerError.
             Registry(self._redis).scorer(scorer)
         request = self._record(Action.SYNC, scorer, [], note=note)
         if not request:
@@ -163,25 +176,25 @@ class Actions:
     def request_credentials(
         self, action: Literal["rotate", "revoke"], clusters: Sequence[str], *, note: str = ""
     ) -> dict[str, KeyRequest]:
-        """Request new credentials for these clusters. Returns the requests by cluster."""
+        """Request new credentials for these clusters, and return the requests by cluster."""
         agent_keys = AgentKeys(self._redis)
         requests: dict[str, KeyRequest] = {}
         try:
             for name in clusters:
                 requests[name] = agent_keys.ask(name, action, by=self._actor.name)
         finally:
-            # An unknown cluster may come after earlier requests were made.
+            # Record the requests after an error, too, because a later cluster may be unknown.
             if requests:
                 self._record(Action(action), "", list(requests), note=note)
         return requests
 
     def _record(self, action: Action, scorer: str, clusters: Sequence[str], **details: Any) -> str:
-        """Record it with these fields of `UserAction`; returns its id."""
+        """Record an action with these fields of `UserAction`, and return its id."""
         return record(
             self._redis, self._actor, UserAction(action=action, scorer=scorer, clusters=list(clusters), **details)
         )
 
 
 def targets_of(scorer: str, clusters: Sequence[str] | None) -> list[str]:
-    """Targets of overrides: the scorer on each cluster, or on all (none or None)."""
+    """Return the targets of overrides: the scorer on each cluster, or on all clusters if none is given."""
     return [keys.pair(cluster, scorer) for cluster in dict.fromkeys(clusters or ())] or [scorer_target(scorer)]

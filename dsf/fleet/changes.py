@@ -1,7 +1,8 @@
-"""List of changes: a capped Redis stream of actions with author and time, kept longer than in Kubernetes and Flower.
+"""The list of changes: a capped Redis stream of users' actions with author and time.
 
-All components that act for users write here: the command line, the page, the optimiser and its tools for assistants.
-The hub controller creates Kubernetes Events for changes of a DynamicScorer. Times are of Redis' clock.
+All components that act for users write to it: the command line, the page, the optimiser and its tools for assistants.
+The hub controller creates Kubernetes Events for changes of a DynamicScorer. The list keeps changes longer than
+Kubernetes and Flower do. Times are those of Redis' clock.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from dsf.text import cleaned
 
 log = dsf.log.get(__name__)
 
-#: Most clusters named in a change; beyond that only their number is kept.
+#: Maximum clusters named in a change. If there are more, only their number is stored.
 MAX_CLUSTERS: Final = 20
-#: Characters of a note or a detail.
+#: Maximum characters of a note or a detail.
 MAX_NOTE: Final = 500
-#: Changes per round trip.
-_BATCH: Final = 500
+#: Maximum changes per round trip.
+_BATCH_SIZE: Final = 500
 _FIELD: Final = "change"
 _ID: Final = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,19}")
 
 
 class Action(StrEnum):
-    """Actions of users."""
+    """Kinds of actions of users."""
 
     RESCORE = "rescore"
     PAUSE = "pause"
@@ -53,7 +54,7 @@ class Action(StrEnum):
     PLAN_RESET = "plan-reset"
 
 
-#: Interface of the action.
+#: Interface through which an action was done.
 Way = Literal["cli", "page", "api", "mcp", "annotation"]
 
 
@@ -70,7 +71,7 @@ _Note = Annotated[str, AfterValidator(lambda text: cleaned(text, MAX_NOTE))]
 
 
 class UserAction(View):
-    """An action. It has no secrets, and no text longer than some hundred characters: they are cut and cleaned."""
+    """An action of a user. It has no secrets. Texts are truncated to some hundred characters and cleaned."""
 
     action: Action
     scorer: _Name = Field(default="", description="The DynamicScorer; empty without one.")
@@ -95,18 +96,18 @@ class Change(UserAction):
 
     @property
     def is_long(self) -> bool:
-        """True if it was done on more clusters than it names."""
+        """True if the action affected more clusters than the change names."""
         return self.cluster_count > len(self.clusters) > 0
 
     def concerns(self, cluster: str) -> bool:
-        """True if it may have been done on this cluster."""
+        """True if the action may have affected this cluster."""
         if self.namespace:
             return False
         return not self.clusters or cluster in self.clusters or self.is_long
 
     @property
     def where(self) -> str:
-        """`worker01, worker02 and 5 more`, `all clusters`, or nothing for a plan."""
+        """The affected clusters: `worker01, worker02 and 5 more`, `all clusters`, or an empty text for a plan."""
         if self.namespace:
             return ""
         if not self.clusters:
@@ -116,7 +117,7 @@ class Change(UserAction):
 
     @property
     def who(self) -> str:
-        """The name, and whether it is only claimed."""
+        """The author's name, followed by `(claimed)` if it is unverified."""
         return f"{self.by or 'unknown'}{' (claimed)' if self.claimed else ''}"
 
     @property
@@ -127,10 +128,11 @@ class Change(UserAction):
         where = f" on {self.where}" if self.where else f" in namespace {self.namespace}"
         detail = f" ({self.detail})" if self.detail else ""
         note = f": {self.note}" if self.note else ""
-        return f"{_DONE[self.action]}{where}{detail} by {self.who}, {self.way}{note}"
+        return f"{_VERBS[self.action]}{where}{detail} by {self.who}, {self.way}{note}"
 
 
-_DONE: Final = {
+#: Descriptions of completed actions, for Events.
+_VERBS: Final = {
     Action.RESCORE: "scored now",
     Action.PAUSE: "paused",
     Action.RESUME: "resumed",
@@ -159,26 +161,27 @@ class ChangeList(View):
 
 
 def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
-    """Record a completed action; returns its id.
+    """Record a completed action and return its id.
 
-    A missing right to write here is logged, and the id is empty: the action is completed, and ACLs of an earlier
-    version lack this stream. Raises redis.RedisError for other errors.
+    If the Redis user has no right to write the stream, an error is logged and the id is empty. No error is raised,
+    because the action is completed, and ACLs of an earlier version lack this stream. Raises redis.RedisError for other
+    errors.
     """
     fields = user_action.model_dump()
-    number = max(user_action.cluster_count, len(user_action.clusters))
-    fields |= {"clusters": user_action.clusters[:MAX_CLUSTERS], "cluster_count": number}
+    cluster_count = max(user_action.cluster_count, len(user_action.clusters))
+    fields |= {"clusters": user_action.clusters[:MAX_CLUSTERS], "cluster_count": cluster_count}
     change = Change(id="", at=0.0, by=actor.name, claimed=actor.claimed, way=actor.way, **fields)
-    # Id and moment are Redis'.
+    # Redis assigns the id, which contains the time.
     text = change.model_dump_json(by_alias=True, exclude={"id", "at"})
     try:
-        ident, *_ = at_once(
+        change_id, *_ = at_once(
             client,
             ("XADD", keys.CHANGES, "MAXLEN", keys.CHANGES_KEPT, "*", _FIELD, text),
-            # The hub controller makes an Event of it.
+            # Wake the hub controller, which creates an Event for the change.
             ("LPUSH", keys.HUB_WAKE, "1"),
             ("LTRIM", keys.HUB_WAKE, 0, 0),
         )
-        return str(ident)
+        return str(change_id)
     except redis.exceptions.NoPermissionError as error:
         log.error(
             "the change cannot be recorded: this Redis user has the rights of an earlier version, see docs/upgrade.md",
@@ -198,10 +201,11 @@ def read(
     cluster: str | None = None,
     since: float | None = None,
 ) -> ChangeList:
-    """Changes, newest first, at most `limit` (None: all kept ones), after the one of `cursor`.
+    """Return changes, newest first.
 
-    Only those of a scorer, those that may concern a cluster, and those since a time (unix seconds). Raises CursorError
-    and redis.RedisError.
+    Returns at most `limit` changes (None: all stored changes), starting after the change with the id `cursor`. `scorer`
+    restricts them to a scorer, `cluster` to changes that may affect a cluster, and `since` to changes from this time
+    (unix seconds) on. Raises CursorError if the cursor is not an id, and redis.RedisError.
     """
     if cursor is not None and not _ID.fullmatch(cursor):
         raise CursorError(
@@ -209,7 +213,7 @@ def read(
         )
     changes: list[Change] = []
     has_more = False
-    for change in _newest_first(client, cursor, since):
+    for change in _iter_newest_first(client, cursor, since):
         if scorer is not None and change.scorer != scorer:
             continue
         if cluster is not None and not change.concerns(cluster):
@@ -221,32 +225,33 @@ def read(
     return ChangeList(at=hubclock.now(), changes=changes, continue_=changes[-1].id if has_more and changes else None)
 
 
-def after(client: redis.Redis, last: str, limit: int = _BATCH) -> Sequence[tuple[str, Change | None]]:
-    """Changes after the one with id `last`, oldest first, with ids; None for an unreadable one."""
+def after(client: redis.Redis, last: str, limit: int = _BATCH_SIZE) -> Sequence[tuple[str, Change | None]]:
+    """Return at most `limit` changes after the id `last` with their ids, oldest first; None for unreadable changes."""
     entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", limit)
-    return [(id_, _parsed(id_, fields)) for id_, fields in entries]
+    return [(id_, _parse(id_, fields)) for id_, fields in entries]
 
 
 def moment(id_: str) -> tuple[int, int]:
-    """Milliseconds and sequence number of a change's id: later ones are greater."""
+    """Return the unix time in milliseconds and the sequence number of a change's id. Later changes are greater."""
     milliseconds, _, number = id_.partition("-")
     return int(milliseconds), int(number or 0)
 
 
-def _newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:
+def _iter_newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:
+    """Yield the readable changes, newest first, from before the id `cursor` to the time `since` (unix seconds)."""
     first = "-" if since is None else str(max(0, int(since * 1000)))
     last = "+" if cursor is None else f"({cursor}"
     while True:
-        batch: Any = client.xrevrange(keys.CHANGES, last, first, _BATCH)
+        batch: Any = client.xrevrange(keys.CHANGES, last, first, _BATCH_SIZE)
         for id_, fields in batch:
-            if (change := _parsed(id_, fields)) is not None:
+            if (change := _parse(id_, fields)) is not None:
                 yield change
-        if len(batch) < _BATCH:
+        if len(batch) < _BATCH_SIZE:
             return
         last = f"({batch[-1][0]}"
 
 
-def _parsed(id_: str, fields: Any) -> Change | None:
+def _parse(id_: str, fields: Any) -> Change | None:
     try:
         return Change.model_validate({**json.loads(fields[_FIELD]), "id": id_, "at": moment(id_)[0] / 1000})
     except (KeyError, TypeError, ValueError, RecursionError) as error:

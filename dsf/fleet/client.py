@@ -6,9 +6,9 @@
     for row in fleet.all_pairs(state=["failing"]):
         print(row.cluster, row.scorer, row.failure.reason if row.failure else "")
 
-Times in responses are those of the server; `Client.offset` says how far this machine's clock is off.
+Times in responses are those of the server. `Client.offset` is the difference to the clock of this machine.
 Methods raise UnknownScorerError or UnknownClusterError for an unregistered name, QueryError for a query that the server
-rejects as invalid, HttpError when it cannot be reached, and ApiError for other error answers.
+rejects as invalid, HttpError if it cannot be reached, and ApiError for other error responses.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ from dsf.http.access import bearer
 from dsf.http.client import Answer, probe
 
 _View = TypeVar("_View", bound=View)
-_Asked = str | int | list[str] | None
+_Value = str | int | list[str] | None
 
-#: For each list: the fields of its rows and of its cursor, and the page size.
-_LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
+#: Maximum bytes of a response, far above the megabyte that the server sends at most.
+_MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+#: Type of a page -> field with its rows, field with its cursor, and page size.
+_PAGED_LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
     ChangeList: ("changes", "continue_", 200),
     ClusterPage: ("clusters", "cursor", 200),
     HistoryList: ("cycles", "cursor", 100),
@@ -59,7 +61,7 @@ _LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
 
 
 class PairQuery(TypedDict, total=False):
-    """Which pairs are wanted; `cluster` may have `*` and `?`."""
+    """Filter of pairs. `cluster` may contain the wildcards `*` and `?`."""
 
     cluster: str | None
     scorer: str | None
@@ -79,60 +81,66 @@ class Client:
         timeout: float = 10.0,
         fetch: Callable[[str, float], Answer] | None = None,
     ) -> None:
-        """`url` of the server with or without `/api/v1`; `token` is sent as Bearer token, `timeout` is seconds per
-        answer. `fetch` makes a request in place of this class, for a URL and within a timeout."""
+        """Create a client of the server at `url`, with or without `/api/v1`.
+
+        `token` is sent as Bearer token. `timeout` is the maximum seconds per response. `fetch` replaces the HTTP
+        request; it is called with a URL and a timeout (seconds).
+        """
         self._base = url.rstrip("/").removesuffix("/api/v1") + "/api/v1/"
         self._token = token
         self._timeout = timeout
         self._fetch = fetch or self._fetch_directly
-        #: Seconds to add to the time of this machine for that of the server, by the newest response.
+        #: Seconds to add to this machine's time to get the server's time, according to the newest response.
         self.offset = 0.0
 
     def time(self) -> tuple[int, int]:
-        """Return the server's time: seconds and microseconds since 1970, as of a `dsf.process.hubclock.Server`."""
+        """Return the server's time as seconds and microseconds since 1970, like a `dsf.process.hubclock.Server`."""
         at = self.clusters(limit=1).at.timestamp()
         return int(at), int(at % 1 * 1e6)
 
     def summary(self) -> FleetOverview:
-        """Return the whole fleet in numbers, with its 200 worst scorers; `scorers` has all."""
+        """Return the overview of the whole fleet, with its 200 worst scorers. `scorers` returns all scorers."""
         return self._get(FleetOverview, "summary")
 
     def scorers(self, scorer: str | None = None) -> ScorerPage:
-        """Return every registered scorer and its state, or one."""
+        """Return all registered scorers with their states, or only the named scorer."""
         return self._gather(ScorerPage, "scorers", scorer=scorer)
 
     def scorer(self, name: str) -> ScorerDetail:
-        """Return a scorer on all its clusters."""
+        """Return the details of a scorer on all its clusters."""
         return self._get(ScorerDetail, f"scorers/{quote(name, safe='')}")
 
     def clusters(self, cluster: str | None = None, *, limit: int = 100, cursor: str | None = None) -> ClusterPage:
-        """Clusters, worst first; `cluster` may have `*` and `?`."""
+        """Return clusters, worst first. `cluster` may contain the wildcards `*` and `?`."""
         return self._get(ClusterPage, "clusters", cluster=cluster, limit=limit, cursor=cursor)
 
     def all_clusters(self, cluster: str | None = None) -> Iterator[ClusterOverview]:
-        """All of them, page by page."""
+        """Yield all clusters, worst first. `cluster` is that of `clusters`."""
         for page in self._pages(ClusterPage, "clusters", cluster=cluster):
             yield from page.clusters
 
     def cluster(self, name: str) -> ClusterDetail:
-        """One cluster."""
+        """Return the details of a cluster."""
         return self._get(ClusterDetail, f"clusters/{quote(name, safe='')}")
 
     def pairs(self, *, limit: int = 100, cursor: str | None = None, **query: Unpack[PairQuery]) -> PairPage:
-        """Scorers on clusters, worst first."""
-        return self._get(PairPage, "pairs", **_texts(query), limit=limit, cursor=cursor)
+        """Return pairs of scorer and cluster, worst first."""
+        return self._get(PairPage, "pairs", **_make_parameters(query), limit=limit, cursor=cursor)
 
     def all_pairs(self, **query: Unpack[PairQuery]) -> Iterator[PairRow]:
-        """All of them, page by page."""
-        for page in self._pages(PairPage, "pairs", **_texts(query)):
+        """Yield all pairs of scorer and cluster that match the query, worst first."""
+        for page in self._pages(PairPage, "pairs", **_make_parameters(query)):
             yield from page.pairs
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
-        """Return a scorer on a cluster, with its newest cycles."""
+        """Return the details of a scorer on a cluster, with its newest cycles."""
         return self._get(PairDetail, f"pairs/{quote(cluster, safe='')}/{quote(scorer, safe='')}")
 
     def updates(self, since: int, *, limit: int | None = None) -> Changes:
-        """Changes after the one with this number (`sequence` of the summary), at most 5,000 or `limit`."""
+        """Return the pairs that changed after the number `since` (`sequence` of the summary).
+
+        Returns at most `limit` pairs, and never more than 5,000.
+        """
         return self._get(Changes, "updates", since=since, limit=limit)
 
     def scores(
@@ -144,8 +152,10 @@ class Client:
         limit: int | None = None,
         after: str | None = None,
     ) -> ScoreList:
-        """The newest scores, sorted by cluster and scorer, or only of `states`, worst first; at most `limit` (None:
-        all), `after` is `continue` of the response before."""
+        """Return the newest scores, sorted by cluster and scorer, or only those in `states`, worst first.
+
+        Returns at most `limit` scores (None: all). `after` is `continue` of the previous response.
+        """
         return self._gather(ScoreList, "scores", limit, after, cluster=cluster, scorer=scorer, state=[*states])
 
     def schedule(
@@ -156,7 +166,7 @@ class Client:
         limit: int | None = None,
         after: str | None = None,
     ) -> ScheduleList:
-        """Entries of the schedule; filters and pages are those of `scores`."""
+        """Return the entries of the schedule. Filters and pages are those of `scores`."""
         return self._gather(ScheduleList, "schedule", limit, after, cluster=cluster, scorer=scorer)
 
     def history(self, cluster: str, scorer: str) -> HistoryList:
@@ -173,73 +183,90 @@ class Client:
         limit: int | None = None,
         after: str | None = None,
     ) -> ChangeList:
-        """Actions of users, newest first; only the page serves them. `since` is unix seconds, pages as in `scores`."""
+        """Return actions of users, newest first, from the time `since` (unix seconds) on.
+
+        Pages are those of `scores`. Only the page serves this list.
+        """
         start = None if since is None else repr(max(0.0, since))
         return self._gather(ChangeList, "changes", limit, after, scorer=scorer, cluster=cluster, since=start)
 
     def _gather(
-        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **parameters: _Asked
+        self,
+        model: type[_View],
+        path: str,
+        limit: int | None = None,
+        after: str | None = None,
+        **parameters: _Value,
     ) -> _View:
-        """Return the first page, extended by the rows of the following ones up to `limit` (None: all)."""
-        rows, cursor, _ = _LISTS[model]
+        """Return the first page, extended by the rows of the following pages up to `limit` rows (None: all)."""
+        rows_field, cursor_field, _ = _PAGED_LISTS[model]
         pages = list(self._pages(model, path, limit, after, **parameters))
-        gathered = [row for page in pages for row in getattr(page, rows)]
-        return pages[0].model_copy(update={rows: gathered, cursor: getattr(pages[-1], cursor)})
+        rows = [row for page in pages for row in getattr(page, rows_field)]
+        return pages[0].model_copy(update={rows_field: rows, cursor_field: getattr(pages[-1], cursor_field)})
 
     def _pages(
-        self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **parameters: _Asked
+        self,
+        model: type[_View],
+        path: str,
+        limit: int | None = None,
+        after: str | None = None,
+        **parameters: _Value,
     ) -> Iterator[_View]:
-        rows, cursor, max_rows = _LISTS[model]
+        """Yield the pages of a list up to `limit` rows (None: all)."""
+        rows_field, cursor_field, max_rows = _PAGED_LISTS[model]
         remaining_rows = float("inf") if limit is None else limit
         while True:
             page = self._get(model, path, cursor=after, limit=int(min(remaining_rows, max_rows)), **parameters)
             yield page
             # The page may be shorter than requested if its rows are long.
-            remaining_rows -= len(getattr(page, rows))
-            after = getattr(page, cursor)
+            remaining_rows -= len(getattr(page, rows_field))
+            after = getattr(page, cursor_field)
             if after is None or remaining_rows <= 0:
                 return
 
-    def _get(self, model: type[_View], path: str, **parameters: _Asked) -> _View:
+    def _get(self, model: type[_View], path: str, **parameters: _Value) -> _View:
+        """Request a path and return the parsed response."""
         query = urlencode({name: value for name, value in parameters.items() if value not in (None, [])}, doseq=True)
         url = f"{self._base}{path}" + (f"?{query}" if query else "")
-        answer = self._fetch(url, self._timeout)
-        if answer.status != 200:
-            raise self._refusal(answer.status, answer.body, path)
+        response = self._fetch(url, self._timeout)
+        if response.status != 200:
+            raise self._make_error(response.status, response.body, path)
         try:
-            view = model.model_validate_json(answer.body)
+            view = model.model_validate_json(response.body)
         except ValidationError as error:
-            raise self._another(path, f"{error.error_count()} mistakes") from None
+            raise self._wrong_server_error(path, f"{error.error_count()} mistakes") from None
         if isinstance(at := getattr(view, "at", None), datetime):
             self.offset = at.timestamp() - time.time()
         return view
 
     def _fetch_directly(self, url: str, timeout: float) -> Answer:
-        # The server's responses are about a megabyte at most.
-        return probe(url, deadline=time.monotonic() + timeout, max_bytes=16 * 1024 * 1024, access=bearer(self._token))
+        deadline = time.monotonic() + timeout
+        return probe(url, deadline=deadline, max_bytes=_MAX_RESPONSE_BYTES, access=bearer(self._token))
 
-    def _refusal(self, status: int, body: bytes, path: str) -> Exception:
+    def _make_error(self, status: int, body: bytes, path: str) -> Exception:
+        """Return the error for a response with this status."""
         try:
             detail = Problem.model_validate_json(body).detail
         except ValidationError:
             if 400 <= status < 500 and status not in (401, 403):
-                return self._another(path, f"HTTP {status}")
-            # A proxy in front of the right server may also answer this.
+                return self._wrong_server_error(path, f"HTTP {status}")
+            # Other statuses do not prove a wrong server, because a proxy in front of the right one may return them.
             detail = f"HTTP {status}"
-        return _error(status, detail, path)
+        return _map_status(status, detail, path)
 
-    def _another(self, path: str, why: str) -> ApiError:
+    def _wrong_server_error(self, path: str, cause: str) -> ApiError:
         return ApiError(
-            f"{self._base}{path} does not answer as /api/v1 of DSF does ({why}): DSF_API_URL must be the address of "
+            f"{self._base}{path} does not answer as /api/v1 of DSF does ({cause}): DSF_API_URL must be the address of "
             "the page, of about this version"
         )
 
 
-def _texts(query: PairQuery) -> dict[str, Any]:
+def _make_parameters(query: PairQuery) -> dict[str, Any]:
     return {**query, "state": [*query.get("state", ())]}
 
 
-def _error(status: int, detail: str, path: str) -> Exception:
+def _map_status(status: int, detail: str, path: str) -> Exception:
+    """Return the error of this package for an HTTP status and its detail."""
     if status == 404 and "scorer" in detail:
         return UnknownScorerError(detail)
     if status == 404 and "cluster" in detail:

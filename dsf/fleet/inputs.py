@@ -1,4 +1,4 @@
-"""The inputs of a composite scorer on one cluster, as the hub knows them: their scores, or why these are missing."""
+"""The inputs of a composite scorer on one cluster: their scores in Redis, or why they have none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsf.store.registry import Registry, ScorerRecord
 def find_stored_results(
     client: redis.Redis, cluster: str, scorer: str, namespace: str, now: float
 ) -> Sequence[Result] | NoResults:
-    """Return the valid results of a scorer of this namespace on a cluster, or why there are none.
+    """Return the valid results of a scorer of this namespace on a cluster at `now` (unix seconds), or why it has none.
 
     Raises redis.RedisError.
     """
@@ -27,12 +27,15 @@ def find_stored_results(
 
 
 def list_inputs(client: redis.Redis, cluster: str, record: ScorerRecord, now: float) -> list[InputView]:
-    """Return the inputs of a scorer on a cluster; empty if it is no composite. Raises redis.RedisError."""
+    """Return the inputs of a scorer on a cluster at `now` (unix seconds); empty if it is not a composite.
+
+    Raises redis.RedisError.
+    """
     views = []
-    for score in record.inputs:
-        scorer = _read_input(client, cluster, score.scorer, record.namespace)
-        view = make_input_view(score, scorer.find_results(now))
-        views.append(view.model_copy(update={"is_registered": scorer.is_registered}))
+    for score_input in record.inputs:
+        input_scorer = _read_input(client, cluster, score_input.scorer, record.namespace)
+        view = make_input_view(score_input, input_scorer.find_results(now))
+        views.append(view.model_copy(update={"is_registered": input_scorer.is_registered}))
     return views
 
 
@@ -48,15 +51,15 @@ def make_input_view(score: ScoreInput, results: Sequence[Result] | NoResults) ->
 
 @dataclass(frozen=True)
 class _Input:
-    """A scorer that is an input, and the data in Redis that decide about its score."""
+    """A scorer that is an input of a composite, and its data in Redis."""
 
     scorer: str
     #: Namespace of the composite.
     namespace: str
     record: ScorerRecord | None
-    #: Why the scorer of this name and namespace was refused; empty if it was not.
+    #: Why the hub refused the scorer of this name and namespace; empty if it did not.
     refusal: str
-    #: Why it does not run on the cluster; empty if it does.
+    #: Why the scorer does not run on the cluster; empty if it does.
     absence: str
     state: PairState
 
@@ -66,7 +69,7 @@ class _Input:
         return self.record is not None and self.record.namespace == self.namespace
 
     def find_results(self, now: float) -> Sequence[Result] | NoResults:
-        """Return its valid results at `now` (unix seconds), or why there are none."""
+        """Return the scorer's valid results at `now` (unix seconds), or why it has none."""
         record, state = self.record, self.state
         if record is None or not self.is_registered:
             return NoResults(self._describe_absent_scorer())
@@ -80,8 +83,8 @@ class _Input:
         suffix = "".join(f"; {cause}" for cause in causes if cause)
         if state.last_success is None or not state.valid_until:
             return NoResults(f"it had no score on this cluster yet{suffix}")
-        begun = score.at if score is not None else state.last_success
-        expiry = describe_expiry(now - begun, max(0.0, state.valid_until - begun))
+        measured_at = score.at if score is not None else state.last_success
+        expiry = describe_expiry(now - measured_at, max(0.0, state.valid_until - measured_at))
         return NoResults(f"{expiry}{suffix}", is_expired=True)
 
     def _describe_absent_scorer(self) -> str:
@@ -94,18 +97,20 @@ class _Input:
 
 
 def _read_input(client: redis.Redis, cluster: str, scorer: str, namespace: str) -> _Input:
+    """Read the data of an input from Redis. `namespace` is the namespace of the composite."""
     notices = Notices(client)
-    notice, place = notices.scorer(scorer), notices.cluster(cluster)
-    unmet = [
+    scorer_notice, cluster_notice = notices.scorer(scorer), notices.cluster(cluster)
+    is_in_namespace = scorer_notice is not None and scorer_notice.namespace == namespace
+    unmet_conditions = [
         f"{condition.reason}: {condition.message}"
-        for condition in (notice.conditions if notice is not None and notice.namespace == namespace else ())
+        for condition in (scorer_notice.conditions if scorer_notice is not None and is_in_namespace else ())
         if condition.status == "False"
     ]
     return _Input(
-        scorer,
-        namespace,
-        Registry(client).scorers().get(scorer),
-        next(iter(unmet), ""),
-        (place.absent.get(scorer, "") if place is not None else ""),
-        Pairs(client).state(cluster, scorer),
+        scorer=scorer,
+        namespace=namespace,
+        record=Registry(client).scorers().get(scorer),
+        refusal=next(iter(unmet_conditions), ""),
+        absence=cluster_notice.absent.get(scorer, "") if cluster_notice is not None else "",
+        state=Pairs(client).state(cluster, scorer),
     )

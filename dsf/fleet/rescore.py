@@ -1,4 +1,4 @@
-"""Sends ticks by hand and waits for their results."""
+"""Sends the ticks that users request, and waits for their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dsf.store.ticks import send_now
 
 
 class RunView(View):
-    """One requested run. `run_id` is empty if it was not sent, `outcome` while it has no result."""
+    """One requested run. `run_id` is empty if its tick was not sent. `outcome` is empty until the run has a result."""
 
     cluster: str
     run_id: str = ""
@@ -48,10 +48,11 @@ class RescoreReport(View):
 
 
 def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None) -> Iterator[RunView]:
-    """Send one tick to each cluster (None: to all on which the scorer runs), each when the iterator reaches it.
+    """Send one tick to each cluster and yield its run. None means all clusters on which the scorer runs.
 
-    A cluster whose agent is down gets none, and its run has no run id; the others get theirs. Raises UnknownScorerError
-    and UnknownClusterError before anything is sent, and redis.RedisError.
+    Each tick is sent when the iterator reaches its cluster. A cluster with a full queue, because its agent is down,
+    gets no tick, and its run has no run id. Raises UnknownScorerError and UnknownClusterError before any tick is sent,
+    and redis.RedisError.
     """
     registry = Registry(client)
     registry.scorer(scorer)
@@ -99,10 +100,10 @@ def is_open(run: RunView) -> bool:
 
 
 def check(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[RunView]:
-    """Return the runs with the outcomes of those that have ended by now. Raises redis.RedisError."""
+    """Return the runs, with the outcomes of those that have ended. Raises redis.RedisError."""
     pairs = Pairs(client)
     return [
-        _run(run.cluster, entry)
+        _run_view(run.cluster, entry)
         if is_open(run) and (entry := answer(pairs.history(run.cluster, scorer), run.run_id)) is not None
         else run
         for run in runs
@@ -110,51 +111,55 @@ def check(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[Run
 
 
 def report(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> RescoreReport:
-    """Return what came of the runs, with the scores of those that have one. Raises redis.RedisError."""
+    """Return the outcomes of the runs, and the scores of runs that have one. Raises redis.RedisError.
+
+    The message of a run without a result says where it probably waits.
+    """
     explained_runs = [
-        run.model_copy(update={"message": _nothing_heard(client, run.cluster, scorer)}) if is_open(run) else run
+        run.model_copy(update={"message": _explain_open_run(client, run.cluster, scorer)}) if is_open(run) else run
         for run in runs
     ]
-    return _with_scores(client, scorer, explained_runs)
+    return _add_scores(client, scorer, explained_runs)
 
 
-def _run(cluster: str, entry: HistoryEntry) -> RunView:
+def _run_view(cluster: str, entry: HistoryEntry) -> RunView:
     return RunView(cluster=cluster, run_id=entry.run, **entry.model_dump(exclude={"run", "at"}))
 
 
 def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
-    """Return the cycle of a run; None while it has not ended."""
+    """Return the cycle of a run, or None if it has not ended."""
     return next((entry for entry in history if entry.run == run), None)
 
 
-def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
+def _add_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
+    """Return the report of these runs with the scores of the successful ones."""
     records = Registry(client).scorers()
     now = hubclock.now()
     record = records.get(scorer)
-    is_filled = record is not None and record.when_empty.behavior == "Value"
-    name = "results" if record is not None and not record.is_published else "items"
-    ended_runs = [
+    has_empty_value = record is not None and record.when_empty.behavior == "Value"
+    count_name = "results" if record is not None and not record.is_published else "items"
+    reported_runs = [
         run.model_copy(
             update={
                 "has_score": run.outcome == "ok"
-                or (run.outcome in SUCCESSES and (is_filled or run.counts.get(name, 0) > 0))
+                or (run.outcome in SUCCESSES and (has_empty_value or run.counts.get(count_name, 0) > 0))
             }
         )
         for run in runs
     ]
-    scored = [(run.cluster, scorer) for run in ended_runs if run.has_score]
-    scores = [score_view(state, records, now) for state in Pairs(client).states(scored)]
-    return RescoreReport(at=now, scorer=scorer, runs=ended_runs, scores=scores)
+    scored_pairs = [(run.cluster, scorer) for run in reported_runs if run.has_score]
+    scores = [score_view(pair, records, now) for pair in Pairs(client).states(scored_pairs)]
+    return RescoreReport(at=now, scorer=scorer, runs=reported_runs, scores=scores)
 
 
-def _nothing_heard(client: redis.Redis, cluster: str, scorer: str) -> str:
-    """Probable location of a missing run, from the queue lengths."""
-    waiting = client.llen(keys.spoke_queue(cluster))
-    results = results_waiting(client, [cluster])
-    if waiting:
-        return f"not heard of in time; {waiting} messages wait in spoke.{cluster}: does its agent run?"
-    if results:
-        return f"not heard of in time; {results} results wait in its mailbox: does the service results run?"
+def _explain_open_run(client: redis.Redis, cluster: str, scorer: str) -> str:
+    """Return where a run without a result probably waits, derived from the lengths of the queues."""
+    waiting_ticks = client.llen(keys.spoke_queue(cluster))
+    waiting_results = results_waiting(client, [cluster])
+    if waiting_ticks:
+        return f"not heard of in time; {waiting_ticks} messages wait in spoke.{cluster}: does its agent run?"
+    if waiting_results:
+        return f"not heard of in time; {waiting_results} results wait in its mailbox: does the service results run?"
     return (
         "not heard of in time; the agent has taken the tick, so the cycle is slow or the agent has died; "
         f"`dsf history {scorer} --cluster {cluster}` will say how it ended"
