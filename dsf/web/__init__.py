@@ -1,21 +1,21 @@
 """The web page: scores, reasons for missing ones, and actions.
 
-service         the page, the JSON API and the fleet's metrics as a service
+service         runs the page, the JSON API and the fleet's metrics as a service
 app             builds the application
-guard           outer middleware: host names, proxies, headers
+guard           checks host names, and applies the headers of proxies (outer middleware)
 site            renders whole pages with access control
 rendering       renders views as HTML, which open pages poll
 states          names the states of a pair
 pagedata        reads the data of pages from `dsf.fleet`
-pages           the definition of a page, and the pages of plug-ins
-views           the page's own pages
+pages           defines pages and actions, and loads those of plug-ins
+views           lists the pages of this package, and builds their data
 search          parses and executes searches
 clustergroups   groups the fleet by ClusterSet or label
-charts          pictures as numbers for SVG
-objects         shows declared DynamicScorers and the origin of each setting
-kube            asks the API server
+charts          computes the coordinates of bars and charts for SVG
+objects         reads DynamicScorers, and lists their settings with the origin of each value
+kube            checks tokens and rights on the API server, and reads DynamicScorers
 access          authenticates and authorizes users
-sessions        stores logins, and protects forms
-forms           login, and pages with actions
+sessions        stores login sessions, and protects forms
+forms           adds the pages with forms: login and actions
 actions         performs actions
 """

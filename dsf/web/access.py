@@ -1,10 +1,14 @@
 """Authentication and authorization of the page's users.
 
-`kubernetes` checks the login token on the hub's API server: `LOOK` is required to read, `ACT` to act, and pages may
-require other rights. `proxy` trusts the headers of a proxy such as
-oauth2-proxy and checks the user's rights on the API server, or by a list of groups. `token` is one token with all
-rights. The others do not authenticate: `none` and `local` listen on this machine only, `none` and `open` are read-only,
-`local` and `anyone` are not.
+The setting DSF_WEB_AUTH selects one of these modes:
+
+- `kubernetes` checks the login token on the hub's API server. Reading requires `LOOK`, acting requires `ACT`, and pages
+  may require other rights.
+- `proxy` trusts the headers of a proxy such as oauth2-proxy. It checks the user's rights on the API server, or by a
+  list of users and groups.
+- `token` accepts one token, which has all rights.
+- `none`, `local`, `open` and `anyone` do not authenticate. `none` and `local` listen on this machine only. `none` and
+  `open` are read-only; `local` and `anyone` allow actions.
 """
 
 from __future__ import annotations
@@ -20,7 +24,10 @@ from dsf.kube.resources import DYNAMIC_SCORERS, Resource
 
 
 class Right(NamedTuple):
-    """A right on the hub's API server: on the DynamicScorers of the hub's namespace, or on a kind in all namespaces."""
+    """Stores a right on the hub's API server.
+
+    A right on DynamicScorers applies to the hub's namespace, a right on another resource to all namespaces.
+    """
 
     verb: str
     resource: Resource
@@ -29,81 +36,91 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource.plural}"
 
 
+#: The right to read.
 LOOK: Final = Right("get", DYNAMIC_SCORERS)
+#: The right to act.
 ACT: Final = Right("update", DYNAMIC_SCORERS)
-#: Headers of oauth2-proxy and similar proxies: user, else email; groups.
-_HEADERS: Final = tuple(
-    tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
+#: Headers by which oauth2-proxy and similar proxies name a user: for each prefix those of user, email and groups.
+_USER_HEADERS: Final = tuple(
+    tuple(f"{prefix}-{field}" for field in ("user", "email", "groups")) for prefix in ("x-auth-request", "x-forwarded")
 )
 
 
 @dataclass(frozen=True)
 class PageUser:
-    """The user of a request. `claimed`: the name is unverified."""
+    """Stores the user of a request. `claimed` is True if the name is unverified."""
 
     name: str
     claimed: bool = False
     groups: tuple[str, ...] = ()
     uid: str = ""
-    #: JSON of what else the API server says of a token: it may have fewer rights than another one of its user.
+    #: The extra attributes that the API server returns for a token, as JSON. They are part of the user, because two
+    #: tokens of the same user may have different rights.
     extra: str = "{}"
 
 
-#: The holder of a token that came from a client: an address, or the name of a session. Raises AccessError for an
-#: unknown one (401) or after too many of them (429); BackendError or SettingsError if this cannot be checked.
-Holder = Callable[[str, str], PageUser]
-#: Whether a user has a right. Raises BackendError if this cannot be checked.
-Rights = Callable[[PageUser, Right], bool]
+#: Returns the holder of a token. The second argument is the client: an address or the name of a session. Raises
+#: AccessError for an unknown token (401) or after too many unknown tokens of the client (429). Raises BackendError or
+#: SettingsError if the token cannot be checked.
+TokenReviewer = Callable[[str, str], PageUser]
+#: Returns True if a user has a right. Raises BackendError if this cannot be checked.
+RightsChecker = Callable[[PageUser, Right], bool]
 
 
 @dataclass(frozen=True)
 class UserAccess:
-    """Authentication of users, and their rights."""
+    """Stores the functions that authenticate users and check their rights."""
 
-    allows: Rights
-    #: The user of a request by its headers; None if a login is required. Raises AccessError (401).
+    allows: RightsChecker
+    #: Returns the user of a request by its headers; None if a login is required. Raises AccessError (401) if the
+    #: headers are invalid.
     recognise: Callable[[Request], PageUser | None] = lambda _: None
-    #: The holder of the token that users log in with; None without a login.
-    login: Holder | None = None
-    #: Whether every client is taken for a user.
+    #: Returns the holder of the token with which a user logs in. None if there is no login.
+    login: TokenReviewer | None = None
+    #: True if every client is accepted without authentication.
     is_open: bool = False
 
 
-def without_users(*, acting: bool) -> UserAccess:
-    """Without authentication: every client may read, and act if `acting`."""
-    anybody = PageUser("a user of this machine", claimed=True)
-    return UserAccess(lambda _, right: right != ACT or acting, lambda _: anybody, is_open=True)
+def allow_everyone(*, acting: bool) -> UserAccess:
+    """Return access without authentication. Every client may read, and may act if `acting` is True."""
+    anonymous_user = PageUser("a user of this machine", claimed=True)
+    return UserAccess(lambda _, right: right != ACT or acting, lambda _: anonymous_user, is_open=True)
 
 
-def behind_proxy(rights: Rights) -> UserAccess:
-    """Return a trusted proxy authenticates the user."""
-    return UserAccess(rights, _by_headers)
+def trust_proxy(rights: RightsChecker) -> UserAccess:
+    """Return access for users whom a trusted proxy authenticates."""
+    return UserAccess(rights, _read_proxy_user)
 
 
-def _by_headers(request: Request) -> PageUser:
+def _read_proxy_user(request: Request) -> PageUser:
+    """Return the user that the proxy's headers name. Raises AccessError (401) unless they name exactly one."""
     if not request.scope["dsf.trusted"]:
         raise AccessError("use the proxy in front of this page, which authenticates you", 401)
-    callers = {_caller_of(request, headers) for headers in _HEADERS} - {PageUser("")}
-    if len(callers) > 1:
-        # A proxy overwrites the headers that it sets, but may pass other ones from its clients.
+    users = {_read_user(request, headers) for headers in _USER_HEADERS} - {PageUser("")}
+    # Refuse contradictory headers, because a proxy overwrites the headers that it sets, but may pass on other headers
+    # of its clients.
+    if len(users) > 1:
         raise AccessError(
             "X-Auth-Request-User, -Email and -Groups differ from X-Forwarded-User, -Email and -Groups: the proxy "
             "in front of this page must remove those that it does not set itself",
             401,
         )
-    caller = next(iter(callers), None)
-    if caller is None or not caller.name:
+    user = next(iter(users), None)
+    if user is None or not user.name:
         raise AccessError("the proxy in front of this page did not name a user", 401)
-    return caller
+    return user
 
 
-def _caller_of(request: Request, headers: Sequence[str]) -> PageUser:
-    """Return the user that headers of one family name. Raises AccessError (401) for one that is there twice."""
-    user, email, groups = (_only(request, header) for header in headers)
+def _read_user(request: Request, headers: Sequence[str]) -> PageUser:
+    """Return the user named by the headers of user, email and groups. The email is used if the user is empty.
+
+    Raises AccessError (401) if a header occurs twice.
+    """
+    user, email, groups = (_read_single_header(request, header) for header in headers)
     return PageUser(user or email, groups=tuple(group.strip() for group in groups.split(",") if group.strip()))
 
 
-def _only(request: Request, header: str) -> str:
+def _read_single_header(request: Request, header: str) -> str:
     lines = request.headers.getlist(header)
     if len(lines) > 1:
         raise AccessError(
@@ -114,7 +131,7 @@ def _only(request: Request, header: str) -> str:
     return lines[0].strip() if lines else ""
 
 
-def listed(operators: Sequence[str]) -> Rights:
-    """Return the rights by which these users and groups may act, and all others may read."""
+def allow_operators(operators: Sequence[str]) -> RightsChecker:
+    """Return rights by which all users may read, and the users and groups in `operators` may act."""
     names = frozenset(operators)
-    return lambda caller, right: right != ACT or not names.isdisjoint({caller.name, *caller.groups})
+    return lambda user, right: right != ACT or not names.isdisjoint({user.name, *user.groups})

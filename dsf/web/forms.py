@@ -1,4 +1,4 @@
-"""Pages with forms: login and actions."""
+"""Adds the pages with forms: login, logout and actions."""
 
 from __future__ import annotations
 
@@ -23,21 +23,30 @@ from dsf.web.site import LoginNeededError, Site
 
 log = dsf.log.get(__name__)
 
-#: Most characters of a token.
+#: Maximum characters of a token.
 MAX_TOKEN: Final = 16 * 1024
-#: First values of fields.
-_GIVEN: Final = {"seconds": "", "note": ""}
+#: Maximum bytes of a form.
+_MAX_FORM_BYTES: Final = 32 * 1024
+#: Maximum fields of a form.
+_MAX_FORM_FIELDS: Final = 30
+#: Initial values of form fields.
+_INITIAL_VALUES: Final = {"seconds": "", "note": ""}
+#: Default duration of a pause.
+_DEFAULT_PAUSE: Final = timedelta(hours=2)
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Raises AccessError if it is too large (413) or has a field twice (400)."""
+    """Return the fields of a form.
+
+    Raises AccessError if the form is too large or has too many fields (413), or if a field occurs twice (400).
+    """
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > 32 * 1024:
+        if len(body) > _MAX_FORM_BYTES:
             raise AccessError("this form is too large", 413)
     try:
-        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30)
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
     except ValueError:
         raise AccessError("this form has too many fields", 413) from None
     fields = dict(pairs)
@@ -46,73 +55,76 @@ async def read_form(request: Request) -> dict[str, str]:
     return fields
 
 
-def _named(name: str) -> Act:
+def _find_act(name: str) -> Act:
     act = all_acts().get(name)
     if act is None:
         raise HTTPException(404)
     return act
 
 
-#: The fields of a request's form, and the action that its path names.
+#: The fields of the request's form.
 Form = Annotated[dict[str, str], Depends(read_form)]
-Named = Annotated[Act, Depends(_named)]
+#: The action that the request's path names.
+PathAct = Annotated[Act, Depends(_find_act)]
 
 
 def add_login(app: FastAPI, site: Site) -> None:
     """Add the pages of login and logout."""
 
-    def page(request: Request, status: int, problem: str, to: str) -> Response:
-        return site.form(request, "login.html", status, title="Log in", problem=problem, to=to)
+    def show_form(request: Request, status: int, problem: str, to: str) -> Response:
+        return site.respond_with_form(request, "login.html", status, title="Log in", problem=problem, to=to)
 
     @app.get("/login")
-    def login(request: Request, to: str = "/", lost: str = "") -> Response:
+    def show_login(request: Request, to: str = "/", lost: str = "") -> Response:
         message = "Your session had ended, so nothing was done. Log in, then send it again." if lost else ""
-        return page(request, 200, message, _own(to))
+        return show_form(request, 200, message, _restrict_to_site(to))
 
     @app.post("/login")
-    def enter(request: Request, form: Form) -> Response:
-        to, address = _own(form.get("to", "/")), request.client.host if request.client else ""
+    def log_in(request: Request, form: Form) -> Response:
+        to, address = _restrict_to_site(form.get("to", "/")), request.client.host if request.client else ""
+        form_token = form.get("secret", "")
         try:
-            if not sessions.is_form(request, form.get("secret", "")) and (user := _session_user(request, site)):
-                # Logged in by another tab, whose login replaced the cookie that this form belongs to.
+            # Accept the form of an outdated cookie if the user is logged in, because a login in another tab replaces
+            # the cookie to which this form belongs.
+            if not sessions.has_form_secret(request, form_token) and (user := _find_session_user(request, site)):
                 log.info("already logged in", caller=user.name, client=address)
                 return RedirectResponse(link(request.scope["dsf.root"], to), 303)
-            sessions.check_form(request, form.get("secret", ""))
+            sessions.check_form(request, form_token)
             token = form.get("token", "").strip()[:MAX_TOKEN]
-            caller = site.holder(token, address)
+            caller = site.authenticate_token(token, address)
         except AccessError as error:
             log.warning("login refused", client=address, reason=str(error))
-            return page(request, error.status, str(error), to)
+            return show_form(request, error.status, str(error), to)
         except BackendError as error:
             log.warning("login cannot be checked", client=address, reason=str(error))
-            return page(request, 503, "your login cannot be checked now; try again", to)
+            return show_form(request, 503, "your login cannot be checked now; try again", to)
         log.info("logged in", caller=caller.name, client=address)
-        site.sessions.close(sessions.cookie_of(request))
-        entered = RedirectResponse(link(request.scope["dsf.root"], to), 303)
-        sessions.set_cookie(request, entered, site.sessions.open(token))
-        return entered
+        site.sessions.close(sessions.read_cookie(request))
+        response = RedirectResponse(link(request.scope["dsf.root"], to), 303)
+        sessions.set_cookie(request, response, site.sessions.open(token))
+        return response
 
     @app.post("/logout")
-    def leave(request: Request, form: Form) -> Response:
+    def log_out(request: Request, form: Form) -> Response:
         sessions.check_form(request, form.get("secret", ""))
-        site.sessions.close(sessions.cookie_of(request))
+        site.sessions.close(sessions.read_cookie(request))
         response = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
         sessions.delete_cookie(request, response)
         return response
 
 
-def _session_user(request: Request, site: Site) -> PageUser | None:
-    """Return the user of the request's session; None without a session, or if it cannot be checked."""
+def _find_session_user(request: Request, site: Site) -> PageUser | None:
+    """Return the user of the request's session; None without a session, or if the session cannot be checked."""
     try:
-        return site.caller(request)
+        return site.authenticate(request)
     except (AccessError, BackendError):
         return None
 
 
 def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
-    """Add the pages of actions."""
+    """Add the pages with the forms of actions."""
 
-    def page(
+    def show_form(
         request: Request,
         act: Act,
         target: ActionTarget,
@@ -121,8 +133,8 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
         status: int = 200,
     ) -> Response:
         affected, unaffected = acting.affected(act.name, target)
-        soon = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M")
-        return site.form(
+        pause_end = (datetime.now(UTC) + _DEFAULT_PAUSE).strftime("%Y-%m-%dT%H:%M")
+        return site.respond_with_form(
             request,
             "act.html",
             status,
@@ -131,14 +143,17 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
             target=target,
             affected=affected,
             kept=unaffected,
-            given={**_GIVEN, **act.values, "until": soon, **values},
+            given={**_INITIAL_VALUES, **act.values, "until": pause_end, **values},
             problem=problem,
             back=get_target_path(target),
             **acting.context(act.name, target),
         )
 
-    def actor(request: Request, act: Act, target: ActionTarget, form: Mapping[str, str] | None = None) -> PageUser:
-        """Who sends a form, or asks for one, and may act; who may not is logged."""
+    def authorize(request: Request, act: Act, target: ActionTarget, form: Mapping[str, str] | None = None) -> PageUser:
+        """Return the user of a request if the user may act; with `form`, only if the form comes from this page.
+
+        Logs a refused request and raises the error.
+        """
         try:
             caller = site.allow(request, ACT)
             if form is not None:
@@ -149,7 +164,7 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
                 "act refused",
                 caller=page_user.name if page_user else "",
                 act=act.name,
-                # Unauthenticated clients may send anything.
+                # Truncate the names, because unauthenticated clients may send text of any length.
                 scorer=target.scorer[:MAX_NAME_LENGTH],
                 cluster=(target.cluster or "*")[:MAX_NAME_LENGTH],
                 client=request.client.host if request.client else "",
@@ -159,25 +174,26 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
         return caller
 
     @app.get("/act/{name}")
-    def preview(request: Request, act: Named, scorer: str, cluster: str = "") -> Response:
+    def preview_act(request: Request, act: PathAct, scorer: str, cluster: str = "") -> Response:
         target = ActionTarget(scorer, cluster or None)
-        actor(request, act, target)
-        return page(request, act, target, {})
+        authorize(request, act, target)
+        return show_form(request, act, target, {})
 
     @app.post("/act/{name}")
-    def done(request: Request, act: Named, form: Form) -> Response:
+    def perform_act(request: Request, act: PathAct, form: Form) -> Response:
         target = ActionTarget(form.get("scorer", ""), form.get("cluster", "") or None)
-        caller = actor(request, act, target, form)
+        caller = authorize(request, act, target, form)
         try:
+            # Raises UnknownScorerError unless the scorer runs on the cluster.
             acting.affected(act.name, target)
             path, query = acting.do(act.name, target, form, caller)
         except FormError as error:
-            return page(request, act, target, form, str(error), 422)
+            return show_form(request, act, target, form, str(error), 422)
         cluster, root = target.cluster or "*", request.scope["dsf.root"]
         log.info("done on the page", act=act.name, caller=caller.name, scorer=target.scorer, cluster=cluster)
         return RedirectResponse(link(root, path, **query), 303)
 
 
-def _own(to: str) -> str:
-    """`place` if it is a path of this site, else the first page."""
+def _restrict_to_site(to: str) -> str:
+    """Return `to` if it is a path of this site, else `/`, because a redirect must not lead to another site."""
     return to if to.startswith("/") and not to.startswith("//") and "\\" not in to and to.isprintable() else "/"

@@ -1,6 +1,6 @@
-"""Outer middleware: host names, trusted proxies and security headers.
+"""Outer middleware that checks host names, applies the headers of trusted proxies and sets security headers.
 
-Plain ASGI, so that it also covers answers of other middleware.
+It is plain ASGI middleware, because it must also cover the responses of other middleware.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dsf.web.views import VIEWS
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Only this server's own files, no inline script or style, no framing.
+#: Content security policy. It allows files of this server only, and forbids inline scripts, inline styles and framing.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -35,7 +35,7 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-#: First segments of what is there besides views.
+#: First segments of all paths that are not views.
 _FIXED_SEGMENTS: Final = (
     "act",
     "api",
@@ -51,7 +51,7 @@ _FIXED_SEGMENTS: Final = (
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Addresses and networks of trusted proxies. Raises SettingsError naming an invalid one."""
+    """Return the addresses and networks of trusted proxies. Raises SettingsError for an invalid one."""
     networks = []
     for text in texts:
         try:
@@ -63,8 +63,8 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     return tuple(networks)
 
 
-def root_path(text: str) -> str:
-    """Return the path prefix of all addresses. Raises SettingsError for an invalid one."""
+def parse_root_path(text: str) -> str:
+    """Return the path prefix of all pages without a trailing slash. Raises SettingsError for an invalid one."""
     root = text.rstrip("/")
     if root and not is_prefix(root):
         raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is not a path such as /scores, or begins like the page's own")
@@ -72,7 +72,7 @@ def root_path(text: str) -> str:
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:
-    """True if an address belongs to one of the networks; an IPv4 address may be IPv6-mapped."""
+    """True if an address belongs to one of the networks. IPv6-mapped IPv4 addresses are unmapped first."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -83,10 +83,11 @@ def is_within(address: str, networks: Sequence[Network]) -> bool:
 
 
 class Guard:
-    """Host check, forwarded headers of trusted proxies, and headers of the response.
+    """Rejects unknown host names, applies the headers of trusted proxies, and adds security headers to responses.
 
-    `hosts` are the accepted host names besides those of this machine; `*` is any. Only trusted proxies may set the
-    client's address, scheme, host and path prefix. `scope["dsf.trusted"]` is True if the peer is one.
+    `hosts` are the accepted host names besides those of this machine; `*` accepts any name. Only trusted proxies
+    (`proxies`) may set the client's address, scheme, host and path prefix. `scope["dsf.trusted"]` is True if the peer
+    is a trusted proxy.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Guard:
         self._has_login = has_login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle a request as an ASGI application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -115,42 +116,44 @@ class Guard:
         scope["dsf.root"] = self._root_path
         host = headers.get("host", "")
         if trusted:
-            host = _last(headers, "x-forwarded-host") or host
+            host = _last_entry(headers, "x-forwarded-host") or host
             self._apply_forwarded_headers(scope, headers)
         scope["dsf.host"] = host
 
-        async def answer(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers_sent = MutableHeaders(scope=message)
+                response_headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    headers_sent.setdefault(name, value)
-                headers_sent.setdefault("Cache-Control", "no-store")
+                    response_headers.setdefault(name, value)
+                response_headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        # The proxy may keep or strip the prefix.
+        # Strip the prefix only if the path has it, because some proxies strip it themselves.
         root = scope["dsf.root"]
         path = scope["path"]
         if root and (path == root or path.startswith(root + "/")):
             scope["path"] = path[len(root) :] or "/"
-        # The API server's service proxy keeps the name by which its own client calls it. Where a login is required, a
-        # token in the request shows that the request does not come from a browser by DNS rebinding.
+        # Accept any host name from the API server's service proxy, because it passes on the name that its own client
+        # uses. This is safe where a login is required, because a request with a token header cannot come from a browser
+        # by DNS rebinding.
         is_proxied = self._has_login and PROXIED_AUTHORIZATION in headers and scope["path"].startswith("/api/")
         if not is_proxied and not self._is_known_host(host, scope["path"]):
             text = f"this server does not answer to the name {host!r}; DSF_HOST_NAMES lists its names\n"
-            await PlainTextResponse(text, status_code=421)(scope, receive, answer)
+            await PlainTextResponse(text, status_code=421)(scope, receive, send_with_headers)
             return
-        await self._app(scope, receive, answer)
+        await self._app(scope, receive, send_with_headers)
 
     def _apply_forwarded_headers(self, scope: Scope, headers: Headers) -> None:
-        scheme = _last(headers, "x-forwarded-proto")
+        scheme = _last_entry(headers, "x-forwarded-proto")
         if scheme in ("http", "https"):
             scope["scheme"] = scheme
-        # The nearest address that is not a proxy's.
-        for address in reversed([_address(entry) for entry in _all(headers, "x-forwarded-for")]):
+        # The client has the last address that does not belong to a trusted proxy, because clients may send any earlier
+        # entries.
+        for address in reversed([_strip_port(entry) for entry in _list_entries(headers, "x-forwarded-for")]):
             scope["client"] = (address, 0)
             if not is_within(address, self._proxies):
                 break
-        prefix = _last(headers, "x-forwarded-prefix").rstrip("/")
+        prefix = _last_entry(headers, "x-forwarded-prefix").rstrip("/")
         if prefix and is_prefix(prefix):
             scope["dsf.root"] = prefix
 
@@ -163,26 +166,33 @@ class Guard:
 
 @functools.cache
 def own_segments() -> frozenset[str]:
-    """First segments of all paths; a prefix must not start with them, as a stripped prefix could not be detected."""
+    """Return the first segments of all paths of the page.
+
+    A path prefix must not start with any of them, because the guard could not tell whether a proxy has stripped it.
+    """
     return frozenset((*_FIXED_SEGMENTS, *(view.path.split("/")[1] for view in all_views(VIEWS))))
 
 
 def is_prefix(text: str) -> bool:
-    """True if this is a valid path prefix: `/a/b`, never another server or a path of the page."""
-    first = text[1:].partition("/")[0]
-    is_free = bool(first) and first not in own_segments()
+    """True if this is a valid path prefix such as `/a/b`.
+
+    Addresses of other servers (`//host`) and paths of the page itself are invalid.
+    """
+    first_segment = text[1:].partition("/")[0]
+    is_free = bool(first_segment) and first_segment not in own_segments()
     return text.startswith("/") and is_free and all(c.isalnum() or c in "/-._~" for c in text)
 
 
-def _all(headers: Headers, name: str) -> list[str]:
-    """Return the entries of a header, which may have several lines: a proxy extends the last one or adds a line."""
+def _list_entries(headers: Headers, name: str) -> list[str]:
+    """Return the entries of all lines of a header, because a proxy either extends the last line or adds a line."""
     return [entry.strip() for line in headers.getlist(name) for entry in line.split(",") if entry.strip()]
 
 
-def _last(headers: Headers, name: str) -> str:
-    return (_all(headers, name) or [""])[-1]
+def _last_entry(headers: Headers, name: str) -> str:
+    """Return the last entry of a header, which the nearest proxy has set; empty without the header."""
+    return (_list_entries(headers, name) or [""])[-1]
 
 
-def _address(text: str) -> str:
-    """Return an entry of X-Forwarded-For without a port and brackets, as some proxies write them."""
-    return text if text.count(":") > 1 and not text.startswith("[") else host_name(text) or text
+def _strip_port(entry: str) -> str:
+    """Return an entry of X-Forwarded-For without port and brackets, because some proxies add them."""
+    return entry if entry.count(":") > 1 and not entry.startswith("[") else host_name(entry) or entry

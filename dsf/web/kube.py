@@ -1,10 +1,11 @@
-"""Requests of the page to the hub's API server: tokens, rights, DynamicScorers."""
+"""Checks tokens and rights of users on the hub's API server, and reads DynamicScorers from it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable
+from typing import Final
 
 import dsf.log
 from dsf.api.scorer import DynamicScorer
@@ -19,28 +20,37 @@ from dsf.web.objects import ScorerReader, parse_scorer
 
 log = dsf.log.get(__name__)
 
+#: Seconds for which holders of tokens and rights are cached, and the maximum number of each.
+_CACHE_SECONDS: Final = 10.0
+_MAX_CACHED: Final = 2000
+#: Seconds for which DynamicScorers are cached, and their maximum number.
+_SCORER_CACHE_SECONDS: Final = 3.0
+_MAX_CACHED_SCORERS: Final = 1000
+
 
 class KubeAccess:
-    """Tokens and rights of the page's users. Its methods block, and raise BackendError.
+    """Checks tokens and rights of the page's users. Its methods block, and raise BackendError if a check fails.
 
-    Answers count for some seconds: programs send their token with every request, each request of a logged-in user needs
-    that of the session, and every request of an open page needs rights.
+    Responses of the API server are cached for some seconds, because every request to the page needs a token and rights.
     """
 
     def __init__(self, session: Session, namespace: str) -> None:
-        """DynamicScorers are in `namespace`."""
+        """Check rights on DynamicScorers in `namespace`."""
         self._reviews = Reviews(session)
         self._namespace = namespace
-        self._holders: ValueCache[str, PageUser] = ValueCache(10.0, 2000, turns=30)
-        # Wrong tokens of one client take turns from no others.
+        self._holders: ValueCache[str, PageUser] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, turns=30)
+        # Each client has its own share of the turns, so that wrong tokens of one client do not delay others.
         self._turns = ClientTurns(turns=8, share=4, present=20, seconds=1.0)
-        self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(10.0, 2000, turns=16)
+        self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, turns=16)
 
-    def holder(self, token: str, client: str) -> PageUser:
-        """Return the holder of a token that came from this address. Raises AccessError (401)."""
+    def identify_holder(self, token: str, client: str) -> PageUser:
+        """Return the holder of a token; see `dsf.web.access.TokenReviewer`.
+
+        `client` is an address or the name of a session. Raises AccessError (401) for an invalid token.
+        """
         require_token(token)
 
-        def ask() -> PageUser:
+        def review_token() -> PageUser:
             with self._turns.take(client_of(client)):
                 user = self._reviews.review_token(token)
             extra = json.dumps(user.get("extra") or {}, sort_keys=True)
@@ -48,10 +58,10 @@ class KubeAccess:
                 user["username"], groups=tuple(user.get("groups") or ()), uid=user.get("uid") or "", extra=extra
             )
 
-        return self._holders.get(hashlib.sha256(token.encode()).hexdigest(), ask)
+        return self._holders.get(hashlib.sha256(token.encode()).hexdigest(), review_token)
 
     def allows(self, caller: PageUser, right: Right) -> bool:
-        """True if a user has a right; see `dsf.web.access.Rights`."""
+        """True if a user has a right; see `dsf.web.access.RightsChecker`."""
         verb, resource = right
         namespace = self._namespace if resource == DYNAMIC_SCORERS else ""
         user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid}
@@ -59,9 +69,15 @@ class KubeAccess:
         return self._rights.get((caller, right), lambda: self._reviews.allows(user, verb, resource, namespace))
 
 
-def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
-    """DynamicScorers of the API server, kept for some seconds; none without the right to read them."""
-    scorer_cache: ValueCache[tuple[str, str], DynamicScorer | None] = ValueCache(3.0, 1000)
+def make_scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
+    """Return a function that reads DynamicScorers from the API server and caches them for some seconds.
+
+    The function returns None without the right to read a DynamicScorer. `namespaces` are searched, in this order, for a
+    name without a namespace.
+    """
+    scorer_cache: ValueCache[tuple[str, str], DynamicScorer | None] = ValueCache(
+        _SCORER_CACHE_SECONDS, _MAX_CACHED_SCORERS
+    )
     own_namespaces = tuple(dict.fromkeys(namespaces))
 
     def read(name: str, namespaces: Iterable[str]) -> DynamicScorer | None:

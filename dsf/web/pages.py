@@ -1,8 +1,10 @@
-"""The definition of a page, and the pages and actions of other distributions: the entry point group `dsf.pages`.
+"""Defines pages and actions, and loads those of other distributions from the entry point group `dsf.pages`.
 
-    plans = "package.pages:PAGES"     a `PagePlugin`
+Each entry point names a `PagePlugin`:
 
-The plug-in's templates render what is inside a page, and may import the page's `macros.html`.
+    plans = "package.pages:PAGES"
+
+The plug-in's templates render the content of a page, and may import `macros.html` of this package.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from dsf.web.pagedata import Reading
 if TYPE_CHECKING:
     from dsf.kube.session import Session
 
+#: The entry point group of page plug-ins.
 GROUP: Final = "dsf.pages"
-#: Name in a query, set by the site itself: the right for which a page shows more, if the viewer has it.
+#: Query parameter that the site itself sets if the viewer has the right `PageView.more_with`. Its value is this right.
 ALLOWED: Final = "allowed"
 
 log = dsf.log.get(__name__)
@@ -36,7 +39,7 @@ Query = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Sources:
-    """Data sources of the pages."""
+    """Stores the data sources of the pages."""
 
     reading: Reading
     scorer_object: ScorerReader = read_nothing
@@ -47,43 +50,47 @@ class Sources:
 
 @dataclass(frozen=True)
 class PageView:
-    """A page: its path, template and data."""
+    """Stores the path and template of a page, and the function that builds the template's data.
+
+    `build` receives the sources, the names in the path, and the query.
+    """
 
     path: str
     template: str
     build: Callable[[Sources, Mapping[str, str], Query], dict[str, Any]]
-    #: Whether an open page polls it.
+    #: True if an open page polls for changes.
     live: bool = True
-    #: Required right, besides read access.
+    #: The right that viewers need besides read access.
     needs: Right = LOOK
-    #: A right with which it shows more; its viewers without it share another rendering.
+    #: A right with which the page shows more. Viewers with and without it get different renderings.
     more_with: Right | None = None
-    #: Whether its subject supports actions: a scorer, or one on one cluster.
+    #: True if the page offers actions, because it is about a scorer or about a scorer on one cluster.
     acts: bool = False
-    #: Parameters of its query; others are ignored, so that the same page is rendered once.
+    #: Parameters of the page's query. Others are ignored, because each different query is rendered separately.
     knows: tuple[str, ...] = ("cursor",)
 
 
 @dataclass(frozen=True)
 class Act:
-    """An action of a user."""
+    """Stores the name and texts of an action that users can perform."""
 
     name: str
     title: str
     button: str
     help: str
-    #: Template with the fields of its form, for a plug-in's action, which changes no cluster; and their first values.
+    #: Template with the form fields of a plug-in's action, which must not change clusters. Empty for other actions.
     template: str = ""
+    #: Initial values of these fields.
     values: Mapping[str, str] = field(default_factory=dict)
 
 
 class FormError(Exception):
-    """A field of a form is invalid; the message says which and why."""
+    """Raised for an invalid form field. The message names the field and the reason."""
 
 
 @dataclass(frozen=True)
 class ActionTarget:
-    """Target of an action: a scorer on one cluster, or on all (None)."""
+    """Stores the target of an action: a scorer on one cluster, or on all clusters if `cluster` is None."""
 
     scorer: str
     cluster: str | None
@@ -93,60 +100,63 @@ class PluginActions(Protocol):
     """Performs the actions of a plug-in."""
 
     def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
-        """Data of the form's template."""
+        """Return the data of the form's template."""
 
     def perform(
         self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser, actions: Actions
     ) -> tuple[str, dict[str, str]]:
-        """Perform the action; returns path and query of the page with its outcome. `actions` records it.
+        """Perform the action, and return path and query of the page with its outcome.
 
-        Raises FormError before any change.
+        `form` contains the fields of the form. `actions` records the action in the list of changes. Raises FormError
+        for invalid fields before anything is changed.
         """
 
     def stop(self) -> None:
-        """End what runs."""
+        """Stop all running actions."""
 
 
 @dataclass(frozen=True)
 class PagePlugin:
-    """The object of an entry point in the group `dsf.pages`."""
+    """Stores the pages and actions of a plug-in, to which an entry point of the group `dsf.pages` refers."""
 
-    #: Its entry in the navigation, or its tab on the page of each scorer: the path there.
+    #: Title and path of the plug-in's entry in the navigation, or of its tab on the page of each scorer.
     title: str
     path: str
-    #: The package with the folder `templates`. A view names one of them after the entry point: `plans/plan.html`.
+    #: The package with the folder `templates`. Views refer to a template below the entry point's name:
+    #: `plans/plan.html`.
     package: str
     views: tuple[PageView, ...]
+    #: True if the plug-in has a tab on the page of each scorer instead of an entry in the navigation.
     is_tab: bool = False
     acts: tuple[Act, ...] = ()
-    #: Makes the object that performs `acts`, once for each web service.
+    #: Returns the object that performs `acts`. It is called once for each web service.
     actions: Callable[[Sources], PluginActions] | None = None
 
     @property
     def templates(self) -> jinja2.BaseLoader:
-        """Raises ValueError without the folder."""
+        """Return the loader of the plug-in's templates. Raises ValueError if the package has no folder `templates`."""
         return jinja2.PackageLoader(self.package)
 
 
 @functools.cache
 def plugins() -> Mapping[str, PagePlugin]:
-    """Return the installed page plug-ins, by name. A plug-in that cannot be used is logged and left out."""
-    usable: dict[str, PagePlugin] = {}
+    """Return the installed page plug-ins by name. Unusable plug-ins are logged and left out."""
+    usable_plugins: dict[str, PagePlugin] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             plugin = entry.load()
             if not isinstance(plugin, PagePlugin):
                 raise TypeError("it is no dsf.web.pages.PagePlugin")
-            # Whether it has templates.
+            # Raises ValueError for a package without templates.
             _ = plugin.templates
         except Exception as error:  # noqa: BLE001 (third-party code)
-            why = f"{type(error).__name__}: {error}"
-            log.warning("pages of another package are left out", name=entry.name, object=entry.value, error=why)
+            cause = f"{type(error).__name__}: {error}"
+            log.warning("pages of another package are left out", name=entry.name, object=entry.value, error=cause)
         else:
-            usable[entry.name] = plugin
-    return usable
+            usable_plugins[entry.name] = plugin
+    return usable_plugins
 
 
 def all_views(own_views: Iterable[PageView]) -> list[PageView]:
-    """Return the page's own, and those of plug-ins."""
+    """Return `own_views` and the views of plug-ins."""
     return [*own_views, *(view for plugin in plugins().values() for view in plugin.views)]

@@ -1,7 +1,7 @@
 """Renders views as HTML.
 
-A page depends on the day of rendering alone: times are in the attribute `datetime`, and ages are inserted last.
-Therefore two renderings are equal if nothing has changed. If they are not, a browser replaces only what differs.
+Two renderings on the same day are equal if the data has not changed, because times are in the attribute `datetime` and
+ages are inserted last. If they differ, a browser replaces only the elements that differ.
 """
 
 from __future__ import annotations
@@ -26,97 +26,113 @@ from dsf.web.pages import plugins
 from dsf.web.search import quote_term
 from dsf.web.states import STATES
 
-#: By name; failures go before others of the same name.
+#: Reasons by name. Failure reasons come last, because they replace other reasons of the same name.
 _REASONS: Final[Mapping[str, DescribedReason]] = {
-    member.value: member for kind in (EmptyReason, RefusalReason, SkipReason, FailureReason) for member in kind
+    reason.value: reason
+    for reason_type in (EmptyReason, RefusalReason, SkipReason, FailureReason)
+    for reason in reason_type
 }
+#: Largest number of seconds that an age shows in seconds.
+_MAX_SHOWN_SECONDS: Final = 99
 _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
 
 
-def with_ages(html: str, now: float | None = None) -> str:
-    """Return the HTML with ages, for a browser without JavaScript."""
-    at = hubclock.now() if now is None else now
+def insert_ages(html: str, now: float | None = None) -> str:
+    """Return the HTML with the ages of its time elements, for a browser without JavaScript.
 
-    def put(match: re.Match[str]) -> str:
-        ahead = datetime.fromisoformat(match[2]).timestamp() - at
-        text = f"{duration(-ahead)} ago" if match[3] == "age" else f"in {duration(ahead)}" if ahead >= 1 else "now"
+    `now` is in unix seconds; the default is the hub's time.
+    """
+    current_time = hubclock.now() if now is None else now
+
+    def insert_age(match: re.Match[str]) -> str:
+        remaining_seconds = datetime.fromisoformat(match[2]).timestamp() - current_time
+        if match[3] == "age":
+            text = f"{format_duration(-remaining_seconds)} ago"
+        else:
+            text = f"in {format_duration(remaining_seconds)}" if remaining_seconds >= 1 else "now"
         return f"{match[1]}{text}{match[4]}"
 
-    return _AGE.sub(put, html)
+    return _AGE.sub(insert_age, html)
 
 
-def digest(html: str) -> str:
-    """Digest of a rendering."""
-    return hashlib.sha256(html.encode()).hexdigest()[:16]
+def digest(text: str) -> str:
+    """Return a short SHA-256 digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def duration(seconds: float) -> str:
-    """`12 s`, `3 min`, `2 h 5 min`, `4 d`."""
-    whole = max(0, int(seconds))
-    if whole < 100:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d"
+def format_duration(seconds: float) -> str:
+    """Return a duration such as `12 s`, `3 min`, `2 h 5 min` or `4 d`."""
+    whole_seconds = max(0, int(seconds))
+    if whole_seconds <= _MAX_SHOWN_SECONDS:
+        return f"{whole_seconds} s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60} min"
+    if whole_seconds < 86_400:
+        return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60} min"
+    return f"{whole_seconds // 86_400} d"
 
 
-def stamp(at: float | datetime | None) -> str:
-    """Return a time as the attribute `datetime`."""
-    if at is None:
+def format_timestamp(time: float | datetime | None) -> str:
+    """Return a time for the attribute `datetime`; empty for None. A number is in unix seconds."""
+    if time is None:
         return ""
-    moment = at if isinstance(at, datetime) else datetime.fromtimestamp(max(0.0, at), UTC)
+    moment = time if isinstance(time, datetime) else datetime.fromtimestamp(max(0.0, time), UTC)
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _time(at: float | datetime | None, kind: str = "age") -> Markup:
-    """Return a time element; the browser, or `with_ages`, fills in the age."""
-    if at is None:
+def _render_age(time: float | datetime | None, kind: str = "age") -> Markup:
+    """Return a time element whose age is inserted by the browser or by `insert_ages`.
+
+    `kind` is `age` for the time since then, `until` for the time until then.
+    """
+    if time is None:
         return Markup('<span class="none">-</span>')
-    return Markup('<time datetime="{}" data-{}></time>').format(stamp(at), kind)
+    return Markup('<time datetime="{}" data-{}></time>').format(format_timestamp(time), kind)
 
 
-def _clock(at: float | datetime | None) -> Markup:
-    """Return a time of day in UTC, with the date if it is not today's."""
-    if at is None:
+def _render_clock(time: float | datetime | None) -> Markup:
+    """Return a time element with the time of day in UTC, and with the date unless it is today's."""
+    if time is None:
         return Markup('<span class="none">-</span>')
-    text = stamp(at)
-    day, clock = text[:10], text[11:19]
-    clock_text = clock if day == stamp(hubclock.now())[:10] else f"{day} {clock}"
-    return Markup('<time datetime="{}">{}</time>').format(text, clock_text)
+    timestamp = format_timestamp(time)
+    day, clock = timestamp[:10], timestamp[11:19]
+    clock_text = clock if day == format_timestamp(hubclock.now())[:10] else f"{day} {clock}"
+    return Markup('<time datetime="{}">{}</time>').format(timestamp, clock_text)
 
 
-def _milliseconds(seconds: float | None) -> str:
+def _format_milliseconds(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def rough(seconds: float) -> str:
-    """Return a coarse duration that does not change each second: `10 s`, `20 s`, `1 min`."""
+def format_rough_duration(seconds: float) -> str:
+    """Return a duration in coarse steps such as `10 s`, `20 s` or `1 min`, so that the page changes less often."""
     steps = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90)
     step = next((step for step in steps if seconds <= step), None)
-    return f"{step} s" if step is not None else duration(seconds)
+    return f"{step} s" if step is not None else format_duration(seconds)
 
 
-def advice(reason: str) -> str:
-    """Advice for a reason; empty for an unknown one."""
+def get_advice(reason: str) -> str:
+    """Return the advice for a reason; empty for an unknown reason."""
     return plain_text(_REASONS[reason].advice) if reason in _REASONS else ""
 
 
-def meaning(reason: str) -> str:
-    """Meaning of a reason; empty for an unknown one."""
+def get_meaning(reason: str) -> str:
+    """Return the meaning of a reason; empty for an unknown reason."""
     return plain_text(_REASONS[reason].meaning) if reason in _REASONS else ""
 
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Return the templates. All values are escaped, and an undefined name is an error."""
+    """Return the Jinja environment with the templates of this package and of plug-ins.
+
+    All values are escaped, and an undefined name is an error.
+    """
     plugin_templates = {name: plugin.templates for name, plugin in plugins().items()}
     jinja_environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(plugin_templates)]),
@@ -127,22 +143,24 @@ def environment() -> jinja2.Environment:
         auto_reload=False,
     )
     jinja_environment.filters["shown_url"] = shown_url
-    jinja_environment.filters |= {"age": _time, "until": functools.partial(_time, kind="until"), "clock": _clock}
     jinja_environment.filters |= {
-        "ms": _milliseconds,
-        "duration": duration,
+        "age": _render_age,
+        "until": functools.partial(_render_age, kind="until"),
+        "clock": _render_clock,
+        "ms": _format_milliseconds,
+        "duration": format_duration,
         "term": quote_term,
-        "number": _number,
-        "rough": rough,
-        "stamp": stamp,
+        "number": _format_number,
+        "rough": format_rough_duration,
+        "stamp": format_timestamp,
         "minute": lambda at: f"{at:%Y-%m-%d %H:%M} UTC",
     }
     jinja_environment.globals |= {
-        "advice": advice,
-        "meaning": meaning,
+        "advice": get_advice,
+        "meaning": get_meaning,
         "states": STATES,
         "drawing": charts,
-        "in_flower": in_flower,
+        "in_flower": link_to_flower,
         "describe_hold_rule": describe_hold_rule,
         "plugins": {plugin.path: plugin.title for plugin in plugins().values() if not plugin.is_tab},
         "tabs": {plugin.title: plugin.path for plugin in plugins().values() if plugin.is_tab},
@@ -151,30 +169,34 @@ def environment() -> jinja2.Environment:
 
 
 def prepare() -> None:
-    """Compile all templates, so that the first viewers need not wait."""
+    """Compile all templates, because the first viewers would otherwise wait for the compilation."""
     jinja_environment = environment()
     for name in jinja_environment.list_templates():
         jinja_environment.get_template(name)
 
 
 def link(root: str, place: str, /, **query: object) -> str:
-    """Return the address of a page below the root path; callers quote segments of `place` with `segment`."""
+    """Return the address of a page below the root path. Empty query parameters are left out.
+
+    `place` is the page's path. Callers quote names in it with `segment`.
+    """
     parameters = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return root + place + (f"?{urlencode(parameters)}" if parameters else "")
 
 
-def in_flower(flower: str, run: str) -> str:
-    """Flower's list of the tasks of a run. Its page only accepts search words after a task's name."""
-    return f"{flower.rstrip('/')}/tasks?name={quote(f'dsf. {run}')}"
+def link_to_flower(flower_url: str, run: str) -> str:
+    """Return the address of Flower's list of the tasks of a run."""
+    # The query starts with a task's name, because Flower only accepts search words after one.
+    return f"{flower_url.rstrip('/')}/tasks?name={quote(f'dsf. {run}')}"
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path."""
+    """Return a name, quoted as one segment of a path."""
     return quote(text, safe="")
 
 
 def render(template: str, root: str, context: Mapping[str, Any]) -> str:
-    """Return a template."""
+    """Return the HTML of a template with the data of `context`. `root` is the path prefix of all addresses."""
     return (
         environment()
         .get_template(template)

@@ -1,9 +1,12 @@
 """Login sessions, and protection of forms.
 
-A session is the token of the login, in Redis under the digest of its cookie and encrypted with a key from the cookie,
-which only the browser has. Therefore all replicas know it, a logout ends it, and each request checks the token again
-(the API server's responses count for some seconds), so it ends with its token. Every visitor gets a cookie; the secret
-of the forms is derived from it, so that a page of another site, which cannot read it, cannot send a form.
+A session stores the token of the login in Redis, under the digest of the session's cookie. The token is encrypted with
+a key derived from the cookie, which only the browser has. All replicas share the sessions, and a logout deletes one.
+Each request checks the token again, so a session ends with its token. The API server's responses are cached for some
+seconds.
+
+Every visitor gets a cookie. The secret of the forms is derived from the cookie. A page of another site cannot read the
+cookie, and therefore cannot send a valid form.
 """
 
 from __future__ import annotations
@@ -23,86 +26,100 @@ from starlette.responses import Response
 from dsf import keys
 from dsf.errors import AccessError
 
-#: Behind HTTPS, browsers refuse a cookie with these prefixes from other hosts and from plain HTTP.
+#: Name of the cookie, without the prefix that it has behind HTTPS.
 _COOKIE: Final = "dsf_page"
-#: Seconds of a login.
+#: Bytes of randomness in a cookie, and the characters of its value in base64.
+_COOKIE_BYTES: Final = 32
+_COOKIE_LENGTH: Final = 43
+#: Seconds until a login expires.
 LIFETIME: Final = 8 * 3600
-#: In place of a cookie's digest: the key of what `Sessions.end_all` changes.
+#: Redis key, in place of a cookie's digest, of the random value that `Sessions.end_all` changes. The keys of all
+#: sessions are derived from it.
 _EPOCH: Final = "epoch"
+#: Maximum characters of a header's value in an error text.
+_MAX_SHOWN_HEADER: Final = 100
 
 
 class Sessions:
-    """Login sessions in Redis. Methods raise redis.RedisError."""
+    """Stores login sessions in Redis. Methods raise redis.RedisError if Redis is unavailable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
     def open(self, token: str) -> str:
-        """Open a session with a token that was just checked; returns the value of its cookie."""
-        cookie = self.fresh()
-        self._redis.set(_key(cookie), _seal(cookie, self._epoch()).encrypt(token.encode()), ex=LIFETIME)
+        """Open a session with a valid token, and return the value of the session's cookie."""
+        cookie = self.create_cookie()
+        encrypted_token = _make_cipher(cookie, self._read_epoch()).encrypt(token.encode())
+        self._redis.set(_session_key(cookie), encrypted_token, ex=LIFETIME)
         return cookie
 
     @staticmethod
-    def fresh() -> str:
-        """Return the value of a cookie without a login."""
-        return secrets.token_urlsafe(32)
+    def create_cookie() -> str:
+        """Return a random value for the cookie of a new visitor or session."""
+        return secrets.token_urlsafe(_COOKIE_BYTES)
 
-    def token(self, cookie: str) -> str:
-        """Return the token of this cookie's session; empty without a session, or after its end."""
-        sealed = self._redis.get(_key(cookie)) if cookie else None
-        if sealed is None:
+    def read_token(self, cookie: str) -> str:
+        """Return the token of this cookie's session; empty if there is no session or it has expired."""
+        encrypted_token = self._redis.get(_session_key(cookie)) if cookie else None
+        if encrypted_token is None:
             return ""
         try:
-            # Redis keeps it longer when its time goes backwards; nor is a session from the future one.
-            return _seal(cookie, self._epoch()).decrypt(str(sealed), ttl=LIFETIME).decode()
+            # Check the age here too, because Redis keeps a key for longer if its clock goes backwards. The check also
+            # rejects a session from the future.
+            return _make_cipher(cookie, self._read_epoch()).decrypt(str(encrypted_token), ttl=LIFETIME).decode()
         except InvalidToken:
             return ""
 
     def close(self, cookie: str) -> None:
-        """End a session, if it exists."""
-        self._redis.delete(_key(cookie))
+        """Delete the session of this cookie, if it exists."""
+        self._redis.delete(_session_key(cookie))
 
     def end_all(self) -> None:
-        """End all sessions: none can be read any more."""
+        """End all sessions. Their tokens can no longer be decrypted, because the new epoch changes all keys."""
         self._redis.set(keys.web_session(_EPOCH), secrets.token_urlsafe(16))
 
-    def _epoch(self) -> str:
+    def _read_epoch(self) -> str:
         return str(self._redis.get(keys.web_session(_EPOCH)) or "")
 
 
-def _seal(cookie: str, epoch: str) -> Fernet:
+def _make_cipher(cookie: str, epoch: str) -> Fernet:
+    """Return the cipher for the token of this cookie's session."""
     key = hmac.new(cookie.encode(), f"token {epoch}".encode(), hashlib.sha256).digest()
     return Fernet(base64.urlsafe_b64encode(key))
 
 
-def _key(cookie: str) -> str:
+def _session_key(cookie: str) -> str:
+    """Return the Redis key of this cookie's session."""
     return keys.web_session(hashlib.sha256(cookie.encode()).hexdigest())
 
 
-def cookie_of(request: Request) -> str:
-    """Return the cookie of a request.
+def read_cookie(request: Request) -> str:
+    """Return the value of the page's cookie in a request; empty if it is missing or invalid.
 
-    Empty if missing, invalid, or there twice: another site may have set one of them.
+    The cookie is also invalid if the request has two different values, because another site may have set one of them.
     """
-    name, values = _name(request), set()
+    name, values = _cookie_name(request), set()
     for line in request.headers.getlist("cookie"):
         for part in line.split(";"):
             key, _, value = part.strip().partition("=")
             if key == name:
                 values.add(value)
     value = values.pop() if len(values) == 1 else ""
-    # 32 bytes in base64, as `Sessions.fresh` makes them.
-    return value if len(value) == 43 and value.replace("-", "").replace("_", "").isalnum() else ""
+    is_valid = len(value) == _COOKIE_LENGTH and value.replace("-", "").replace("_", "").isalnum()
+    return value if is_valid else ""
 
 
 def set_cookie(request: Request, response: Response, value: str) -> None:
-    """Set a cookie that scripts cannot read, and that other sites send with links only, never with forms."""
+    """Set the page's cookie in a response.
+
+    Scripts cannot read the cookie. Browsers send it when a user follows a link from another site, but not with a form
+    of another site.
+    """
     response.set_cookie(
-        _name(request),
+        _cookie_name(request),
         value,
         max_age=LIFETIME,
-        path=_path(request),
+        path=_cookie_path(request),
         httponly=True,
         samesite="lax",
         secure=request.scope["scheme"] == "https",
@@ -110,53 +127,62 @@ def set_cookie(request: Request, response: Response, value: str) -> None:
 
 
 def delete_cookie(request: Request, response: Response) -> None:
-    """Delete the cookie."""
-    response.delete_cookie(_name(request), path=_path(request), secure=request.scope["scheme"] == "https")
+    """Delete the page's cookie in the browser."""
+    is_secure = request.scope["scheme"] == "https"
+    response.delete_cookie(_cookie_name(request), path=_cookie_path(request), secure=is_secure)
 
 
-def _name(request: Request) -> str:
+def _cookie_name(request: Request) -> str:
+    """Return the name of the cookie.
+
+    Behind HTTPS, the name has a prefix with which browsers refuse the cookie from other hosts and from plain HTTP.
+    Browsers accept the prefix `__Host-` for the path `/` only.
+    """
     if request.scope["scheme"] != "https":
         return _COOKIE
-    # The prefix `__Host-` is for the path / only.
-    return ("__Host-" if _path(request) == "/" else "__Secure-") + _COOKIE
+    return ("__Host-" if _cookie_path(request) == "/" else "__Secure-") + _COOKIE
 
 
-def _path(request: Request) -> str:
+def _cookie_path(request: Request) -> str:
     return request.scope["dsf.root"] or "/"
 
 
 def form_secret(cookie: str) -> str:
-    """Return the secret that forms of this page must contain."""
+    """Return the secret that forms must contain, which is derived from the visitor's cookie."""
     return hmac.new(cookie.encode(), b"form", hashlib.sha256).hexdigest()
 
 
 def check_form(request: Request, form_token: str) -> None:
-    """Raises AccessError (403) for a form that did not come from this page."""
+    """Raise AccessError (403) unless a form comes from this page. `form_token` is the secret in the form."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-    if origin is not None and not _is_same(origin, request.scope["dsf.host"]):
+    if origin is not None and not _is_same_origin(origin, request.scope["dsf.host"]):
         raise AccessError(
-            f"forms from {origin[:100]!r} are refused, because requests reach this page as "
-            f"{request.scope['dsf.host'][:100]!r}: a proxy must pass on the Host header with its port, in nginx "
-            "`proxy_set_header Host $http_host`",
+            f"forms from {origin[:_MAX_SHOWN_HEADER]!r} are refused, because requests reach this page as "
+            f"{request.scope['dsf.host'][:_MAX_SHOWN_HEADER]!r}: a proxy must pass on the Host header with its port, "
+            "in nginx `proxy_set_header Host $http_host`",
             403,
         )
     if site not in ("same-origin", "none"):
         raise AccessError("forms from other sites are refused", 403)
-    if not is_form(request, form_token):
+    if not has_form_secret(request, form_token):
         raise AccessError("this form is too old or not from this page: go back, reload the page and repeat", 403)
 
 
-def is_form(request: Request, form_token: str) -> bool:
-    """True if a form has the secret of the request's cookie."""
-    cookie = cookie_of(request)
+def has_form_secret(request: Request, form_token: str) -> bool:
+    """True if `form_token` is the form secret of the request's cookie."""
+    cookie = read_cookie(request)
     return bool(cookie) and hmac.compare_digest(form_secret(cookie).encode(), form_token.encode())
 
 
-def _is_same(origin: str, host: str) -> bool:
-    """True if an origin is that of this Host header. Its scheme is not compared: a proxy may terminate TLS."""
+def _is_same_origin(origin: str, host: str) -> bool:
+    """True if an origin has the host and port of a Host header.
+
+    The scheme is not compared, because a proxy may terminate TLS.
+    """
     try:
-        theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
-        usual = {"http": 80, "https": 443}.get(theirs.scheme)
-        return (theirs.hostname, theirs.port or usual) == (ours.hostname, ours.port or usual)
+        form_url, page_url = urlsplit(origin), urlsplit(f"//{host}")
+        default_port = {"http": 80, "https": 443}.get(form_url.scheme)
+        form_address = (form_url.hostname, form_url.port or default_port)
+        return form_address == (page_url.hostname, page_url.port or default_port)
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""Renders whole pages with access control, and serves static files."""
+"""Renders whole pages, and checks the access of their viewers."""
 
 from __future__ import annotations
 
@@ -15,52 +15,63 @@ from dsf.process.valuecache import ValueCache
 from dsf.web.access import ACT, LOOK, PageUser, Right, UserAccess
 from dsf.web.actions import all_acts
 from dsf.web.pages import ALLOWED, PageView, Sources
-from dsf.web.rendering import digest, render, with_ages
-from dsf.web.sessions import Sessions, cookie_of, form_secret, set_cookie
+from dsf.web.rendering import digest, insert_ages, render
+from dsf.web.sessions import Sessions, form_secret, read_cookie, set_cookie
 
-#: Most characters of a page's query.
-LONGEST_QUERY: Final = 2000
+#: Maximum characters of a page's query.
+_MAX_QUERY_LENGTH: Final = 2000
+#: Seconds between two polls of an open page.
+_POLL_SECONDS: Final = 3
+#: Seconds for which a rendering is reused. Less than `_POLL_SECONDS`, so that each poll of a viewer gets newer data.
+_RENDERING_SECONDS: Final = 2.0
+#: Maximum renderings in memory, because one has up to 400 kB.
+_MAX_RENDERINGS: Final = 50
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The part of a page that is the same for all viewers."""
+class _Rendering:
+    """Stores the part of a page that is the same for all viewers."""
 
     title: str
-    #: Seconds between two polls of it; 0: none.
-    every: int
+    #: Seconds between two polls of an open page, 0 if it is not polled.
+    poll_seconds: int
     html: str
 
 
 class LoginNeededError(Exception):
-    """The request has no authenticated user."""
+    """Raised for a request without an authenticated user."""
 
 
 class Site:
-    """Renders pages and checks access."""
+    """Renders pages, authenticates users and checks their rights."""
 
     def __init__(self, sources: Sources, access: UserAccess) -> None:
         self.sources = sources
         self.access = access
         self.sessions = Sessions(sources.reading.redis)
-        # Less than the time between two polls of one viewer; a page has up to 400 kB.
-        self._parts: ValueCache[str, _Part] = ValueCache(seconds=2.0, max_entries=50)
+        self._renderings: ValueCache[str, _Rendering] = ValueCache(
+            seconds=_RENDERING_SECONDS, max_entries=_MAX_RENDERINGS
+        )
         self.version = metadata.version("dynamic-scoring-framework")
 
-    def caller(self, request: Request) -> PageUser | None:
-        """Return the user of a request; None without a login. Raises AccessError."""
+    def authenticate(self, request: Request) -> PageUser | None:
+        """Return the user of a request; None without a login.
+
+        Raises AccessError if the request is refused, BackendError and redis.RedisError if this cannot be checked.
+        """
         page_user: PageUser | None = request.scope.get("dsf.caller")
         if page_user is None:
             page_user = self.access.recognise(request)
             if page_user is None and self.access.login is not None:
-                page_user = self._logged_in(request)
+                page_user = self._authenticate_session(request)
             request.scope["dsf.caller"] = page_user
         return page_user
 
-    def holder(self, token: str, client: str) -> PageUser:
-        """Return the holder of a token that a client sent, or that opened a session.
+    def authenticate_token(self, token: str, client: str) -> PageUser:
+        """Return the holder of a token that a client sent or that opened a session.
 
-        Raises AccessError for an invalid one, BackendError if it cannot be checked.
+        `client` is an address or the name of a session. Raises AccessError for an invalid token and BackendError if the
+        token cannot be checked.
         """
         if self.access.login is None:
             raise AccessError("there is no login here", 401)
@@ -69,15 +80,19 @@ class Site:
         except SettingsError as error:
             raise BackendError(str(error)) from None
 
-    def _logged_in(self, request: Request) -> PageUser | None:
-        """The holder of the session's token, which may be revoked or have expired meanwhile: that ends the session."""
-        cookie = cookie_of(request)
-        token = self.sessions.token(cookie)
+    def _authenticate_session(self, request: Request) -> PageUser | None:
+        """Return the holder of the session's token; None without a session.
+
+        Closes the session if its token is no longer valid, because a token may expire or be revoked after the login.
+        """
+        cookie = read_cookie(request)
+        token = self.sessions.read_token(cookie)
         if not token:
             return None
         try:
-            # Not the client's address: wrong tokens of others behind its proxy must not end the session.
-            return self.holder(token, f"session {digest(cookie)}")
+            # Name the session instead of the client's address, because wrong tokens of other clients behind the same
+            # proxy must not end this session.
+            return self.authenticate_token(token, f"session {digest(cookie)}")
         except AccessError as error:
             if error.status != 401:
                 raise
@@ -85,14 +100,15 @@ class Site:
         return None
 
     def allow(self, request: Request, right: Right) -> PageUser:
-        """Return the user of a request with this right. Raises LoginNeededError and AccessError.
+        """Return the user of a request if the user has this right and read access.
 
-        Raises BackendError and redis.RedisError if this cannot be checked.
+        Raises LoginNeededError without a login and AccessError without the right. Raises BackendError or
+        redis.RedisError if this cannot be checked.
         """
-        caller = self.caller(request)
+        caller = self.authenticate(request)
         if caller is None:
             raise LoginNeededError("a login is required")
-        # A user may act only on what the user may see.
+        # Every right requires read access, because users may only act on scorers that they may see.
         required_rights = dict.fromkeys((LOOK, right))
         if all(self.access.allows(caller, required) for required in required_rights):
             return caller
@@ -102,68 +118,79 @@ class Site:
         text = " and ".join(f"`{required}`" for required in required_rights)
         raise AccessError(f"{caller.name} may not do this: it takes the right to {text}", 403)
 
-    def page(self, view: PageView, request: Request) -> HTMLResponse:
-        """One page. Raises what its view raises."""
+    def render_view(self, view: PageView, request: Request) -> HTMLResponse:
+        """Return the page of a view.
+
+        Raises QueryError if the query is too long, the errors of `allow`, and the errors of the view.
+        """
         caller = self.allow(request, view.needs)
-        if len(request.url.query) > LONGEST_QUERY:
-            raise QueryError(f"a query has at most {LONGEST_QUERY} characters")
+        if len(request.url.query) > _MAX_QUERY_LENGTH:
+            raise QueryError(f"a query has at most {_MAX_QUERY_LENGTH} characters")
         root, names = request.scope["dsf.root"], request.path_params
         query = {name: text for name, text in request.query_params.items() if name in view.knows}
         if view.more_with and self.access.allows(caller, view.more_with):
             query[ALLOWED] = str(view.more_with)
 
-        def make() -> _Part:
-            context = {"every": 3 if view.live else 0, **view.build(self.sources, names, query)}
+        def render_content() -> _Rendering:
+            context = {"every": _POLL_SECONDS if view.live else 0, **view.build(self.sources, names, query)}
             template_context = {**context, "options": self.sources.settings, "query": query}
             html = render(context.get("template", view.template), root, template_context)
-            return _Part(context["title"], context["every"], html)
+            return _Rendering(context["title"], context["every"], html)
 
         if view.live:
             key = f"{root} {request.scope['path']} {sorted(query.items())}"
-            # A page that is opened shows what its user has just done; the next polls show no less.
-            part = self._parts.get(key, make, is_new="if-none-match" not in request.headers)
+            # Render a page anew when it is opened, because users expect to see the effect of their last action. Polls
+            # have the header If-None-Match and may reuse a rendering.
+            rendering = self._renderings.get(key, render_content, is_new="if-none-match" not in request.headers)
         else:
-            part = make()
-        acts = all_acts() if view.acts and self.access.allows(caller, ACT) else {}
+            rendering = render_content()
         return self.respond(
-            request, "page.html", title=part.title, every=part.every, content=part.html, acts=acts, names=names
+            request,
+            "page.html",
+            title=rendering.title,
+            every=rendering.poll_seconds,
+            content=rendering.html,
+            acts=all_acts() if view.acts and self.access.allows(caller, ACT) else {},
+            names=names,
         )
 
-    def form(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """Return a page with a form: its secret is that of the visitor's cookie."""
-        cookie = cookie_of(request) or Sessions.fresh()
-        answer = self.respond(request, template, status, secret=form_secret(cookie), **context)
-        set_cookie(request, answer, cookie)
-        return answer
+    def respond_with_form(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+        """Return a page with a form, and set the visitor's cookie, from which the secret of the form is derived."""
+        cookie = read_cookie(request) or Sessions.create_cookie()
+        response = self.respond(request, template, status, secret=form_secret(cookie), **context)
+        set_cookie(request, response, cookie)
+        return response
 
     def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """Return a whole page from a template that extends the base; 304 for a browser that has the same."""
+        """Return a whole page from a template that extends `base.html`; 304 if the browser already has this page."""
         caller = request.scope.get("dsf.caller")
-        leave = form_secret(cookie_of(request)) if caller is not None and self.access.login is not None else ""
+        logout_secret = (
+            form_secret(read_cookie(request)) if caller is not None and self.access.login is not None else ""
+        )
         html = render(
             template,
             request.scope["dsf.root"],
             {
-                "assets": assets(),
+                "assets": digest_assets(),
                 "version": self.version,
                 "options": self.sources.settings,
                 "q": request.query_params.get("q", "") if request.url.path.endswith("/find") else "",
                 "path": request.scope["path"],
                 "caller": caller,
-                "leave": leave,
+                "leave": logout_secret,
                 **context,
             },
         )
-        # Without the ages, which the browser counts itself.
-        tag = {"ETag": f'"{digest(html)}"'}
-        # A proxy that compresses makes the tag a weak one.
-        if status == 200 and request.headers.get("if-none-match", "").removeprefix("W/") == tag["ETag"]:
-            return HTMLResponse(status_code=304, headers=tag)
-        return HTMLResponse(with_ages(html), status_code=status, headers=tag)
+        # The tag is computed before the ages are inserted, because the browser itself updates the ages.
+        headers = {"ETag": f'"{digest(html)}"'}
+        # Weak tags are accepted, because a proxy that compresses a response weakens its tag.
+        if status == 200 and request.headers.get("if-none-match", "").removeprefix("W/") == headers["ETag"]:
+            return HTMLResponse(status_code=304, headers=headers)
+        return HTMLResponse(insert_ages(html), status_code=status, headers=headers)
 
 
 @cache
-def assets() -> str:
-    """Digest of the static files."""
+def digest_assets() -> str:
+    """Return the digest of all static files."""
     files = sorted(resources.files("dsf.web").joinpath("static").iterdir(), key=lambda file: file.name)
     return digest("".join(f"{file.name}{file.read_text(encoding='utf-8')}" for file in files))

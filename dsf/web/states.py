@@ -1,4 +1,4 @@
-"""States of a pair of scorer and cluster, each with a glyph besides its colour."""
+"""Lists the states of a pair of scorer and cluster. Each has a glyph, because colours alone are not accessible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class State:
-    """One state. `name` is its name in the search box and the style sheet."""
+    """Stores how the page shows a state. `name` identifies the state in searches and in the style sheet."""
 
     name: str
     glyph: str
@@ -17,7 +17,7 @@ class State:
     help: str
 
 
-#: By name, those that need attention first.
+#: States by name, those that need attention first.
 STATES: Final[Mapping[str, State]] = {
     state.name: state
     for state in (

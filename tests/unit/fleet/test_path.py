@@ -17,7 +17,7 @@ from dsf.store.heartbeats import Mark
 from dsf.store.pairs import Unwritten
 from dsf.store.ticks import run_deadline, tick_message
 from dsf.store.writes import TURN_AT, Writes
-from dsf.web.app import unready
+from dsf.web.app import describe_unreadiness
 from tests.integration.results.bed import START, Bed
 
 INTERVAL = 5.0
@@ -143,8 +143,8 @@ def test_every_view_shows_the_interruption(bed: Bed) -> None:
     assert (report.ok, [problem.message[:23] for problem in report.problems]) == (False, ["no results are taken in"])
     samples = {sample.labels.get("stage"): sample.value for sample in next(iter(model_families(model))).samples}
     assert samples == {stage: float(stage == "results") for stage in STAGES}
-    assert "no results are taken in" in unready(client)
+    assert "no results are taken in" in describe_unreadiness(client)
     working(bed)
     # A missing agent does not take the hub's pages out of service.
-    assert unready(client) == ""
+    assert describe_unreadiness(client) == ""
     assert not read_report(client, Settings(role="cli"), None).ok

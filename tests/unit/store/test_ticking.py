@@ -13,7 +13,7 @@ from dsf.cli.statusreport import read_report
 from dsf.fleet.queries import FleetQueries
 from dsf.settings import Settings
 from dsf.store.ticks import MAX_LATENESS, ticks_problem
-from dsf.web.app import unready
+from dsf.web.app import describe_unreadiness
 from tests.support.memorystore import memory_client
 
 NOW = 1_790_000_000.0
@@ -44,7 +44,7 @@ def test_every_view_of_the_fleet_says_it() -> None:
     assert (report.ok, [problem.message[:17] for problem in report.problems]) == (False, ["no ticks are sent"])
     samples = {sample.name: sample.value for family in schedule_families(client) for sample in family.samples}
     assert samples["dynamic_scoring_ticks_stopped"] == 1
-    assert "no ticks are sent" in unready(client)
+    assert "no ticks are sent" in describe_unreadiness(client)
     client.zadd(keys.DUE, {"c1/s": time.time() + 60})
-    assert unready(client) == ""
+    assert describe_unreadiness(client) == ""
     assert read_report(client, Settings(role="cli"), None).ok

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
 from dsf.process.clienttoken import AT_ONCE
-from dsf.web.access import ACT, LOOK, PageUser, UserAccess, behind_proxy, listed
+from dsf.web.access import ACT, LOOK, PageUser, UserAccess, allow_operators, trust_proxy
 from dsf.web.kube import KubeAccess
-from dsf.web.service import WebService, _access
+from dsf.web.service import WebService, _make_access
 from tests.support.fixtures import SettingsFactory
 
 
@@ -25,7 +25,7 @@ def recognised(access: UserAccess, *, trusted: bool = True, **headers: str) -> P
 
 
 def test_either_family_of_headers_names_people() -> None:
-    access = behind_proxy(listed([]))
+    access = trust_proxy(allow_operators([]))
     ann = PageUser("ann", groups=("dev", "sre"))
     assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev, sre") == ann
     assert recognised(access, X_Auth_Request_User="ann", X_Auth_Request_Groups="dev,sre") == ann
@@ -45,13 +45,13 @@ def test_either_family_of_headers_names_people() -> None:
 )
 def test_identity_headers_that_the_proxy_does_not_remove_are_refused(headers: dict[str, str]) -> None:
     with pytest.raises(AccessError, match="must remove"):
-        recognised(behind_proxy(listed([])), X_Forwarded_User="ann", **headers)
+        recognised(trust_proxy(allow_operators([])), X_Forwarded_User="ann", **headers)
 
 
 @pytest.mark.parametrize("header", ["X_Forwarded_User", "X_Auth_Request_User", "Remote_User"])
 def test_untrusted_peer_cannot_name_a_user(header: str) -> None:
     with pytest.raises(AccessError, match="use the proxy") as raised:
-        recognised(behind_proxy(listed(["bob"])), trusted=False, **{header: "bob"})
+        recognised(trust_proxy(allow_operators(["bob"])), trusted=False, **{header: "bob"})
     assert raised.value.status == 401
 
 
@@ -62,7 +62,7 @@ def test_duplicate_identity_header_is_refused(family: str, header: str) -> None:
     raw = [(name.lower().encode(), text.encode()) for name, text in lines]
     request = Request({"type": "http", "headers": raw, "dsf.trusted": True})
     with pytest.raises(AccessError, match="must replace") as raised:
-        behind_proxy(listed([])).recognise(request)
+        trust_proxy(allow_operators([])).recognise(request)
     assert raised.value.status == 401
 
 
@@ -71,7 +71,7 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
         role="hub", web_auth="proxy", web_trusted_proxies=["10.0.0.0/8"], web_operators=["sre"], namespace="ocm"
     )
     # Rights are checked at the API server, which does not exist here.
-    access = _access(settings, cast("Session", object()))
+    access = _make_access(settings, cast("Session", object()))
     assert access.allows(PageUser("ann", groups=("sre",)), ACT)
     assert not access.allows(PageUser("bob", groups=("dev",)), ACT)
     assert access.allows(PageUser("bob"), LOOK)
@@ -80,7 +80,7 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
 def test_login_is_valid_while_the_token_is_unchanged(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("the-first-token-of-all")
-    access = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
+    access = _make_access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
     assert access.allows(access.login("the-first-token-of-all", "10.0.0.1"), ACT)
     file.write_text("the-second-token-of-all")
     with pytest.raises(AccessError):
@@ -97,7 +97,7 @@ def test_login_is_valid_while_the_token_is_unchanged(settings_factory: SettingsF
 def test_wrong_tokens_of_one_address_are_limited(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("the-token-of-all-users")
-    login = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None).login
+    login = _make_access(settings_factory(role="hub", web_auth="token", client_token_file=file), None).login
     assert login is not None
     for number in range(AT_ONCE):
         with pytest.raises(AccessError, match="not the token"):
@@ -138,7 +138,7 @@ def jwt(name: str) -> str:
 
 def test_wrong_tokens_of_one_client_keep_no_other_client_out(reviewer: Reviewer) -> None:
     """Each review occupies a thread of the page."""
-    holder = KubeAccess(cast("Session", None), "ocm").holder
+    holder = KubeAccess(cast("Session", None), "ocm").identify_holder
     with ThreadPoolExecutor(40) as pool:
         flood = [pool.submit(holder, jwt(f"wrong{number}"), "10.0.0.1") for number in range(25)]
         assert all(reviewer.inside.acquire(timeout=30) for _ in range(4))
@@ -158,7 +158,7 @@ def test_wrong_tokens_of_one_client_keep_no_other_client_out(reviewer: Reviewer)
 
 def test_login_waits_for_a_turn(reviewer: Reviewer) -> None:
     """Users behind one proxy share the address of a flood of wrong tokens."""
-    holder = KubeAccess(cast("Session", None), "ocm").holder
+    holder = KubeAccess(cast("Session", None), "ocm").identify_holder
     with ThreadPoolExecutor(20) as pool:
         flood = [pool.submit(holder, jwt(f"wrong{number}"), "10.0.0.1") for number in range(8)]
         assert all(reviewer.inside.acquire(timeout=30) for _ in range(4))
@@ -172,7 +172,7 @@ def test_login_waits_for_a_turn(reviewer: Reviewer) -> None:
     "token", ["", "x", "a.b.c", "eyJh.eyJi.sig nature", "eyJh.eyJi.c\n", "sha256~short", "a" * 5000]
 )
 def test_text_that_is_no_token_is_refused_without_a_review(reviewer: Reviewer, token: str) -> None:
-    holder = KubeAccess(cast("Session", None), "ocm").holder
+    holder = KubeAccess(cast("Session", None), "ocm").identify_holder
     with pytest.raises(AccessError, match="no token of a ServiceAccount") as raised:
         holder(token, "10.0.0.1")
     assert raised.value.status == 401
@@ -182,7 +182,7 @@ def test_text_that_is_no_token_is_refused_without_a_review(reviewer: Reviewer, t
 def test_token_of_openshift_is_reviewed(reviewer: Reviewer) -> None:
     reviewer.go_on.set()
     token = f"sha256~{'a' * 43}"
-    assert KubeAccess(cast("Session", None), "ocm").holder(token, "10.0.0.1").name == token
+    assert KubeAccess(cast("Session", None), "ocm").identify_holder(token, "10.0.0.1").name == token
 
 
 def test_permission_of_a_limited_token_is_cached_separately(reviewer: Reviewer) -> None:

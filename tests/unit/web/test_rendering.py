@@ -11,7 +11,7 @@ import pytest
 
 from dsf.settings import Settings
 from dsf.web import rendering
-from dsf.web.rendering import advice, duration, environment, link, prepare, render, with_ages
+from dsf.web.rendering import environment, format_duration, get_advice, insert_ages, link, prepare, render
 
 
 def test_all_templates_compile() -> None:
@@ -20,17 +20,17 @@ def test_all_templates_compile() -> None:
 
 def test_ages_are_put_in_last() -> None:
     html = '<time datetime="2026-01-01T00:00:00Z" data-age></time>'
-    assert with_ages(html, 1767225600 + 75).endswith(">75 s ago</time>")
+    assert insert_ages(html, 1767225600 + 75).endswith(">75 s ago</time>")
     until = '<time datetime="2026-01-01T00:00:00Z" data-until></time>'
-    assert with_ages(until, 1767225600 - 200).endswith(">in 3 min</time>")
-    assert with_ages(until, 1767225600 + 1).endswith(">now</time>")
+    assert insert_ages(until, 1767225600 - 200).endswith(">in 3 min</time>")
+    assert insert_ages(until, 1767225600 + 1).endswith(">now</time>")
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-3, "0 s"), (99, "99 s"), (100, "1 min"), (7500, "2 h 5 min"), (200_000, "2 d")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_timestamp_of_another_day_includes_its_date() -> None:
@@ -71,9 +71,9 @@ def _base(**fields: object) -> dict[str, object]:
 
 
 def test_advice_is_words() -> None:
-    assert advice("bad_query") == "correct the query"
-    assert "](" not in advice("secret_refused")
-    assert advice("no such reason") == ""
+    assert get_advice("bad_query") == "correct the query"
+    assert "](" not in get_advice("secret_refused")
+    assert get_advice("no such reason") == ""
 
 
 #: Objects: Jinja reads `items` of a dictionary as its method.

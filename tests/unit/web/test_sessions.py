@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
-from dsf.web.sessions import LIFETIME, Sessions, check_form, cookie_of, form_secret, set_cookie
+from dsf.web.sessions import LIFETIME, Sessions, check_form, form_secret, read_cookie, set_cookie
 from tests.support.memorystore import memory_client
 
 COOKIE = "c" * 43
@@ -37,7 +37,7 @@ def seconds(client: redis.Redis) -> int:
 
 def test_session_ends_after_its_lifetime(client: redis.Redis) -> None:
     cookie = Sessions(client).open("a-secret-token")
-    assert Sessions(client).token(cookie) == "a-secret-token"
+    assert Sessions(client).read_token(cookie) == "a-secret-token"
     assert LIFETIME - 60 <= seconds(client) <= LIFETIME
 
 
@@ -49,7 +49,7 @@ def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
     assert cookie not in f"{key} {redis_value}"
     # A form secret of another session is refused.
     client.set(key, str(client.get(keys.web_session("x")) or "nothing"))
-    assert Sessions(client).token(cookie) == ""
+    assert Sessions(client).read_token(cookie) == ""
 
 
 @pytest.mark.parametrize(
@@ -63,15 +63,15 @@ def test_session_lifetime_survives_clock_changes(
     cookie = sessions.open("static")
     opened = time.time()
     monkeypatch.setattr(time, "time", lambda: opened + later)
-    assert bool(sessions.token(cookie)) is is_open
+    assert bool(sessions.read_token(cookie)) is is_open
 
 
 def test_all_sessions_end(client: redis.Redis) -> None:
     sessions = Sessions(client)
     cookies = [sessions.open("token") for _ in range(2)]
     sessions.end_all()
-    assert [sessions.token(cookie) for cookie in cookies] == ["", ""]
-    assert sessions.token(sessions.open("token")) == "token"
+    assert [sessions.read_token(cookie) for cookie in cookies] == ["", ""]
+    assert sessions.read_token(sessions.open("token")) == "token"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_cookie_cannot_be_set_by_other_sites(scheme: str, root: str, name: str) 
     assert ("Secure" in cookie) == (scheme == "https")
     assert "Domain" not in cookie
     assert {"HttpOnly", "SameSite=lax"} <= {part.strip() for part in cookie.split(";")}
-    assert cookie_of(request(scheme=scheme, root=root, cookie=f"a=b; {name}={COOKIE}")) == COOKIE
-    assert cookie_of(request(scheme=scheme, root=root, cookie=f"{name}={COOKIE}; {name}={'d' * 43}")) == ""
+    assert read_cookie(request(scheme=scheme, root=root, cookie=f"a=b; {name}={COOKIE}")) == COOKIE
+    assert read_cookie(request(scheme=scheme, root=root, cookie=f"{name}={COOKIE}; {name}={'d' * 43}")) == ""
 
 
 @pytest.mark.parametrize(
