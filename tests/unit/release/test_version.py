@@ -92,7 +92,7 @@ def test_chart_pages_and_compose_name_the_images_of_the_version(tracked: list[st
     }
     objects = chart.render()
     images = {c["image"] for workload in chart.workloads(objects).values() for c in chart.containers(workload)}
-    assert images - {image for image in images if "/library/redis:" in image} == expected_images
+    assert images - {image for image in images if "/valkey/valkey:" in image} == expected_images
     image_pattern = re.compile(
         rf"(?<!\$REGISTRY/)(?<=[\s\"=])[\w./-]*dynamic-scoring-(?:framework|agent):{re.escape(VERSION)}"
     )
