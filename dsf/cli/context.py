@@ -1,8 +1,8 @@
-"""Running demos: one file for each in the user's state folder, by which commands in other terminals find it.
+"""Files of running demos, by which commands in other terminals find a demo, and options that select a hub.
 
-`dsf demo` and `dsf up` write the file when they are ready, hold a lock on it while they run, and remove it when they
-end. The file may contain a Redis password, so only its owner can read it. Files without a lock, which the system takes
-from a process that is killed, are ignored, and the next demo removes them.
+Each demo has a file in the user's state folder. `dsf demo` and `dsf up` write the file when they are ready, lock it
+while they run, and remove it when they end. The file may contain a Redis password, so only its owner can read it. The
+system releases the lock of a killed process. Files without a lock are ignored, and the next demo removes them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Any
 from dsf.errors import ContextError
 
 #: Value of `--demo`.
-_wanted: str | None = None
+_demo_selection: str | None = None
 
 
-def want(name_or_folder: str | None) -> None:
-    """Store the value of `--demo`. Every command with the option calls it, so that none inherits another's."""
-    global _wanted  # noqa: PLW0603
-    _wanted = name_or_folder
+def select_demo(name_or_folder: str | None) -> None:
+    """Store the value of `--demo`, or None. Each command with the option calls it, which resets an earlier value."""
+    global _demo_selection  # noqa: PLW0603
+    _demo_selection = name_or_folder
 
 
-def wanted() -> str | None:
-    """Value of `--demo`."""
-    return _wanted
+def selected_demo() -> str | None:
+    """Return the value of `--demo`."""
+    return _demo_selection
 
 
 @dataclass(frozen=True)
 class KubeChoice:
-    """Options of a command that choose an API server."""
+    """Stores the options of a command that select an API server."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -53,28 +53,28 @@ def kube_choice() -> KubeChoice:
 
 
 def choose_kubeconfig(kubeconfig: Path | None) -> None:
-    """Store the value of `--kubeconfig`, as `want` does."""
-    _choose(kubeconfig=kubeconfig)
+    """Store the value of `--kubeconfig`, as `select_demo` does."""
+    _replace_kube_choice(kubeconfig=kubeconfig)
 
 
 def choose_kube_context(context: str | None) -> None:
-    """Store the value of `--context`, as `want` does."""
-    _choose(context=context)
+    """Store the value of `--context`, as `select_demo` does."""
+    _replace_kube_choice(context=context)
 
 
 def choose_namespace(namespace: str | None) -> None:
-    """Store the value of `--namespace`, as `want` does."""
-    _choose(namespace=namespace)
+    """Store the value of `--namespace`, as `select_demo` does."""
+    _replace_kube_choice(namespace=namespace)
 
 
-def _choose(**value: Any) -> None:
+def _replace_kube_choice(**value: Any) -> None:
     global _kube_choice  # noqa: PLW0603
     _kube_choice = replace(_kube_choice, **value)
 
 
 def default_kubeconfig() -> Path | None:
-    """Return kubectl's files: those of KUBECONFIG, else `~/.kube/config` if it exists."""
-    # Like kubectl, which takes no default if KUBECONFIG names files that do not exist: it may be another cluster's.
+    """Return the path list of KUBECONFIG, else `~/.kube/config` if the file exists, else None."""
+    # Like kubectl, ignore the default if KUBECONFIG names missing files, because the default may be another cluster's.
     if kubeconfig_paths := os.environ.get("KUBECONFIG"):
         return Path(kubeconfig_paths)
     default = Path.home() / ".kube" / "config"
@@ -83,10 +83,10 @@ def default_kubeconfig() -> Path | None:
 
 @dataclass(frozen=True)
 class CliContext:
-    """A running set of processes. Folders are absolute paths; None stands for a process that does not run."""
+    """Describes a running demo. Folders are absolute paths, and None if the process of the folder does not run."""
 
     redis_url: str
-    #: Name for `--demo`; two demos may share a name, but not a folder of manifests.
+    #: Name for `--demo`. Demos may share a name, but not a folder of manifests.
     name: str = "demo"
     #: Working directory at startup.
     started_in: str | None = None
@@ -96,12 +96,12 @@ class CliContext:
     host_aliases: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def covers(self, folder: Path) -> bool:
-        """True if `folder` (absolute) is the start folder of this context, or in its folder of manifests."""
-        inside = self.manifests is not None and folder.is_relative_to(self.manifests)
-        return inside or str(folder) == self.started_in
+        """True if `folder` (absolute) is the start folder of this demo, or in its folder of manifests."""
+        is_in_manifests = self.manifests is not None and folder.is_relative_to(self.manifests)
+        return is_in_manifests or str(folder) == self.started_in
 
     def is_called(self, name_or_folder: str) -> bool:
-        """True if `--demo` selects this one: by its name, or by a folder that it covers."""
+        """True if `--demo` selects this demo by its name, or by a folder that it covers."""
         return name_or_folder == self.name or self.covers(Path(name_or_folder).resolve())
 
     def __str__(self) -> str:
@@ -109,22 +109,22 @@ class CliContext:
 
 
 def folder() -> Path:
-    """Folder of the files: `$XDG_STATE_HOME/dsf/contexts`, by default under `~/.local/state`."""
+    """Return the folder of the files: `$XDG_STATE_HOME/dsf/contexts`, by default in `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "dsf" / "contexts"
 
 
 def running() -> list[CliContext]:
-    """Return all running demos, sorted by name. Unusable files are ignored."""
-    read = (_read(file) for file in folder().glob("*.json"))
-    return sorted((demo for demo in read if demo is not None), key=str)
+    """Return all running demos, sorted by name. Invalid files are ignored."""
+    demos = (_read_context(file) for file in folder().glob("*.json"))
+    return sorted((demo for demo in demos if demo is not None), key=str)
 
 
 def choose(name_or_folder: str | None = None) -> CliContext | None:
-    """Return the running demo that `name_or_folder` selects: by name, folder of manifests or start folder.
+    """Return the running demo that `name_or_folder` selects by name, folder of manifests or start folder.
 
-    Without it, the only running demo, or the one to which the current folder belongs; None if none runs. Raises
-    ContextError, which lists the running demos, if the selection is ambiguous.
+    Without a selection, return the only running demo, or the demo that covers the current folder. None if no demo runs.
+    Raises ContextError, which lists the running demos, if no demo or several demos match.
     """
     demos = running()
     demo_names = ", ".join(str(demo) for demo in demos) or "none"
@@ -150,9 +150,9 @@ def published(
     out_dir: Path | str | None = None,
     host_aliases: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[Path]:
-    """Publish this process's set to other terminals in the block. Yields the file.
+    """Write the file of this demo, which exists during the block, and yield its path.
 
-    Raises OSError when the file cannot be written.
+    Raises OSError if the file cannot be written or locked.
     """
     context = CliContext(
         redis_url=redis_url,
@@ -165,9 +165,9 @@ def published(
     where = folder()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     for other in where.glob("*.json"):
-        if not _is_held(other):
+        if not _is_locked(other):
             other.unlink(missing_ok=True)
-    # mkstemp creates it with mode 0600; it gets its name when it is locked and whole.
+    # Create the file with mode 0600 by mkstemp, and rename it after it is locked and complete.
     descriptor, temporary = tempfile.mkstemp(dir=where, prefix=".context-")
     file = Path(temporary)
     try:
@@ -185,17 +185,17 @@ def published(
             file.unlink()
 
 
-def _read(file: Path) -> CliContext | None:
+def _read_context(file: Path) -> CliContext | None:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         demo = CliContext(**{name: values[name] for name in CliContext.__dataclass_fields__ if name in values})
     except (OSError, ValueError, TypeError):
         return None
-    return demo if isinstance(demo.redis_url, str) and _is_held(file) else None
+    return demo if isinstance(demo.redis_url, str) and _is_locked(file) else None
 
 
-def _is_held(file: Path) -> bool:
-    """True if its process still runs."""
+def _is_locked(file: Path) -> bool:
+    """True if a process holds the lock on the file, which means that its demo runs."""
     try:
         with file.open() as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

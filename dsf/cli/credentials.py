@@ -50,7 +50,7 @@ def list_(
     from dsf.cli.session import session
 
     with session() as opened:
-        _show(opened.redis, None if cluster is None else {cluster}, output)
+        _print_credentials(opened.redis, None if cluster is None else {cluster}, output)
 
 
 @app.command(cls=FleetCommand)
@@ -66,7 +66,7 @@ def rotate(
 
     Example: dsf credentials rotate --cluster worker01
     """
-    _ask("rotate", _chosen(cluster, everywhere), wait, output, note, name)
+    _request_credentials("rotate", _select_clusters(cluster, everywhere), wait, output, note, name)
 
 
 @app.command(cls=FleetCommand)
@@ -82,17 +82,17 @@ def revoke(
 
     Example: dsf credentials revoke --cluster worker01
     """
-    _ask("revoke", _chosen(cluster, everywhere), wait, output, note, name)
+    _request_credentials("revoke", _select_clusters(cluster, everywhere), wait, output, note, name)
 
 
-def _chosen(clusters: list[str] | None, everywhere: bool) -> list[str] | None:
-    """Return the named clusters; None means all."""
+def _select_clusters(clusters: list[str] | None, everywhere: bool) -> list[str] | None:
+    """Return the selected clusters without duplicates. None stands for all clusters."""
     if everywhere == bool(clusters):
         fail("give either --cluster (once or several times) or --all", USAGE)
     return list(dict.fromkeys(clusters)) if clusters else None
 
 
-def _ask(
+def _request_credentials(
     action: Literal["rotate", "revoke"],
     clusters: list[str] | None,
     wait: float,
@@ -107,30 +107,32 @@ def _ask(
     with session() as opened:
         names = sorted(Registry(opened.redis).clusters()) if clusters is None else clusters
         requests = Actions(opened.redis, opened.settings, actor(name)).request_credentials(action, names, note=note)
-        before = {cluster: request.key_id for cluster, request in requests.items()}
-        late = _wait(opened.redis, before, wait) if wait else []
-        _show(opened.redis, set(names), output)
-    if late:
+        old_key_ids = {cluster: request.key_id for cluster, request in requests.items()}
+        pending_clusters = _wait_for_refusal(opened.redis, old_key_ids, wait) if wait else []
+        _print_credentials(opened.redis, set(names), output)
+    if pending_clusters:
         fail(
-            f"the old credentials of {', '.join(late[:10])} are still valid after {wait:g} s; "
+            f"the old credentials of {', '.join(pending_clusters[:10])} are still valid after {wait:g} s; "
             "is the hub controller running, and is the cluster connected?"
         )
 
 
-def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[str]:
-    """Wait until the key ids of `before` are refused. Returns the clusters that still accept them."""
+def _wait_for_refusal(client: redis.Redis, old_key_ids: dict[str, int], seconds: float) -> list[str]:
+    """Wait up to `seconds` until the hub refuses the old key ids. Return the clusters whose old key is still valid."""
     from dsf.store.registry import Registry
 
     deadline = time.monotonic() + seconds
     while True:
         clusters = Registry(client).clusters()
-        late = [name for name, key_id in before.items() if name in clusters and min(clusters[name].key_ids) <= key_id]
-        if not late or time.monotonic() > deadline:
-            return late
+        pending_clusters = [
+            name for name, key_id in old_key_ids.items() if name in clusters and min(clusters[name].key_ids) <= key_id
+        ]
+        if not pending_clusters or time.monotonic() > deadline:
+            return pending_clusters
         time.sleep(0.5)
 
 
-def _show(client: redis.Redis, names: set[str] | None, output: Format) -> None:
+def _print_credentials(client: redis.Redis, names: set[str] | None, output: Format) -> None:
     from dsf.fleet.credentials import read_credentials
 
     credential_list = read_credentials(client, names)

@@ -1,7 +1,7 @@
 """Delivered summaries and secrets of an agent, for commands that run stages, such as `dsf explain`.
 
-The summaries come from files, or from the cluster's own API server. There the command uses the agent's account and
-code, so that an object that the agent cannot read is an error here too.
+The summaries come from files, or from the API server of the managed cluster. At the API server the command uses the
+agent's account and code, so that an object that the agent cannot read is an error of the command, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterDelivery:
-    """All scorers of one cluster. `where` describes their origin for messages."""
+    """Stores the summaries, secrets and memory of a cluster's agent. `where` describes their origin in messages."""
 
     where: str
     summaries: Summaries
@@ -37,7 +37,7 @@ class ClusterDelivery:
     memory: SourceMemory | None = None
 
     def summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
-        """Return the summary of a scorer. Raises UnknownScorerError, with a hint."""
+        """Return the summary of a scorer. Raises UnknownScorerError, whose message ends with `hint`."""
         if scorer not in self.summaries:
             delivered_names = ", ".join(sorted(self.summaries)) or "none"
             raise UnknownScorerError(
@@ -50,8 +50,10 @@ class ClusterDelivery:
 def open_delivery(
     stack: contextlib.ExitStack, cluster: str, settings: Settings, file: Path | None = None
 ) -> ClusterDelivery | None:
-    """Return the delivered summaries: of `file` or DSF_AGENT_CONFIG, else of the agent's namespace; None without an
-    agent."""
+    """Return the delivery in `file` or DSF_AGENT_CONFIG, else in the agent's namespace. None if neither is configured.
+
+    `stack` closes the delivery. Raises the errors of `from_file` and `from_cluster`.
+    """
     file = file or settings.agent_config
     if file is not None:
         return from_file(file, settings)
@@ -59,11 +61,14 @@ def open_delivery(
 
 
 def from_file(file: Path, settings: Settings) -> ClusterDelivery:
-    """Return the ConfigMap in a file, and secrets in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
+    """Return the delivery of the ConfigMap in a file, with the secrets in DSF_AGENT_SECRETS_DIR.
+
+    Raises ManifestError, which names the file.
+    """
     if not file.is_file():
         raise ManifestError(f"{file}: there is no such file; the hub writes it when the cluster is accepted")
     config = FileConfig(file)
-    with _quiet():
+    with _suppress_agent_log():
         summaries = config.summaries()
     if config.problem:
         raise ManifestError(f"{file}: {config.problem}")
@@ -72,12 +77,12 @@ def from_file(file: Path, settings: Settings) -> ClusterDelivery:
 
 @contextlib.contextmanager
 def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
-    """The ConfigMap and, on demand, the Secrets of the agent's namespace, readable while the context is open.
+    """Yield the delivery of the ConfigMap in the agent's namespace. Its Secrets are read on demand during the block.
 
     Raises UnknownClusterError for the agent of another cluster, ObjectNotFoundError without the ConfigMap, BackendError
     if it is unreadable, ManifestError if it is invalid, and SettingsError outside of a cluster.
     """
-    # Imported here: the Kubernetes client takes half a second and 40 MB.
+    # Import it late, because the Kubernetes client takes half a second and 40 MB.
     from dsf.agent.kube import KubeConfig
 
     if settings.cluster not in ("", cluster):
@@ -85,44 +90,44 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
             f"this is the agent of cluster {settings.cluster!r}; run this in the agent of {cluster!r}"
         )
     config, namespace = KubeConfig(settings), settings.agent_namespace
-    with _quiet(), contextlib.ExitStack() as stack:
+    with _suppress_agent_log(), contextlib.ExitStack() as stack:
         stack.callback(config.stop)
         config.start()
-        summaries = _read(config, namespace)
+        summaries = _read_summaries(config, namespace)
         memory = SourceMemory(window_budget(settings.agent_window_series), lambda: summaries)
-        # The sources of the agent, but no second receiver on its port.
+        # Use the settings of the agent without OTLP, because the agent itself listens on that port.
         memory.settings = settings.model_copy(update={"otlp_port": None})
         stack.callback(memory.stop)
-        yield ClusterDelivery(_configmap(namespace), summaries, config.secrets, memory)
+        yield ClusterDelivery(_describe_configmap(namespace), summaries, config.secrets, memory)
 
 
-def _read(config: KubeConfig, namespace: str) -> Summaries:
-    """Return the summaries of the first read, as in `from_cluster`."""
+def _read_summaries(config: KubeConfig, namespace: str) -> Summaries:
+    """Return the summaries of the first read. Raises the errors that `from_cluster` documents."""
     from dsf.agent.kube import describe_unreadable
     from dsf.kube.resources import CONFIG_MAPS
 
-    summaries, what = config.summaries(), _configmap(namespace)
+    summaries, configmap = config.summaries(), _describe_configmap(namespace)
     if not config.reflector.synced.is_set():
         watch_problem = config.reflector.error or "its API server does not answer in time"
         remedy = describe_unreadable(CONFIG_MAPS, namespace, CONFIGMAP_NAME, watch_problem)
-        raise BackendError(f"{what} is missing{remedy}")
+        raise BackendError(f"{configmap} is missing{remedy}")
     if config.read() is None:
         raise ObjectNotFoundError(
-            f"{what} is missing; the hub delivers it when the cluster is accepted: on the hub see "
+            f"{configmap} is missing; the hub delivers it when the cluster is accepted: on the hub see "
             "`kubectl -n CLUSTER get manifestworks`"
         )
     if not config.loaded_at:
-        raise ManifestError(f"{what}: {config.problem}")
+        raise ManifestError(f"{configmap}: {config.problem}")
     return summaries
 
 
-def _configmap(namespace: str) -> str:
+def _describe_configmap(namespace: str) -> str:
     return f"ConfigMap {CONFIGMAP_NAME} in namespace {namespace}"
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the agent's log: the command reports the same itself."""
+def _suppress_agent_log() -> Iterator[None]:
+    """Suppress the agent's log lines during the block, because the command reports the same errors."""
     loggers = [logging.getLogger(name) for name in ("dsf.agent", "dsf.kube")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,6 +1,7 @@
-"""Runs a cycle and records requests, answers and results, without publishing them.
+"""Runs a cycle and records requests, responses and results, without publishing them.
 
-The stages are the agent's (`dsf.cycle`), with an observer. Tokens are sent as by an agent and masked in the report.
+The stages are those of the agent (`dsf.cycle`), with an observer. Requests contain tokens as those of an agent do, and
+the report masks the tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dsf.api.scorerule import build_rule_items
 from dsf.api.scoringresponse import MAX_RESPONSE_BYTES, make_remark, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivery import ClusterDelivery, open_delivery
-from dsf.cli.session import agent_settings, by_environment
+from dsf.cli.session import agent_settings, is_redis_configured
 from dsf.cycle.composite import NoResults, Result
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, DsfError, HttpError, ScoreObjectTooLargeError
@@ -46,8 +47,10 @@ from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry
 from dsf.text import WITHHELD, masked, shown_url
 
-#: Most bytes of a request or a response in the report.
-HEAD_BYTES = 400
+#: Maximum number of bytes of a request or a response in the report.
+MAX_HEAD_BYTES = 400
+#: Seconds for a response of the agent in this pod.
+_AGENT_TIMEOUT = 5.0
 
 
 class QueryView(View):
@@ -90,7 +93,7 @@ class ResponseView(View):
 
 
 class ResultView(View):
-    """The outcome of one result."""
+    """The outcome of a result."""
 
     result: str = Field(description="As it was sent, shortened.")
     fate: str = Field(description="item, metric (no AddOnPlacementScore requested), replaced or refused")
@@ -100,8 +103,10 @@ class ResultView(View):
 
 
 class ExplainReport(View):
-    """One cycle. `outcome` is ok, empty, partial or error; stage, reason and message describe an error, or what of the
-    answer does not count."""
+    """Report of one cycle. `outcome` is ok, empty, partial or error.
+
+    `stage`, `reason` and `message` describe the error, or the results that do not count.
+    """
 
     cluster: str
     scorer: str
@@ -124,19 +129,20 @@ class ExplainReport(View):
     trace: str = Field(default="", description="Id of its OpenTelemetry trace; empty if this process sends none.")
 
 
-def explained(scorer: str, cluster: str, config: Path | None, save: Path | None) -> ExplainReport:
-    """Run one cycle of a scorer as it was delivered to the cluster; `config` is a file with its ConfigMap.
+def run_explain(scorer: str, cluster: str, config: Path | None, save: Path | None) -> ExplainReport:
+    """Run one cycle of a scorer as it was delivered to the cluster, and return the report.
 
-    Raises typer.BadParameter without a configuration and for a file `save` that cannot be written; DsfError.
+    `config` is a file with the ConfigMap of the cluster. `save` is a file for the scoring request. Raises
+    typer.BadParameter if there is no configuration, or if `save` cannot be written. Raises DsfError for other errors.
     """
     settings = agent_settings(cluster)
     with ExitStack() as stack:
         delivery = open_delivery(stack, cluster, settings, config)
         if delivery is None:
             raise typer.BadParameter(
-                f"no configuration: DSF_AGENT_CONFIG names none, and {_no_demo()}. On Kubernetes the agent's pod "
-                "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or "
-                "save it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
+                f"no configuration: DSF_AGENT_CONFIG names none, and {_describe_missing_demo()}. On Kubernetes the "
+                "agent's pod has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain "
+                "SCORER`; or save it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
                 param_hint="--config",
             )
         summary = delivery.summary(scorer, cluster, "it may be masked, not healthy, or not resolved: see `dsf status`")
@@ -145,12 +151,12 @@ def explained(scorer: str, cluster: str, config: Path | None, save: Path | None)
             report = run(cluster, summary, settings, delivery, save)
         except OSError as error:
             raise typer.BadParameter(f"cannot be written: {error}", param_hint="--save") from None
-    return report if settings.agent_kube else _with_held(report, settings)
+    return report if settings.agent_kube else _add_withheld_items(report, settings)
 
 
-def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
-    """With what the hub holds back of this score, where Redis can be read: agents have no right to it."""
-    # The data is an addition that is not worth a long wait.
+def _add_withheld_items(report: ExplainReport, settings: Settings) -> ExplainReport:
+    """Return the report with the values that the hub withholds, or the same report if Redis cannot be read."""
+    # Limit the timeout, because the report is useful without these values.
     settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
     try:
         with connect(settings, name="dsf-cli", retries=0) as client:
@@ -163,8 +169,8 @@ def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
     return report.model_copy(update={"held": items, "hold": score.hold})
 
 
-def _no_demo() -> str:
-    if by_environment():
+def _describe_missing_demo() -> str:
+    if is_redis_configured():
         return "no demo runs with the Redis of DSF_REDIS_URL: unset it, or source the file `env` of a running demo"
     return "no demo runs here"
 
@@ -172,12 +178,13 @@ def _no_demo() -> str:
 def run(
     cluster: str, summary: ScorerSummary, settings: Settings, delivery: ClusterDelivery, save: Path | None = None
 ) -> ExplainReport:
-    """Fetch and score like the agent of `cluster`. Errors are in the report; nothing is retried.
+    """Fetch and score like the agent of `cluster`, without retries. The report contains errors of the cycle.
 
-    `save` is a file for the scoring request, which is written before the scoring API is asked. Raises OSError.
+    `save` is a file for the scoring request, which is written before the request is sent. Raises OSError if the file
+    cannot be written.
     """
-    recorder = _Seen()
-    find_results = _FoundResults(settings, cluster, summary.name)
+    recorder = _CycleRecorder()
+    find_results = _ResultFinder(settings, cluster, summary.name)
     stages = Stages(settings, delivery.secrets, delivery.memory, recorder, find_results)
     cycle = Cycle(summary.name, "", summary, math.inf, cluster=cluster)
     report = ExplainReport(
@@ -198,7 +205,7 @@ def run(
     except CycleError as error:
         values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
     else:
-        values = _judged(cluster, recorder, cycle, payload)
+        values = _evaluate_results(recorder, cycle, payload)
     if recorder.exchanges["score"]:
         values["request"] = RequestView(
             url=shown_url(summary.scoring_endpoint),
@@ -206,60 +213,66 @@ def run(
             sent=recorder.sent.get(("score", None), []),
             bytes=len(request),
             series=payload.series,
-            head=recorder.head([request]),
+            head=recorder.format_head([request]),
         )
-        values["response"] = recorder.response(recorder.exchanges["score"][0])
+        values["response"] = recorder.make_response_view(recorder.exchanges["score"][0])
     report.inputs.extend(
-        make_input_view(score, find_results.found.get(score.scorer) or find_results(score.scorer, summary.namespace))
+        make_input_view(
+            score, find_results.results_by_scorer.get(score.scorer) or find_results(score.scorer, summary.namespace)
+        )
         for score in summary.scores or ()
     )
-    # Sources are queried in parallel; the requests of each stay in order.
+    # Sort by source, because the sources are queried in parallel. The requests of each source stay in order.
     order = [source.source_name for source in summary.each_source]
-    questions = sorted(recorder.exchanges["fetch"], key=lambda question: order.index(question.source))
+    records = sorted(recorder.exchanges["fetch"], key=lambda record: order.index(record.source))
     return report.model_copy(
-        update=values | {"trace": trace, "queries": [recorder.query(question) for question in questions]}
+        update=values | {"trace": trace, "queries": [recorder.make_query_view(record) for record in records]}
     )
 
 
-class _FoundResults:
-    """Finds the results of other scorers: in the agent of this pod as its cycles do, elsewhere in the hub's Redis."""
+class _ResultFinder:
+    """Finds the results of other scorers.
+
+    In a pod of an agent it requests them from the agent, whose cycles use the same results. Otherwise it reads them
+    from the hub's Redis.
+    """
 
     def __init__(self, settings: Settings, cluster: str, composite: str) -> None:
         self._settings = settings
         self._cluster = cluster
         self._composite = composite
-        #: The results by scorer, or why there are none.
-        self.found: dict[str, Sequence[Result] | NoResults] = {}
+        #: Results by scorer, or the reason why there are none.
+        self.results_by_scorer: dict[str, Sequence[Result] | NoResults] = {}
 
     def __call__(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
-        """Return the valid results of a scorer, or why there are none."""
-        read = self._request if self._settings.agent_kube else self._read
-        self.found[scorer] = results = read(scorer, namespace)
+        """Return the valid results of a scorer, or the reason why there are none."""
+        find = self._request_from_agent if self._settings.agent_kube else self._read_from_redis
+        self.results_by_scorer[scorer] = results = find(scorer, namespace)
         return results
 
-    def _request(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
+    def _request_from_agent(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
         """Request the results from the agent."""
         _, port = self._settings.listen_address()
         url = f"http://127.0.0.1:{port}{RESULTS_PATH}"
         params = {"scorer": scorer} | ({"namespace": namespace} if namespace is not None else {})
         try:
-            deadline = time.monotonic() + 5.0
+            deadline = time.monotonic() + _AGENT_TIMEOUT
             body = http.get(url, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES, params=params, access=DIRECT)
-            found = json.loads(body)
-            if "results" not in found:
-                return NoResults(str(found["problem"]), bool(found["isExpired"]))
-            return [(dict(labels), float(score)) for labels, score in found["results"]]
+            response = json.loads(body)
+            if "results" not in response:
+                return NoResults(str(response["problem"]), bool(response["isExpired"]))
+            return [(dict(labels), float(score)) for labels, score in response["results"]]
         except HttpError as error:
             return NoResults(f"the agent of this pod has the scores of other scorers, and cannot be asked: {error}")
         except (ValueError, TypeError, KeyError):
             return NoResults(f"another program than the agent answers at {url}")
 
-    def _read(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
+    def _read_from_redis(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
         """Read the results from the hub's Redis."""
         try:
             with connect(self._settings, name="dsf-cli", retries=0) as client:
                 if namespace is None:
-                    # A summary has no namespace if it is the hub's own.
+                    # Read the namespace from the registry, because summaries omit the hub's own namespace.
                     composite = Registry(client).scorers().get(self._composite)
                     namespace = composite.namespace if composite is not None else ""
                 return find_stored_results(client, self._cluster, scorer, namespace, hubclock.hub_time(client))
@@ -267,17 +280,17 @@ class _FoundResults:
             return NoResults(f"the hub's Redis cannot be read: {error}")
 
 
-class _Seen(Observer):
-    """Observer that records the stages, and the secrets to mask."""
+class _CycleRecorder(Observer):
+    """Records the requests and responses of the stages, and masks the secrets in them."""
 
     def __init__(self) -> None:
         self.exchanges: defaultdict[str, list[RequestRecord]] = defaultdict(list)
         self.sent: dict[tuple[str, str | None], list[str]] = {}
-        #: Per access; renewable tokens extend it during the cycle.
+        #: Secrets of each access. A renewed token extends its sequence during the cycle.
         self._all_secrets: list[Sequence[str]] = []
 
     def authenticated(self, stage: str, access: Access, source: str | None) -> None:
-        """Record the credentials that must be masked."""
+        """Record the credentials of a request, and mask them from now on."""
         self.sent[stage, source] = list(access.shown)
         self._all_secrets.append(access.secrets)
 
@@ -286,88 +299,94 @@ class _Seen(Observer):
         return [secret for secrets in self._all_secrets for secret in secrets]
 
     def queried(self, stage: str, question: RequestRecord) -> None:
-        """Record it."""
+        """Record a request and its response."""
         self.exchanges[stage].append(question)
 
-    def query(self, question: RequestRecord) -> QueryView:
-        """View of one request to the source."""
-        error = question.error
+    def make_query_view(self, record: RequestRecord) -> QueryView:
+        """Return the view of a request to the source."""
+        error = record.error
+        is_http = "://" in record.url
         return QueryView(
-            source=question.source or "",
-            query=question.query,
-            method=question.method,
-            url=_url(question),
-            here=find_alias(question.url) if "://" in question.url else "",
-            sent=[*_form(question), *(self.sent.get(("fetch", question.source), []) if "://" in question.url else [])],
-            head=self.head(question.pieces),
-            warnings=list(question.warnings),
+            source=record.source or "",
+            query=record.query,
+            method=record.method,
+            url=_format_url(record),
+            here=find_alias(record.url) if is_http else "",
+            sent=[*_list_form_parameters(record), *(self.sent.get(("fetch", record.source), []) if is_http else [])],
+            head=self.format_head(record.pieces),
+            warnings=list(record.warnings),
             reason=error.reason if error else "",
-            message=masked(str(error), *self._secrets) if error else "",
-            series=question.series,
-            **self._answer(question),
+            message=self.mask_text(str(error)) if error else "",
+            series=record.series,
+            **self._make_response_fields(record),
         )
 
-    def response(self, question: RequestRecord) -> ResponseView:
-        """View of the scoring API's response."""
-        return ResponseView(head=self.head(question.pieces), **self._answer(question))
+    def make_response_view(self, record: RequestRecord) -> ResponseView:
+        """Return the view of the scoring API's response."""
+        return ResponseView(head=self.format_head(record.pieces), **self._make_response_fields(record))
 
-    def _answer(self, question: RequestRecord) -> dict[str, Any]:
-        status = question.error.status if question.error else HTTPStatus.OK
-        return {"status": status, "seconds": question.seconds, "bytes": question.received}
+    def _make_response_fields(self, record: RequestRecord) -> dict[str, Any]:
+        status = record.error.status if record.error else HTTPStatus.OK
+        return {"status": status, "seconds": record.seconds, "bytes": record.received}
 
-    def head(self, pieces: Sequence[bytes | memoryview]) -> str:
-        """Return the first bytes, as text."""
-        # Mask before cutting: half a token at the end would stay otherwise.
-        masked_text = self.masked(b"".join(pieces))
-        return masked_text[:HEAD_BYTES].decode(errors="replace") + ("..." if len(masked_text) > HEAD_BYTES else "")
+    def format_head(self, pieces: Sequence[bytes | memoryview]) -> str:
+        """Return the first MAX_HEAD_BYTES bytes as text without secrets."""
+        # Mask before truncating, because half a token at the end would not be recognised.
+        data = self.mask_bytes(b"".join(pieces))
+        return data[:MAX_HEAD_BYTES].decode(errors="replace") + ("..." if len(data) > MAX_HEAD_BYTES else "")
 
-    def masked(self, data: bytes) -> bytes:
+    def mask_bytes(self, data: bytes) -> bytes:
         """Return the data without the secrets."""
-        return self.hidden(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        return self.mask_text(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
-    def hidden(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         """Return the text without the secrets."""
         return masked(text, *self._secrets)
 
 
-def _fates(cluster: str, summary: ScorerSummary, body: bytes, hidden: Callable[[str], str]) -> Iterator[ResultView]:
-    """The outcome of each result, in the order of the response. `hidden` removes secrets from a text that is shown."""
+def _yield_result_views(
+    cluster: str, summary: ScorerSummary, body: bytes, mask_text: Callable[[str], str]
+) -> Iterator[ResultView]:
+    """Yield the outcome of each result, in the order of the response. `mask_text` removes secrets from a text."""
     elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
     if summary.aggregate_with and summary.score_destination != "None":
-        candidate_fates = (_fate(cluster, summary, element, "x", hidden) for element in elements)
-        yield from (fate for fate in candidate_fates if fate.fate == "refused")
-        good = summary.rule.aggregated(parse_response(body).results)
-        elements = [{"metric": labels, "score": score} for labels, score in good]
+        # The format does not matter, because only results that are refused before rendering are of interest here.
+        candidate_views = (_make_result_view(cluster, summary, element, "x", mask_text) for element in elements)
+        yield from (view for view in candidate_views if view.fate == "refused")
+        aggregated_results = summary.rule.aggregated(parse_response(body).results)
+        elements = [{"metric": labels, "score": score} for labels, score in aggregated_results]
     formats = summary.rule.dimension_formats
     previous_names: set[str] = set()
     named_results: set[int] = set()
-    for number, fmt in enumerate(formats):
-        fates = [_fate(cluster, summary, element, fmt, hidden) for element in elements]
-        # A later result replaces one with the same item name; an earlier format wins over a later one.
-        last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
-        for index, fate in enumerate(fates):
-            masked_fate = fate.model_copy(update={"name": hidden(fate.name), "note": hidden(fate.note)})
-            if fate.fate == "item" and (last[fate.name] != index or fate.name in previous_names):
-                which = "an earlier format" if fate.name in previous_names else "a later result"
-                note = f"{which} has the same item name"
-                yield masked_fate.model_copy(update={"fate": "replaced", "value": None, "note": note})
-            elif fate.fate == "item" or (number == len(formats) - 1 and index not in named_results):
-                yield masked_fate
-        named_results |= {index for index, fate in enumerate(fates) if fate.fate == "item"}
-        previous_names |= last.keys()
+    for format_number, dimension_format in enumerate(formats):
+        views = [_make_result_view(cluster, summary, element, dimension_format, mask_text) for element in elements]
+        # A later result replaces an earlier one with the same item name. An earlier format precedes a later one.
+        last_indexes = {view.name: index for index, view in enumerate(views) if view.fate == "item"}
+        for index, view in enumerate(views):
+            masked_view = view.model_copy(update={"name": mask_text(view.name), "note": mask_text(view.note)})
+            if view.fate == "item" and (last_indexes[view.name] != index or view.name in previous_names):
+                winner = "an earlier format" if view.name in previous_names else "a later result"
+                note = f"{winner} has the same item name"
+                yield masked_view.model_copy(update={"fate": "replaced", "value": None, "note": note})
+            elif view.fate == "item" or (format_number == len(formats) - 1 and index not in named_results):
+                yield masked_view
+        named_results |= {index for index, view in enumerate(views) if view.fate == "item"}
+        previous_names |= last_indexes.keys()
 
 
-def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: Callable[[str], str]) -> ResultView:
-    """Return what becomes of a result by a format."""
-    text = hidden(json.dumps(element, ensure_ascii=False))
-    result_text = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
-    alone = parse_response(json.dumps({"results": [element]}).encode())
-    if not alone.results:
-        return ResultView(result=result_text, fate="refused", note=", ".join(alone.refused))
-    labels, score = alone.results[0]
+def _make_result_view(
+    cluster: str, summary: ScorerSummary, element: Any, dimension_format: str, mask_text: Callable[[str], str]
+) -> ResultView:
+    """Return the outcome of a result with a format of item names."""
+    text = mask_text(json.dumps(element, ensure_ascii=False))
+    result_text = text if len(text) <= MAX_HEAD_BYTES else text[:MAX_HEAD_BYTES] + "..."
+    response = parse_response(json.dumps({"results": [element]}).encode())
+    if not response.results:
+        return ResultView(result=result_text, fate="refused", note=", ".join(response.refused))
+    labels, score = response.results[0]
     if summary.score_destination == "None":
         return ResultView(result=result_text, fate="metric")
-    name = DimensionFormat(fmt, cluster, summary.score_name).render(labels)
+    name = DimensionFormat(dimension_format, cluster, summary.score_name).render(labels)
     if not name:
         return ResultView(result=result_text, fate="refused", note="empty_dimension")
     value, clamped = to_score_value(score)
@@ -377,35 +396,34 @@ def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: 
     return ResultView(result=result_text, fate="item", name=name, value=value, note=note)
 
 
-def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
-    """Return the hub's result for this response."""
-    response, summary = cycle.response, cycle.summary
+def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) -> dict[str, Any]:
+    """Return the fields of the report that describe the results, evaluated like on the hub."""
+    response, summary, cluster = cycle.response, cycle.summary, cycle.cluster
     if response is None:
         raise RuntimeError("the cycle was not scored")
     if summary.expression is None:
-        (question,) = recorder.exchanges["score"]
-        body = b"".join(question.pieces)
+        (record,) = recorder.exchanges["score"]
+        body = b"".join(record.pieces)
     else:
-        scored = [{"metric": labels, "score": score} for labels, score in response.results]
-        body = json.dumps({"results": scored}).encode()
+        elements = [{"metric": labels, "score": score} for labels, score in response.results]
+        body = json.dumps({"results": elements}).encode()
     refusal_counts = Counter(response.refused)
-    # Only the labels that count tell metrics apart.
-    distinct = {frozenset(labels.items()) for labels, _ in response.results}
-    result_count, replaced, example = len(response.results), len(response.results) - len(distinct), ""
-    results = (
-        [] if recorder.masked(body) == WITHHELD.encode() else list(_fates(cluster, summary, body, recorder.hidden))
-    )
+    # Results with the same labels are one metric.
+    distinct_labels = {frozenset(labels.items()) for labels, _ in response.results}
+    result_count, duplicate_count, example = len(response.results), len(response.results) - len(distinct_labels), ""
+    is_withheld = recorder.mask_bytes(body) == WITHHELD.encode()
+    results = [] if is_withheld else list(_yield_result_views(cluster, summary, body, recorder.mask_text))
     if summary.score_destination != "None":
         try:
-            ruled = build_rule_items(response.results, summary.rule, cluster)
+            rule_items = build_rule_items(response.results, summary.rule, cluster)
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}
-        built = ruled.built
-        result_count, replaced, example = len(ruled.results), built.duplicates, built.duplicate
+        built = rule_items.built
+        result_count, duplicate_count, example = len(rule_items.results), built.duplicates, built.duplicate
         refusal_counts += built.refused
     outcome = "partial" if refusal_counts else "ok" if response.results else "empty"
-    refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = replaced
+    refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = duplicate_count
     remark = make_remark(
         refusal_counts,
         response.refused.total() + result_count,
@@ -413,20 +431,20 @@ def _judged(cluster: str, recorder: _Seen, cycle: Cycle, payload: Payload) -> di
         series=payload.series,
         note=response.note,
     )
-    # The message may have the name of an item, which a server that repeats the token made.
-    message = recorder.hidden(remark.message) if remark else ""
+    # Mask the message, because it may contain the name of an item, and a server may repeat the token in that name.
+    message = recorder.mask_text(remark.message) if remark else ""
     remark_fields = {"reason": remark.reason, "message": message} if remark else {}
     return {"results": results, "outcome": outcome, **remark_fields}
 
 
-def _url(question: RequestRecord) -> str:
-    """Return the requested URL, readable."""
-    if "://" not in question.url:
-        return question.url
-    in_url = question.params and question.method == "GET"
-    return shown_url(question.url) + (f"?{urlencode(question.params)}" if in_url else "")
+def _format_url(record: RequestRecord) -> str:
+    """Return the requested URL for the report."""
+    if "://" not in record.url:
+        return record.url
+    has_query = record.params and record.method == "GET"
+    return shown_url(record.url) + (f"?{urlencode(record.params)}" if has_query else "")
 
 
-def _form(question: RequestRecord) -> list[str]:
-    """Return the parameters in the body of a request by POST."""
-    return [f"form {urlencode(question.params)}"] if question.params and question.method == "POST" else []
+def _list_form_parameters(record: RequestRecord) -> list[str]:
+    """Return the parameters in the body of a POST request."""
+    return [f"form {urlencode(record.params)}"] if record.params and record.method == "POST" else []

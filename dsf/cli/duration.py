@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def seconds(text: str | int) -> int:
-    """`90`, `90s`, `5m`, `1h30m` or `2d` in seconds.
+    """Return a duration such as `90`, `90s`, `5m`, `1h30m` or `2d` in seconds.
 
-    Raises typer.BadParameter for anything else and for more than MAX_SECONDS (68 years).
+    Raises typer.BadParameter for other texts and for more than MAX_SECONDS (68 years).
     """
     if isinstance(text, int):
-        # Typer also parses an option's default.
+        # Return an integer unchanged, because Typer also parses the default of an option.
         return text
     try:
         return parse_duration(text)
@@ -32,7 +32,7 @@ def seconds(text: str | int) -> int:
 
 
 def selector(text: str | None) -> str | None:
-    """Return a selector of clusters by labels, as kubectl takes it. Raises typer.BadParameter."""
+    """Return a label selector in kubectl's syntax unchanged. Raises typer.BadParameter if it is invalid."""
     try:
         if text is not None:
             parse_selector(text)
@@ -54,22 +54,29 @@ SelectorOption = Annotated[
 
 
 def hold(text: str) -> HoldRule:
-    """`5:10m`: a hold of at least 5 points for ten minutes. Raises typer.BadParameter."""
+    """Return the rule of a hold. `5:10m` is a hold of 5 points for ten minutes.
+
+    Raises typer.BadParameter for other texts.
+    """
     from dsf.api.scorerule import HoldRule
 
-    points, colon, time_ = text.partition(":")
+    points, colon, duration = text.partition(":")
     if not (colon and re.fullmatch(r"[1-9]\d{0,2}", points, re.ASCII) and int(points) <= 200):
         raise typer.BadParameter(f"{text!r} is no hold; use points from 1 to 200 and a time, such as 5:10m or 5:0")
-    return HoldRule(min_change=int(points), for_seconds=seconds(time_))
+    return HoldRule(min_change=int(points), for_seconds=seconds(duration))
 
 
 def moment(text: str, now: float | None = None) -> float:
     """Return the end of a pause in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
 
-    Raises typer.BadParameter for anything else and for the past.
+    Raises typer.BadParameter for other texts and for times in the past.
     """
     now = _hub_now() if now is None else now
-    at = now + seconds(text) if is_duration(text) else _iso(text, pause_end, "a time from now such as 30m or 2h")
+    at = (
+        now + seconds(text)
+        if is_duration(text)
+        else _parse_iso_time(text, pause_end, "a time from now such as 30m or 2h")
+    )
     if at <= now:
         raise typer.BadParameter(f"{text!r} is in the past")
     return at
@@ -78,24 +85,24 @@ def moment(text: str, now: float | None = None) -> float:
 def past(text: str, now: float | None = None) -> float:
     """Return a past time in unix seconds: ISO 8601 (local time unless it has a zone), or how long ago.
 
-    Raises typer.BadParameter for anything else.
+    Raises typer.BadParameter for other texts.
     """
     if is_duration(text):
         return (_hub_now() if now is None else now) - seconds(text)
-    return _iso(text, datetime.timestamp, "how long ago such as 30m or 2h")
+    return _parse_iso_time(text, datetime.timestamp, "how long ago such as 30m or 2h")
 
 
 def _hub_now() -> float:
-    # Imported late: it needs redis-py, for which `dsf --help` would wait.
+    # Import it late, because it loads redis-py, for which `dsf --help` would wait.
     from dsf.process import hubclock
 
     return hubclock.now()
 
 
-def _iso(text: str, read: Callable[[datetime], float], otherwise: str) -> float:
+def _parse_iso_time(text: str, to_seconds: Callable[[datetime], float], alternative: str) -> float:
     try:
-        return read(datetime.fromisoformat(text))
+        return to_seconds(datetime.fromisoformat(text))
     except (ValueError, OverflowError, OSError):
         raise typer.BadParameter(
-            f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, or {otherwise}"
+            f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, or {alternative}"
         ) from None

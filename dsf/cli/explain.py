@@ -51,106 +51,110 @@ def explain(
 
     Example: dsf explain sample-scorer --cluster worker01
     """
-    from dsf.cli.dryrun import explained
+    from dsf.cli.dryrun import run_explain
 
-    report = explained(scorer, cluster, config, save)
+    report = run_explain(scorer, cluster, config, save)
     emit(report, output, lambda: _render(report, limit))
     if report.outcome == "error":
         raise typer.Exit(BAD)
 
 
-def _title(text: str, style: str = "bold") -> list[Cell]:
+def _make_title(text: str, style: str = "bold") -> list[Cell]:
     return ["", (flat(text), style)]
 
 
-def _line(label: str, text: object) -> str:
+def _make_line(label: str, text: object) -> str:
     return f"   {label:<9}{flat(str(text))}"
 
 
 def _render(report: ExplainReport, limit: int) -> Renderable:
-    parts: list[Cell | Renderable] = [*_steps(report)]
+    parts: list[Cell | Renderable] = [*_yield_steps(report)]
     if report.results:
-        parts += [*_title("3. Results"), _result_table(report.results[:limit])]
+        parts += [*_make_title("3. Results"), _make_result_table(report.results[:limit])]
         if len(report.results) > limit:
-            parts.append(_line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all"))
+            parts.append(_make_line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all"))
     if report.held:
-        parts += _title("4. Held back by the hub")
+        parts += _make_title("4. Held back by the hub")
         for item in report.held:
-            hold_text = f"{item.name}: {item.value} stays, {item.waiting} is held back{_until(item)}"
-            parts.append(_line("item", hold_text))
-        parts.append(_line("rule", report.hold.rule if report.hold else "none any more: the next result ends it"))
+            hold_text = f"{item.name}: {item.value} stays, {item.waiting} is held back{_format_hold_time(item)}"
+            parts.append(_make_line("item", hold_text))
+        parts.append(_make_line("rule", report.hold.rule if report.hold else "none any more: the next result ends it"))
     if report.trace:
-        parts += _title(f"trace {report.trace}", "dim")
-    good = sum(result.fate in ("item", "metric") for result in report.results)
+        parts += _make_title(f"trace {report.trace}", "dim")
+    used_results = sum(result.fate in ("item", "metric") for result in report.results)
     if report.outcome == "error":
-        parts += _title(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")
+        parts += _make_title(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")
     else:
         if report.message:
-            parts += _title(f"{report.reason}: {report.message}", "yellow")
-        count_text = f"{good} of {len(report.results)} results are used"
-        parts += _title(f"{report.outcome}: {count_text}. Nothing was published.", "green")
+            parts += _make_title(f"{report.reason}: {report.message}", "yellow")
+        count_text = f"{used_results} of {len(report.results)} results are used"
+        parts += _make_title(f"{report.outcome}: {count_text}. Nothing was published.", "green")
     return stacked(*parts)
 
 
-def _until(item: ScoreItem) -> str:
+def _format_hold_time(item: ScoreItem) -> str:
     if item.waiting_since is None:
         return ": too near"
     return f" since {clock(item.waiting_since)}, until {clock(item.waiting_until)} if it stays as far away"
 
 
-def _steps(report: ExplainReport) -> Iterator[Cell]:
+def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
     yield (flat(f"{report.scorer} (score {report.score_name}) on {report.cluster}"), "bold")
-    yield from _title(f"1. Fetch from source {report.source_type or 'None'}")
+    yield from _make_title(f"1. Fetch from source {report.source_type or 'None'}")
     if not report.queries and report.stage != "fetch":
-        yield _line("nothing", "is queried")
+        yield _make_line("nothing", "is queried")
     last_source = ""
     for query in report.queries:
         if query.source != last_source:
             last_source = query.source
-            yield _line("source", last_source)
+            yield _make_line("source", last_source)
         if query.query:
-            yield _line("query", query.query)
-        yield _line(query.method, query.url + _here(query.here))
-        yield from (_line("with", detail) for detail in query.sent)
-        yield _line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
-        yield from (_line("warning", warning) for warning in query.warnings)
+            yield _make_line("query", query.query)
+        yield _make_line(query.method, query.url + _format_alias(query.here))
+        yield from (_make_line("with", detail) for detail in query.sent)
+        yield _make_line(
+            "answer", f"{_format_response(query.status, query.seconds, query.bytes)}, {query.series} series"
+        )
+        yield from (_make_line("warning", warning) for warning in query.warnings)
         if query.head:
-            yield _line("head", query.head)
+            yield _make_line("head", query.head)
     if report.expression:
-        yield from _title("2. Score")
-        yield _line("CEL", report.expression)
+        yield from _make_title("2. Score")
+        yield _make_line("CEL", report.expression)
         for score in report.inputs:
             default = "" if score.default is None else f"; default {score.default:g}"
-            text = f"missing: {score.problem}" if score.problem else _input_value(score)
-            yield _line("input", f"{score.name}, the score of {score.scorer}: {text}{default}")
+            text = f"missing: {score.problem}" if score.problem else _format_input_value(score)
+            yield _make_line("input", f"{score.name}, the score of {score.scorer}: {text}{default}")
     if report.request:
-        yield from _title("2. Score")
-        yield _line("POST", report.request.url + _here(report.request.here))
-        yield from (_line("with", detail) for detail in report.request.sent)
-        yield _line("request", f"{report.request.bytes} bytes, {report.request.series} series")
-        yield _line("head", report.request.head)
+        yield from _make_title("2. Score")
+        yield _make_line("POST", report.request.url + _format_alias(report.request.here))
+        yield from (_make_line("with", detail) for detail in report.request.sent)
+        yield _make_line("request", f"{report.request.bytes} bytes, {report.request.series} series")
+        yield _make_line("head", report.request.head)
     if report.response:
-        yield _line("answer", _answer(report.response.status, report.response.seconds, report.response.bytes))
+        yield _make_line(
+            "answer", _format_response(report.response.status, report.response.seconds, report.response.bytes)
+        )
         if report.response.head:
-            yield _line("head", report.response.head)
+            yield _make_line("head", report.response.head)
 
 
-def _input_value(score: InputView) -> str:
+def _format_input_value(score: InputView) -> str:
     return f"{score.value:g}" if score.results == 1 else f"mean of {score.results} results, {score.value:g}"
 
 
-def _here(address: str) -> str:
-    """Where a cluster's name leads to on this machine, which cannot resolve it."""
+def _format_alias(address: str) -> str:
+    """Return the address that stands for the URL's host on this machine, which cannot resolve the host."""
     return f" (here: {address})" if address else ""
 
 
-def _answer(status: int | None, seconds: float, size: int) -> str:
-    what = f"HTTP {status}" if status else "none"
-    # Objects of the cluster are not counted in bytes.
-    return f"{what} after {seconds * 1000:.0f} ms" + (f", {size} bytes" if size else "")
+def _format_response(status: int | None, seconds: float, size: int) -> str:
+    status_text = f"HTTP {status}" if status else "none"
+    # The size is 0 for objects of the cluster, whose bytes are not counted.
+    return f"{status_text} after {seconds * 1000:.0f} ms" + (f", {size} bytes" if size else "")
 
 
-def _result_table(results: list[ResultView]) -> Renderable:
+def _make_result_table(results: list[ResultView]) -> Renderable:
     rows: list[list[Cell]] = [
         [
             (result.fate, _STYLES.get(result.fate, "")),

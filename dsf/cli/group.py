@@ -19,25 +19,27 @@ from dsf.cli.output import flat
 from dsf.errors import ContextError, DsfError
 from dsf.extras import extras, needs
 
-#: Exit codes: something is wrong; wrong use; ended by Ctrl-C, 128 and the number of SIGINT.
+#: Exit code for a problem or an error.
 BAD = 1
+#: Exit code for wrong usage.
 USAGE = 2
+#: Exit code after Ctrl-C: 128 plus the number of SIGINT.
 INTERRUPTED = 130
 
-#: Packages that the agent's image leaves out, as its Dockerfile says.
-_NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "uvicorn")
+#: Packages that the Dockerfile omits from the agent's image.
+_PACKAGES_NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "uvicorn")
 
 _options = typer.Typer(add_completion=False)
 
 
 @_options.command()
-def _on_a_fleet(
+def _declare_fleet_options(
     name_or_folder: Annotated[
         str | None,
         typer.Option(
             "--demo",
             metavar="NAME|FOLDER",
-            callback=context.want,
+            callback=context.select_demo,
             expose_value=False,
             help="Use this one of several running demos, whatever the environment says. Default: the one of the "
             "current folder.",
@@ -75,32 +77,37 @@ def _on_a_fleet(
         ),
     ] = None,
 ) -> None:
-    """Carries the option."""
+    """Declare the options of commands about a fleet. The function never runs."""
 
 
 _FLEET_OPTIONS = get_command(_options).params
 
 
 class FleetCommand(TyperCommand):
-    """A command about a fleet: that of the environment, of a running demo, or of kubectl's context. The command has
-    their options."""
+    """Command about the fleet of the environment, of a running demo, or of kubectl's context.
+
+    The command has the options that select the fleet.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.extend(_FLEET_OPTIONS)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it."""
-        # During startup, garbage collection scans all imports repeatedly and finds nothing.
+        """Run the command with less garbage collection."""
+        # Raise the threshold, because during startup the collector scans all imports repeatedly and finds nothing.
         gc.set_threshold(100_000)
         return super().invoke(ctx)
 
 
 class CommandGroup(TyperGroup):
-    """Turns the framework's errors into one line and an exit code. Other errors are bugs and keep their traceback."""
+    """Prints one line for each error of the project, and sets the exit code.
+
+    Other errors are bugs and keep their traceback.
+    """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command; one that is not installed names its extra."""
+        """Return the command. Exits with an error that names the extra of a command that is not installed."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in extras():
             fail(needs(extras()[cmd_name]))
@@ -113,7 +120,7 @@ class CommandGroup(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader, such as `head`, closed the pipe. Python must not flush into it at exit.
+            # Remove the stream, because a reader such as `head` has closed the pipe and Python would flush it at exit.
             sys.stdout = None
             raise typer.Exit(BAD) from None
         except DsfError as error:
@@ -122,7 +129,7 @@ class CommandGroup(TyperGroup):
             name = (error.name or "").partition(".")[0]
             if name in extras():
                 fail(needs(extras()[name]))
-            if name not in _NOT_IN_AGENTS:
+            if name not in _PACKAGES_NOT_IN_AGENTS:
                 raise
             fail(
                 f"this needs {name}, which the agent's image leaves out: use the hub's image, or "
@@ -137,12 +144,12 @@ class CommandGroup(TyperGroup):
 
 
 def fail(message: str, code: int = BAD) -> None:
-    """Print one line to stderr and exit."""
+    """Print the message as one line to stderr, and exit with this code."""
     typer.echo(f"error: {flat(message)}", err=True)
     raise typer.Exit(code) from None
 
 
 def _is_redis_error(error: Exception) -> bool:
-    # The raising module has imported redis; an import here would slow down every command.
+    # Do not import redis, which would slow down every command. The module that raised the error has imported it.
     module = sys.modules.get("redis")
     return module is not None and isinstance(error, module.RedisError)

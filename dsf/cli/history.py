@@ -26,9 +26,9 @@ def history(
 
     Example: dsf history sample-scorer --cluster worker01
     """
-    from dsf.cli.session import looking
+    from dsf.cli.session import open_data_source
 
-    with looking() as fleet:
+    with open_data_source() as fleet:
         view = fleet.history(cluster, scorer)
         emit(view, output, lambda: _render_cycles(view))
 
@@ -46,31 +46,31 @@ def _render_cycles(view: HistoryList) -> Renderable:
     )
     if not view.cycles:
         return stacked("No cycle has ended yet.", flat(summary))
-    # Always in one order, whatever a cycle counted first.
+    # Sort the counts, so that their order does not depend on the first cycle.
     counted_names = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
     names = [*(name for name in COUNTS if name in counted_names), *sorted(counted_names.keys() - set(COUNTS))]
     numbers = ("VALUE", *(stage.upper() for stage in _STAGES), *(name.upper() for name in names))
-    traces = tracing.is_wanted()
-    headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if traces else ()))
-    rows = [[*_row(cycle, names), *((cycle.trace,) if traces else ())] for cycle in view.cycles]
+    has_traces = tracing.is_wanted()
+    headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if has_traces else ()))
+    rows = [[*_make_row(cycle, names), *((cycle.trace,) if has_traces else ())] for cycle in view.cycles]
     return stacked(table(headers, rows, right=numbers), "", flat(summary))
 
 
-def _row(cycle: CycleView, names: list[str]) -> list[Cell]:
+def _make_row(cycle: CycleView, names: list[str]) -> list[Cell]:
     stage = f"{cycle.stage}: " if cycle.stage else ""
-    why = f"{stage}{cycle.reason}" + (f": {cycle.message}" if cycle.message else "")
+    cause = f"{stage}{cycle.reason}" + (f": {cycle.message}" if cycle.message else "")
     return [
         clock(cycle.at),
         cycle.run_id,
         (cycle.outcome, _STYLES.get(cycle.outcome, "")),
         "-" if cycle.value is None else number(cycle.value),
-        *(_milliseconds(cycle.timings.get(stage)) for stage in _STAGES),
+        *(_format_milliseconds(cycle.timings.get(stage)) for stage in _STAGES),
         *(str(cycle.counts[name]) if name in cycle.counts else "-" for name in names),
-        why if cycle.reason else "",
+        cause if cycle.reason else "",
     ]
 
 
-def _milliseconds(seconds: float | None) -> str:
+def _format_milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.0f}ms"
 
 
@@ -96,12 +96,12 @@ def changes(
 
     Example: dsf changes sample-scorer --since 2h
     """
-    from dsf.cli.session import looking
+    from dsf.cli.session import open_data_source
 
     if since is not None:
-        # A mistake in it needs no hub.
+        # Check the syntax before connecting to the hub.
         past(since)
-    with looking(needs_time=since is not None) as fleet:
+    with open_data_source(needs_time=since is not None) as fleet:
         start = None if since is None else past(since)
         change_list = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
         emit(change_list, output, lambda: _render_changes(change_list))

@@ -1,4 +1,4 @@
-"""The hub in a context of kubectl's kubeconfig: reads through its API server, and acts as annotations.
+"""Client of the hub in a context of kubectl's kubeconfig.
 
 Reads go to the JSON API through the API server's service proxy, with a short-lived token of the chart's ServiceAccount
 `dynamic-scoring-viewer`, which may only get DynamicScorers. If the proxy is forbidden or does not reach the page, they
@@ -30,37 +30,41 @@ from dsf.kube.resources import DYNAMIC_SCORERS, PODS, SERVICE_ACCOUNTS, SERVICES
 from dsf.kube.session import ForbiddenError, Session
 from dsf.process.threads import background
 
-#: Service of the page with the name of its port, as in `get services/proxy` of the chart's role.
+#: Service of the page and the name of its port, which the chart's role allows by `get services/proxy`.
 _SERVICE: Final = "dynamic-scoring-hub"
-_PROXIED: Final = f"{_SERVICE}:http"
-#: ServiceAccount whose token the page accepts; the chart makes it.
+_SERVICE_PORT: Final = f"{_SERVICE}:http"
+#: ServiceAccount of the chart, whose token the page accepts.
 VIEWER: Final = "dynamic-scoring-viewer"
-#: Seconds for which its token is valid: the least that the API server grants.
+#: Validity of its token in seconds, which is the minimum that the API server grants.
 _TOKEN_SECONDS: Final = 600
-#: Seconds until the proxy counts as unable to reach the page, as when a NetworkPolicy drops its packets.
+#: Seconds after which the proxy counts as unable to reach the page, such as when a NetworkPolicy drops its packets.
 _PROXY_TIMEOUT: Final = 5.0
-#: Statuses of a page that does not know the viewer's token.
-_UNRECOGNISED: Final = frozenset({401, 403, 421})
-#: Statuses of an API server whose proxy does not reach the page.
-_UNREACHED: Final = frozenset({500, 502, 503, 504})
+#: HTTP statuses of a page that does not accept the viewer's token.
+_TOKEN_REFUSAL_STATUSES: Final = frozenset({401, 403, 421})
+#: HTTP statuses of an API server whose proxy does not reach the page.
+_PROXY_FAILURE_STATUSES: Final = frozenset({500, 502, 503, 504})
 _SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
 _POLL_SECONDS: Final = 0.3
-#: Seconds for which a response of the hub is waited for.
+#: Port of the page in its pods.
+_PAGE_PORT: Final = 8080
+#: Maximum size of a response of the page.
+_MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+#: Seconds that a command waits for the hub's answer to an act.
 ANSWER_SECONDS: Final = 30
 
 
 class KubeHub:
-    """The hub of one context."""
+    """Reads the JSON API of a hub, and requests acts by annotations of DynamicScorers."""
 
     def __init__(self, choice: KubeChoice, hub_namespace: str) -> None:
-        """Raises SettingsError if the kubeconfig cannot be used."""
+        """Open a session with the API server. Raises SettingsError if the kubeconfig cannot be used."""
         kubeconfig = choice.kubeconfig or context.default_kubeconfig()
         if kubeconfig is None:
             raise SettingsError("no kubeconfig: set KUBECONFIG, or give --kubeconfig FILE")
         self._session = Session.load(kubeconfig, choice.context)
         self._namespace = hub_namespace
         self._scorer_namespace = choice.namespace
-        #: The viewer's token, and when it was made (time.monotonic()).
+        #: The viewer's token and the time of its creation (time.monotonic()).
         self._token = ("", 0.0)
         self._forward: _PodForward | None = None
 
@@ -78,35 +82,38 @@ class KubeHub:
 
     def _fetch(self, url: str, timeout: float) -> Answer:
         path = url.removeprefix(self._session.host.rstrip("/"))
-        answer = self._fetch_path(path, {PROXIED_AUTHORIZATION: f"Bearer {self._viewer_token()}"}, timeout)
-        if answer.status in _UNRECOGNISED:
+        response = self._fetch_path(path, {PROXIED_AUTHORIZATION: f"Bearer {self._fetch_viewer_token()}"}, timeout)
+        if response.status in _TOKEN_REFUSAL_STATUSES:
             raise ApiError(
                 f"the page of the hub in namespace {self._namespace} does not accept a token of the ServiceAccount "
-                f"{VIEWER} ({answer.status}): it needs this version and web.auth kubernetes; with another login, set "
+                f"{VIEWER} ({response.status}): it needs this version and web.auth kubernetes; with another login, set "
                 "DSF_API_URL"
             )
-        return answer
+        return response
 
     def _fetch_path(self, path: str, headers: Mapping[str, str], timeout: float) -> Answer:
         if self._forward is None:
-            proxy = f"/api/v1/namespaces/{self._namespace}/services/{_PROXIED}/proxy"
+            proxy = f"/api/v1/namespaces/{self._namespace}/services/{_SERVICE_PORT}/proxy"
             try:
                 return Answer(*self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT)))
             except ObjectNotFoundError as error:
-                raise ApiError(self._ask_for_namespace(error)) from None
+                raise ApiError(self._describe_missing_hub(error)) from None
             except BackendError as error:
-                if not isinstance(error, ForbiddenError) and getattr(error, "status", 503) not in _UNREACHED:
-                    raise ApiError(_described(error)) from None
+                if (
+                    not isinstance(error, ForbiddenError)
+                    and getattr(error, "status", 503) not in _PROXY_FAILURE_STATUSES
+                ):
+                    raise ApiError(_shorten_error(error)) from None
                 self._forward = self._open_forward(error)
         return probe(
             f"http://127.0.0.1:{self._forward.port}{path}",
             deadline=time.monotonic() + timeout,
-            max_bytes=16 * 1024 * 1024,
+            max_bytes=_MAX_RESPONSE_BYTES,
             access=Access(headers=tuple(headers.items()), is_direct=True),
         )
 
-    def _viewer_token(self) -> str:
-        """Return a token that is valid for some minutes yet: `--watch` may take longer."""
+    def _fetch_viewer_token(self) -> str:
+        """Return a token that remains valid for some minutes, because `--watch` may run longer than one token."""
         token, made_at = self._token
         if token and time.monotonic() - made_at < _TOKEN_SECONDS / 2:
             return token
@@ -117,16 +124,16 @@ class KubeHub:
             "spec": {"expirationSeconds": _TOKEN_SECONDS},
         }
         try:
-            with _explained("to read, ask for the ClusterRole dynamic-scoring-framework-viewer"):
+            with _translate_errors("to read, ask for the ClusterRole dynamic-scoring-framework-viewer"):
                 token = str(self._session.create(path, body)["status"]["token"])
         except ObjectNotFoundError as error:
-            raise ApiError(self._ask_for_namespace(error)) from None
+            raise ApiError(self._describe_missing_hub(error)) from None
         self._token = token, time.monotonic()
         return token
 
-    def _ask_for_namespace(self, error: Exception) -> str:
+    def _describe_missing_hub(self, error: Exception) -> str:
         return (
-            f"{_described(error)}: is the hub in namespace {self._namespace}, and its chart of this version? "
+            f"{_shorten_error(error)}: is the hub in namespace {self._namespace}, and its chart of this version? "
             "DSF_NAMESPACE names the namespace"
         )
 
@@ -138,11 +145,11 @@ class KubeHub:
             names = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
             if not names:
                 raise ApiError(f"no pod of Service {_SERVICE} runs in namespace {self._namespace}")
-            forward = _PodForward(self._session, self._namespace, names[0], 8080)
+            forward = _PodForward(self._session, self._namespace, names[0], _PAGE_PORT)
         except (BackendError, ApiError) as error:
             raise ApiError(
-                f"{_described(refusal)}; and a port-forward in its place: {_described(error)}: to read, ask for the "
-                "ClusterRole dynamic-scoring-framework-viewer"
+                f"{_shorten_error(refusal)}; and a port-forward in its place: {_shorten_error(error)}: to read, ask "
+                "for the ClusterRole dynamic-scoring-framework-viewer"
             ) from None
         return forward
 
@@ -162,20 +169,21 @@ class KubeHub:
         timeout: float,
         is_enough: Callable[[ActAnswer], bool] = lambda answer: answer.outcome != "Running",
     ) -> ActAnswer:
-        """Request an act, and return the hub's answer once it `is_enough`, or the newest after `timeout` seconds.
+        """Request an act, and return the hub's answer once `is_enough` is true for it.
 
-        Raises UnknownScorerError, and ApiError if the act is forbidden or the hub does not answer.
+        After `timeout` seconds, return the newest answer. Raises UnknownScorerError, and ApiError if the act is
+        forbidden or the hub does not answer.
         """
         namespace = self._find_namespace(scorer)
         path = DYNAMIC_SCORERS.path(namespace, scorer)
         body = {"metadata": {"annotations": {annotation_of(act): value}}}
-        with _explained("to act, ask for the ClusterRole dynamic-scoring-framework-editor"):
+        with _translate_errors("to act, ask for the ClusterRole dynamic-scoring-framework-editor"):
             manifest = self._session.merge(path, body, field_manager=f"dsf/{author or self._user()}"[:128])
         deadline = time.monotonic() + timeout
         while True:
-            found = _find_answer(manifest, act, value)
-            if found is not None and is_enough(found):
-                return found
+            answer = _find_answer(manifest, act, value)
+            if answer is not None and is_enough(answer):
+                return answer
             if find_requests(manifest["metadata"].get("annotations") or {}).get(act) != value:
                 raise ApiError(
                     f"somebody else has requested another {act} of {scorer} meanwhile; `dsf changes` says who"
@@ -183,19 +191,22 @@ class KubeHub:
             if time.monotonic() >= deadline:
                 break
             time.sleep(_POLL_SECONDS)
-            with _explained("to see the hub's answer, ask for the ClusterRole dynamic-scoring-framework-viewer"):
+            with _translate_errors("to see the hub's answer, ask for the ClusterRole dynamic-scoring-framework-viewer"):
                 manifest = self._session.get(path)
-        if found is None:
+        if answer is None:
             raise ApiError(
                 f"{act} of {scorer} is requested, and the hub has not answered within {timeout:.0f} s: does its "
                 "controller run, and are its CRDs of this version? It will execute the act when it runs"
             )
-        return found
+        return answer
 
     def _find_namespace(self, scorer: str) -> str:
-        """Return the namespace of a DynamicScorer: that of -n, the hub's, or another one if they may be listed."""
+        """Return the namespace of a DynamicScorer: that of -n, that of the hub, or the only other one that has it.
+
+        Other namespaces are searched only without -n, and if the user may list DynamicScorers in all namespaces.
+        """
         namespace = self._scorer_namespace or self._namespace
-        with _explained(
+        with _translate_errors(
             "to act, ask for the ClusterRole dynamic-scoring-framework-editor, or name its namespace by -n"
         ):
             try:
@@ -206,18 +217,18 @@ class KubeHub:
         if self._scorer_namespace is None:
             with contextlib.suppress(ForbiddenError):
                 query = {"fieldSelector": f"metadata.name={scorer}"}
-                found = self._session.request("GET", DYNAMIC_SCORERS.path(), query=query)["items"]
-                if len(found) == 1:
-                    return str(found[0]["metadata"]["namespace"])
-                if found:
-                    names = ", ".join(sorted(item["metadata"]["namespace"] for item in found))
+                scorers = self._session.request("GET", DYNAMIC_SCORERS.path(), query=query)["items"]
+                if len(scorers) == 1:
+                    return str(scorers[0]["metadata"]["namespace"])
+                if scorers:
+                    names = ", ".join(sorted(item["metadata"]["namespace"] for item in scorers))
                     raise UnknownScorerError(
                         f"several namespaces have a DynamicScorer {scorer!r}: {names}; choose by -n"
                     )
         raise UnknownScorerError(f"no DynamicScorer {scorer!r} in namespace {namespace}; -n names another namespace")
 
     def _user(self) -> str:
-        """Return the API server's name of this user, which the list of changes shows; the local one if it says none."""
+        """Return the user name for the list of changes: that of the API server, or the local one if there is none."""
         from dsf.cli.localuser import who
 
         with contextlib.suppress(BackendError, KeyError, TypeError):
@@ -227,7 +238,7 @@ class KubeHub:
 
 
 def print_answer(scorer: str, answer: ActAnswer, output: Format) -> None:
-    """Print the hub's response to an act, with the cycles of a rescore."""
+    """Print the hub's answer to an act, with the cycles of a rescore."""
 
     def render() -> Renderable:
         line = flat(f"{scorer}: {answer.outcome}: {answer.message}")
@@ -235,9 +246,9 @@ def print_answer(scorer: str, answer: ActAnswer, output: Format) -> None:
             return line
         rows: list[list[Cell]] = []
         for run in answer.runs:
-            why = f"{run.reason}: {run.message}" if run.reason else run.message
+            cause = f"{run.reason}: {run.message}" if run.reason else run.message
             outcome = run.outcome or ("running" if run.run else "not sent")
-            rows.append([run.cluster, run.run or "-", (outcome, "green" if run.has_score else "red"), why])
+            rows.append([run.cluster, run.run or "-", (outcome, "green" if run.has_score else "red"), cause])
         return stacked(table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
 
     emit(answer, output, render)
@@ -247,7 +258,7 @@ class _PodForward:
     """Listens on a loopback port, and forwards each connection to a port of a pod."""
 
     def __init__(self, session: Session, namespace: str, pod: str, port: int) -> None:
-        """Make a first connection, which is closed again. Raises ApiError if it is refused."""
+        """Test the connection to the pod, and listen. Raises ApiError if the connection is refused."""
         self._target = (*session.credentials(), namespace, pod, port)
         self._connect().shutdown()  # type: ignore[no-untyped-call]
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -255,11 +266,11 @@ class _PodForward:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """Local port of the listener."""
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -290,20 +301,23 @@ def _find_answer(manifest: dict[str, Any], act: Act, value: str) -> ActAnswer | 
     return None
 
 
-def _described(error: Exception) -> str:
-    """Return an error in the API server's own words, without method and path."""
+def _shorten_error(error: Exception) -> str:
+    """Return the API server's message in an error, without method and path."""
     text = " ".join(str(error).split())
     return next((text.partition(mark)[2] for mark in (": 403: ", ": 404: ") if mark in text), text)
 
 
 @contextlib.contextmanager
-def _explained(remedy: str) -> Any:
-    """Turn errors of the API server into ApiError; one about a missing right says whom to ask for what."""
+def _translate_errors(remedy: str) -> Any:
+    """Raise ApiError for errors of the API server in the block, except for ObjectNotFoundError.
+
+    `remedy` follows the message of an error about a missing right.
+    """
     try:
         yield
     except ForbiddenError as error:
-        raise ApiError(f"{_described(error)}: {remedy}") from None
+        raise ApiError(f"{_shorten_error(error)}: {remedy}") from None
     except ObjectNotFoundError:
         raise
     except BackendError as error:
-        raise ApiError(_described(error)) from None
+        raise ApiError(_shorten_error(error)) from None

@@ -21,17 +21,17 @@ AsOption = Annotated[
 
 
 def who() -> str:
-    """`user@host` of the local user, as far as the system knows."""
+    """Return `user@host` of the local user, with the user id if the user has no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        # A container's user id without an entry in /etc/passwd.
+        # In containers, a user id may lack an entry in /etc/passwd.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
 
 def actor(name: str | None) -> Actor:
-    """Return the author: `name`, or the local user."""
+    """Return the author of a change: `name`, or the local user by default."""
     from dsf.fleet.changes import Actor
 
     return Actor(name=name or who(), claimed=True, way="cli")

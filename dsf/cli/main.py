@@ -39,9 +39,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_LOOK = "Look"
-_CHANGE = "Change"
-_RUN = "Run a process"
+_LOOK_PANEL = "Look"
+_CHANGE_PANEL = "Change"
+_RUN_PANEL = "Run a process"
 
 
 class ManifestFormat(StrEnum):
@@ -102,49 +102,54 @@ def _options(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Carries the option."""
+    """Declare the options of `dsf` without a command."""
 
 
-app.command("status", cls=FleetCommand, rich_help_panel=_LOOK)(status.status)
-app.command("scores", cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
-app.command("history", cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
-app.command("changes", cls=FleetCommand, rich_help_panel=_LOOK)(history.changes)
-app.command("explain", cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
-app.command("rescore", cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
-app.command("sync", cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.sync)
-app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
-app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
-app.command("hub", rich_help_panel=_RUN)(processes.hub)
-app.command("agent", rich_help_panel=_RUN)(processes.agent)
-app.command("flower", rich_help_panel=_RUN)(processes.flower)
-app.command("migrate", rich_help_panel=_LOOK)(migrate.migrate)
-app.command("crds", rich_help_panel=_LOOK)(crds)
-app.command("version", rich_help_panel=_LOOK)(version)
+app.command("status", cls=FleetCommand, rich_help_panel=_LOOK_PANEL)(status.status)
+app.command("scores", cls=FleetCommand, rich_help_panel=_LOOK_PANEL)(scores.scores)
+app.command("history", cls=FleetCommand, rich_help_panel=_LOOK_PANEL)(history.history)
+app.command("changes", cls=FleetCommand, rich_help_panel=_LOOK_PANEL)(history.changes)
+app.command("explain", cls=FleetCommand, rich_help_panel=_LOOK_PANEL)(explain.explain)
+app.command("rescore", cls=FleetCommand, rich_help_panel=_CHANGE_PANEL)(rescore.rescore)
+app.command("sync", cls=FleetCommand, rich_help_panel=_CHANGE_PANEL)(rescore.sync)
+app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE_PANEL)
+app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE_PANEL)
+app.command("hub", rich_help_panel=_RUN_PANEL)(processes.hub)
+app.command("agent", rich_help_panel=_RUN_PANEL)(processes.agent)
+app.command("flower", rich_help_panel=_RUN_PANEL)(processes.flower)
+app.command("migrate", rich_help_panel=_LOOK_PANEL)(migrate.migrate)
+app.command("crds", rich_help_panel=_LOOK_PANEL)(crds)
+app.command("version", rich_help_panel=_LOOK_PANEL)(version)
 
 
 def add_installed(to: typer.Typer) -> None:
-    """Add the commands of other distributions. A command that cannot be loaded is left out, with a warning on
-    stderr."""
+    """Add the commands of other distributions to an application.
+
+    Commands that cannot be loaded are omitted with a warning on stderr.
+    """
     for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
         try:
             entry.load()(to)
         except Exception as error:  # noqa: BLE001 (third-party code)
-            why = flat(f"{type(error).__name__}: {error}")
-            typer.echo(f"warning: the commands of {entry.value} are left out: {why}", err=True)
+            cause = flat(f"{type(error).__name__}: {error}")
+            typer.echo(f"warning: the commands of {entry.value} are left out: {cause}", err=True)
 
 
 add_installed(app)
 
 
 def run() -> None:
-    """Run the command line. Only the called command is built: to build all takes longer than to run one."""
-    called, word = copy.copy(app), "".join(sys.argv[1:2])
-    called.registered_commands = [command for command in app.registered_commands if command.name == word]
-    called.registered_groups = [group for group in app.registered_groups if group.name == word]
-    command_line = called if called.registered_commands or called.registered_groups else app
+    """Run the command line.
+
+    Build the called command only, because building all commands takes longer than running one.
+    """
+    reduced_app, name = copy.copy(app), "".join(sys.argv[1:2])
+    reduced_app.registered_commands = [command for command in app.registered_commands if command.name == name]
+    reduced_app.registered_groups = [group for group in app.registered_groups if group.name == name]
+    command_line = reduced_app if reduced_app.registered_commands or reduced_app.registered_groups else app
     try:
         with streams.prepared():
             command_line(prog_name="dsf")
     except OutputError as error:
-        # The error may come from the help, or at the end of the output, which is written after the command.
+        # Handle it here, because the help or the end of the output is written outside of the command group.
         sys.exit(f"error: {error}")

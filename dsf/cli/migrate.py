@@ -1,4 +1,4 @@
-"""`dsf migrate`: what of an installation of the upstream project stops or changes here."""
+"""`dsf migrate`: prints the parts of an upstream installation that would stop or change in this project."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def migrate(
     Example: dsf migrate --check scorers.yaml values.yaml
     """
     from dsf.cli.migrationcheck import Installation
-    from dsf.cli.migrationcheck import check as checked
+    from dsf.cli.migrationcheck import check as check_installation
     from dsf.errors import ManifestError
 
     if not check or not (files or kubeconfig):
@@ -46,10 +46,10 @@ def migrate(
     installation = Installation()
     try:
         for file in files or ():
-            _read(file, installation)
+            _read_file(file, installation)
         if kubeconfig is not None:
             _read_hub(kubeconfig, context, installation)
-        report = checked(installation, namespace)
+        report = check_installation(installation, namespace)
     except ManifestError as error:
         fail(str(error), USAGE)
     emit(report, output, lambda: _render(report))
@@ -57,8 +57,8 @@ def migrate(
         raise typer.Exit(BAD)
 
 
-def _read(file: Path, installation: Installation) -> None:
-    """Raises ManifestError."""
+def _read_file(file: Path, installation: Installation) -> None:
+    """Add the documents of a file to the installation. Raises ManifestError, which names the file."""
     import re
 
     from dsf.api import kubeyaml
@@ -78,7 +78,10 @@ def _read(file: Path, installation: Installation) -> None:
 
 
 def _read_hub(kubeconfig: Path, context: str | None, installation: Installation) -> None:
-    """Raises SettingsError and BackendError."""
+    """Add the objects of a running hub to the installation.
+
+    Raises SettingsError if the kubeconfig cannot be used, and BackendError if the objects cannot be read.
+    """
     from contextlib import closing
 
     from dsf.kube.lists import list_objects
@@ -88,7 +91,7 @@ def _read_hub(kubeconfig: Path, context: str | None, installation: Installation)
     with closing(Session.load(kubeconfig, context)) as session:
         for resource in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, ADDON_PLACEMENT_SCORES):
             for item in list_objects(session, resource):
-                # Items of a list lack both.
+                # Add version and kind, because the items of a list lack them.
                 document = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
                 installation.add(document, session.host)
 

@@ -1,7 +1,7 @@
-"""The check of `dsf migrate`: what of an upstream installation stops or changes here. Pure functions over manifests.
+"""Check of `dsf migrate`: finds the parts of an upstream installation that would stop or change in this project.
 
-A finding `stops` if scorers, or masks, would not work after the migration, and is a `change` if people have to look at
-something all the same.
+The check consists of pure functions over manifests. A finding has severity `stops` if scorers or masks would not work
+after the migration, and `change` if users must act although everything works.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dsf.fleet.views import View
 Manifest = dict[str, Any]
 Severity = Literal["stops", "change", "note"]
 
-#: Names and tags of images as the chart takes them for upstream's (deploy/helm/templates/_helpers.tpl).
-_UPSTREAM_IMAGE: Final = re.compile(r"(^|/)dynamic-scoring-(controller|addon)([:@].*)?$")
+#: Names and tags of upstream images, by the rules of the chart (deploy/helm/templates/_helpers.tpl).
+_UPSTREAM_IMAGE_NAME: Final = re.compile(r"(^|/)dynamic-scoring-(controller|addon)([:@].*)?$")
 _UPSTREAM_REGISTRY: Final = "quay.io/open-cluster-management/"
 _OUR_TAG: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([-.][0-9A-Za-z.-]+)?")
-#: Reasons that only a `/config` that was not read can remove.
-_MISSING: Final = frozenset(reason for reason in ResolveReason if reason.startswith("Missing"))
+#: Reasons about missing fields, which a `/config` may provide.
+_MISSING_FIELD_REASONS: Final = frozenset(reason for reason in ResolveReason if reason.startswith("Missing"))
 
 
 class Finding(View):
-    """An obstacle, or something that people have to know."""
+    """A problem of the migration, or a fact that users must know."""
 
     severity: Severity
     #: `<kind> <namespace>/<name>`, or a path in the chart's values.
@@ -51,7 +51,7 @@ class Finding(View):
 class MigrationReport(View):
     """Data of `dsf migrate --check`."""
 
-    #: Whether anything would stop.
+    #: True if a finding has severity `stops`.
     stops: bool
     scorers: int
     findings: list[Finding]
@@ -59,7 +59,7 @@ class MigrationReport(View):
 
 @dataclass
 class Installation:
-    """The manifests of an upstream installation, and the chart's values for this project."""
+    """Stores the manifests of an upstream installation, and the chart's values for this project."""
 
     scorers: list[Manifest] = field(default_factory=list)
     configs: list[Manifest] = field(default_factory=list)
@@ -67,9 +67,9 @@ class Installation:
     values: Manifest = field(default_factory=dict)
 
     def add(self, document: Any, where: str) -> None:
-        """Add a manifest, the items of a List, or the chart's values; other kinds are skipped.
+        """Add a manifest, the items of a List, or the chart's values. Manifests of other kinds are skipped.
 
-        Raises ManifestError for what is neither.
+        `where` names the origin in errors. Raises ManifestError for other documents.
         """
         if not isinstance(document, dict):
             raise ManifestError(f"{where}: is not a mapping of fields")
@@ -93,7 +93,7 @@ class Installation:
                 kinds[kind].append(document)
 
     def value(self, *path: str) -> Any:
-        """Return a value of the chart; None if it is not set."""
+        """Return a value of the chart, or None if it is not set."""
         value: Any = self.values
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
@@ -101,31 +101,31 @@ class Installation:
 
 
 @dataclass(frozen=True)
-class _Scorer:
-    """A scorer that could be read."""
+class _ReadableScorer:
+    """Stores a scorer whose manifest is valid."""
 
     key: str
     scorer: DynamicScorer
-    #: The resolution, None if the scorer would not run, or if only its `/config` says how.
+    #: Resolved settings. None if the scorer would not run, or if they depend on its unknown `/config`.
     resolved: ResolvedScorer | None
 
 
 def check(installation: Installation, namespace: str = "") -> MigrationReport:
-    """Return the findings, what stops first.
+    """Return the findings, the most severe ones first.
 
-    `namespace` is the hub's; by default that of the values, else upstream's.
+    `namespace` is that of the hub. By default it is that of the values, else that of upstream.
     """
-    home = namespace or installation.value("hubSetting", "namespace") or HUB_NAMESPACE
-    accepted = {home, *_texts(installation.value("hubSetting", "scorerNamespaces"))}
+    hub_namespace = namespace or installation.value("hubSetting", "namespace") or HUB_NAMESPACE
+    scorer_namespaces = {hub_namespace, *_list_texts(installation.value("hubSetting", "scorerNamespaces"))}
     findings: list[Finding] = []
-    scorers: list[_Scorer] = []
+    scorers: list[_ReadableScorer] = []
     for manifest in installation.scorers:
-        scorers += _check_scorer(manifest, installation, home, accepted, findings)
-    findings += _conflicts(scorers)
-    configs, unread = _configs(installation.configs, home, findings)
-    findings += _misplaced(configs, unread, home, accepted)
-    findings += _old_scores(installation.scores, scorers, configs.get(home))
-    findings += _check_values(installation)
+        scorers += _check_scorer(manifest, installation, hub_namespace, scorer_namespaces, findings)
+    findings += _find_name_conflicts(scorers)
+    configs, unreadable_namespaces = _read_configs(installation.configs, hub_namespace, findings)
+    findings += _find_misplaced_configs(configs, unreadable_namespaces, hub_namespace, scorer_namespaces)
+    findings += _find_abandoned_scores(installation.scores, scorers, configs.get(hub_namespace))
+    findings += _find_image_problems(installation)
     order = {"stops": 0, "change": 1, "note": 2}
     findings.sort(key=lambda finding: order[finding.severity])
     stops = any(finding.severity == "stops" for finding in findings)
@@ -133,11 +133,15 @@ def check(installation: Installation, namespace: str = "") -> MigrationReport:
 
 
 def _check_scorer(
-    manifest: Manifest, installation: Installation, home: str, accepted: set[str], findings: list[Finding]
-) -> Iterator[_Scorer]:
-    """Add the findings about one scorer; yields it if it could be read."""
+    manifest: Manifest,
+    installation: Installation,
+    hub_namespace: str,
+    scorer_namespaces: set[str],
+    findings: list[Finding],
+) -> Iterator[_ReadableScorer]:
+    """Add the findings about one scorer, and yield the scorer if its manifest is valid."""
     metadata = manifest["metadata"]
-    key = f"{metadata.get('namespace') or home}/{metadata['name']}"
+    key = f"{metadata.get('namespace') or hub_namespace}/{metadata['name']}"
     name = f"DynamicScorer {key}"
 
     def add_finding(severity: Severity, message: str, remedy: str) -> None:
@@ -150,11 +154,11 @@ def _check_scorer(
         add_finding("stops", f"is refused by the API server: {text}", "correct the manifest")
         return
     namespace = key.partition("/")[0]
-    if namespace not in accepted:
+    if namespace not in scorer_namespaces:
         add_finding(
             "stops",
             f"is in namespace {namespace}, which does not count",
-            f"list it in hubSetting.scorerNamespaces, or create the scorer in {home}",
+            f"list it in hubSetting.scorerNamespaces, or create the scorer in {hub_namespace}",
         )
     if metadata.get("deletionTimestamp"):
         add_finding("stops", "is being deleted, and finalizers keep it", "remove them, and apply the scorer again")
@@ -165,40 +169,40 @@ def _check_scorer(
     is_unknown = scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
     resolved: ResolvedScorer | None = None
     try:
-        resolved = resolve(scorer, _token_hosts(installation))
+        resolved = resolve(scorer, _read_token_hosts(installation))
     except ResolutionError as error:
-        if is_unknown and error.reason in _MISSING:
+        if is_unknown and error.reason in _MISSING_FIELD_REASONS:
             add_finding(
                 "note",
                 f"only its /config says the rest ({error.reason}), and this manifest has no status with it",
                 "check the running hub: --kubeconfig",
             )
-            _check_tokens(_named_tokens(scorer), installation, add_finding)
+            _check_tokens(_list_declared_tokens(scorer), installation, add_finding)
         else:
             add_finding(
                 "stops", f"runs nowhere: {error.reason}: {error}", "change the manifest, or what the message names"
             )
     if resolved is not None:
-        _check_tokens(_tokens(resolved), installation, add_finding)
+        _check_tokens(_list_resolved_tokens(resolved), installation, add_finding)
         if not (scorer.spec.scoring.path or synced.scoring.path or is_unknown):
             add_finding(
                 "change",
                 "sets scoring.path neither in spec nor in /config: /scoring is requested here, the root by upstream",
                 "write spec.scoring.path: / if the scoring API answers there",
             )
-    yield _Scorer(key, scorer, resolved)
+    yield _ReadableScorer(key, scorer, resolved)
 
 
-def _tokens(resolved: ResolvedScorer) -> Iterator[tuple[str, str]]:
-    """Name of the Secret with each token in upstream's format, and the URL that it is sent to."""
+def _list_resolved_tokens(resolved: ResolvedScorer) -> Iterator[tuple[str, str]]:
+    """Yield (name of the Secret, URL that receives the token) for each token in upstream's format."""
     summary = resolved.summary
     for source in summary.each_source:
         yield source.source_endpoint_auth_name, source.source_endpoint
     yield summary.scoring_endpoint_auth_name, summary.scoring_endpoint
 
 
-def _named_tokens(scorer: DynamicScorer) -> Iterator[tuple[str, str]]:
-    """The same of a scorer whose `/config` is not known: to the servers that the spec names."""
+def _list_declared_tokens(scorer: DynamicScorer) -> Iterator[tuple[str, str]]:
+    """Yield the same as `_list_resolved_tokens` for a scorer with an unknown `/config`, from its spec alone."""
     spec = scorer.spec
     for stage in (*(spec.sources or (spec.source,)), spec.scoring):
         if stage.auth is not None and (secret := stage.auth.token_secret_ref) is not None:
@@ -206,56 +210,56 @@ def _named_tokens(scorer: DynamicScorer) -> Iterator[tuple[str, str]]:
 
 
 def _check_tokens(tokens: Iterable[tuple[str, str]], installation: Installation, add_finding: Any) -> None:
-    """Add a finding for each token whose Secret is not released for the server that it goes to."""
-    released = _released(installation)
+    """Add a finding for each token whose Secret is not released for the server that receives the token."""
+    hosts_by_secret = _read_token_secrets(installation)
     for secret, endpoint in dict.fromkeys(tokens):
         if not secret or not is_valid_url(endpoint):
             continue
         server = base_url(endpoint)
-        hosts = released.get(secret)
+        hosts = hosts_by_secret.get(secret)
         if hosts is not None and hosts.allow(endpoint):
             continue
-        where = "lists it without this server" if hosts is not None else "does not list it"
+        problem = "lists it without this server" if hosts is not None else "does not list it"
         add_finding(
             "stops",
-            f"sends the token of Secret {secret} to {server}; spokeSetting.agent.tokenSecrets {where}, so cycles end "
+            f"sends the token of Secret {secret} to {server}; spokeSetting.agent.tokenSecrets {problem}, so cycles end "
             "with secret_refused",
             f"add {{name: {secret}, hosts: [{server.partition('://')[2]}]}} there, or annotate the Secret on each "
             f"cluster with {USABLE_FOR}",
         )
 
 
-def _conflicts(scorers: Sequence[_Scorer]) -> Iterator[Finding]:
-    """Scorers of which only one gets a name: of the score, or, in several namespaces, their own."""
-    by_score: dict[str, list[_Scorer]] = defaultdict(list)
-    by_name: dict[str, list[_Scorer]] = defaultdict(list)
-    for each in scorers:
-        by_name[each.scorer.metadata.name].append(each)
-        if each.resolved is not None:
-            by_score[sanitize_resource_name(each.resolved.score_name)].append(each)
-    for what, groups in (("score name", by_score), ("scorer name", by_name)):
+def _find_name_conflicts(scorers: Sequence[_ReadableScorer]) -> Iterator[Finding]:
+    """Yield a finding for each scorer that shares its name, or the name of its score, with an older scorer."""
+    by_score: dict[str, list[_ReadableScorer]] = defaultdict(list)
+    by_name: dict[str, list[_ReadableScorer]] = defaultdict(list)
+    for scorer in scorers:
+        by_name[scorer.scorer.metadata.name].append(scorer)
+        if scorer.resolved is not None:
+            by_score[sanitize_resource_name(scorer.resolved.score_name)].append(scorer)
+    for kind_of_name, groups in (("score name", by_score), ("scorer name", by_name)):
         for name, group in groups.items():
-            first, *later_scorers = sorted(
-                group, key=lambda each: (str(each.scorer.metadata.creation_timestamp), each.key)
+            oldest, *later_scorers = sorted(
+                group, key=lambda scorer: (str(scorer.scorer.metadata.creation_timestamp), scorer.key)
             )
-            for other in later_scorers:
+            for later_scorer in later_scorers:
                 yield Finding(
                     severity="stops",
-                    object=f"DynamicScorer {other.key}",
-                    message=f"has the {what} {name!r} of {first.key}, which is older; one of them gets it",
-                    remedy=f"give it another {what}",
+                    object=f"DynamicScorer {later_scorer.key}",
+                    message=f"has the {kind_of_name} {name!r} of {oldest.key}, which is older; one of them gets it",
+                    remedy=f"give it another {kind_of_name}",
                 )
 
 
-def _configs(
-    manifests: Iterable[Manifest], home: str, findings: list[Finding]
+def _read_configs(
+    manifests: Iterable[Manifest], hub_namespace: str, findings: list[Finding]
 ) -> tuple[dict[str, DynamicScoringConfig], set[str]]:
-    """Return the configurations that upstream obeys, by namespace, and the namespaces of those that cannot be read."""
+    """Return namespace -> configuration that upstream reads, and the namespaces of invalid configurations."""
     configs: dict[str, DynamicScoringConfig] = {}
-    unread: set[str] = set()
+    unreadable_namespaces: set[str] = set()
     for manifest in manifests:
         metadata = manifest["metadata"]
-        namespace = metadata.get("namespace") or home
+        namespace = metadata.get("namespace") or hub_namespace
         if metadata["name"] != CONFIG_NAME:
             continue
         name = f"DynamicScoringConfig {namespace}/{metadata['name']}"
@@ -265,25 +269,32 @@ def _configs(
         try:
             configs[namespace] = read_known_fields(manifest, DynamicScoringConfig)
         except ValidationError as error:
-            unread.add(namespace)
+            unreadable_namespaces.add(namespace)
             text = "; ".join(str(mistake) for mistake in explain(error, DynamicScoringConfig, manifest))
             message = f"is refused by the API server, and as stored nothing runs: {text}"
             findings.append(Finding(severity="stops", object=name, message=message, remedy="correct the manifest"))
-    return configs, unread
+    return configs, unreadable_namespaces
 
 
-def _misplaced(
-    configs: Mapping[str, DynamicScoringConfig], unread: Iterable[str], home: str, accepted: set[str]
+def _find_misplaced_configs(
+    configs: Mapping[str, DynamicScoringConfig],
+    unreadable_namespaces: Iterable[str],
+    hub_namespace: str,
+    scorer_namespaces: set[str],
 ) -> Iterator[Finding]:
-    for namespace in sorted({*configs, *unread} - {home}):
+    for namespace in sorted({*configs, *unreadable_namespaces} - {hub_namespace}):
         masks = len(configs[namespace].spec.all_masks) if namespace in configs else None
-        if namespace in accepted:
-            message = f"counts in namespace {home} only, and no scorer beside it runs while it is there"
+        if namespace in scorer_namespaces:
+            message = f"counts in namespace {hub_namespace} only, and no scorer beside it runs while it is there"
         elif masks == 0:
             continue
         else:
-            message = f"counts in namespace {home} only, so its masks are lost"
-        text = f"add its {masks} masks to the one in {home}" if masks else f"add its masks to the one in {home}"
+            message = f"counts in namespace {hub_namespace} only, so its masks are lost"
+        text = (
+            f"add its {masks} masks to the one in {hub_namespace}"
+            if masks
+            else f"add its masks to the one in {hub_namespace}"
+        )
         yield Finding(
             severity="stops",
             object=f"DynamicScoringConfig {namespace}/{CONFIG_NAME}",
@@ -292,23 +303,23 @@ def _misplaced(
         )
 
 
-def _old_scores(
-    scores: Iterable[Manifest], scorers: Sequence[_Scorer], config: DynamicScoringConfig | None
+def _find_abandoned_scores(
+    scores: Iterable[Manifest], scorers: Sequence[_ReadableScorer], config: DynamicScoringConfig | None
 ) -> Iterator[Finding]:
-    """AddOnPlacementScores of upstream's agents that nothing will renew or remove."""
-    published = {
-        sanitize_resource_name(each.resolved.score_name): each.resolved.score_name
-        for each in scorers
-        if each.resolved is not None and each.scorer.spec.score_destination == "AddOnPlacementScore"
+    """Yield a finding for each AddOnPlacementScore of upstream's agents that is neither renewed nor removed here."""
+    published_names = {
+        sanitize_resource_name(scorer.resolved.score_name): scorer.resolved.score_name
+        for scorer in scorers
+        if scorer.resolved is not None and scorer.scorer.spec.score_destination == "AddOnPlacementScore"
     }
-    unknown = any(each.resolved is None for each in scorers)
+    has_unresolved_scorers = any(scorer.resolved is None for scorer in scorers)
     masks = config.spec.all_masks if config is not None else []
     for score in scores:
         metadata, status = score["metadata"], score.get("status") or {}
         cluster, name = metadata.get("namespace", ""), metadata["name"]
-        # Without managedFields, which kubectl hides, the writer is not known.
+        # The writer is unknown without managedFields, which kubectl hides by default.
         is_foreign = bool(status.get("validUntil")) or ("managedFields" in metadata and not looks_like_upstreams(score))
-        if MANAGED_BY_LABEL in (metadata.get("labels") or {}) or (is_foreign and name not in published):
+        if MANAGED_BY_LABEL in (metadata.get("labels") or {}) or (is_foreign and name not in published_names):
             continue
         if is_foreign:
             yield Finding(
@@ -318,30 +329,34 @@ def _old_scores(
                 remedy="give the scorer another score name, or delete the object",
             )
             continue
-        if name in published:
-            raw = published[name]
-            is_masked = any(mask.cluster_name in (cluster, ANY) and mask.score_name in (raw, ANY) for mask in masks)
+        if name in published_names:
+            score_name = published_names[name]
+            is_masked = any(
+                mask.cluster_name in (cluster, ANY) and mask.score_name in (score_name, ANY) for mask in masks
+            )
             if not is_masked:
                 continue
-            why = "a mask keeps its scorer from this cluster"
+            cause = "a mask keeps its scorer from this cluster"
+        elif has_unresolved_scorers:
+            cause = "no scorer that can run publishes it"
         else:
-            why = "no scorer that can run publishes it" if unknown else "no scorer publishes it"
+            cause = "no scorer publishes it"
         yield Finding(
             severity="change",
             object=f"AddOnPlacementScore {cluster}/{name}",
-            message=f"has no validUntil and stays, so Placements go on using it: {why}",
+            message=f"has no validUntil and stays, so Placements go on using it: {cause}",
             remedy=f"kubectl delete addonplacementscore -n {cluster} {name}, unless another controller writes it",
         )
 
 
-def _check_values(installation: Installation) -> Iterator[Finding]:
-    """Images of upstream, which do not contain this project."""
+def _find_image_problems(installation: Installation) -> Iterator[Finding]:
+    """Yield a finding for each value that names an upstream image, because it does not contain this project."""
     for path in (("hubSetting", "resourceController", "image"), ("spokeSetting", "agent", "image")):
         image = installation.value(*path)
         if not isinstance(image, dict):
             continue
         name, tag, where = str(image.get("name") or ""), str(image.get("tag") or ""), ".".join(path)
-        if _UPSTREAM_IMAGE.search(name) and not name.startswith(_UPSTREAM_REGISTRY):
+        if _UPSTREAM_IMAGE_NAME.search(name) and not name.startswith(_UPSTREAM_REGISTRY):
             yield Finding(
                 severity="stops",
                 object=where,
@@ -364,27 +379,27 @@ def _check_values(installation: Installation) -> Iterator[Finding]:
         )
 
 
-def _released(installation: Installation) -> dict[str, TokenHosts]:
-    """Return the servers for which the values release each Secret's token."""
+def _read_token_secrets(installation: Installation) -> dict[str, TokenHosts]:
+    """Return Secret -> servers for which the chart's values release its token."""
     hosts: dict[str, list[str]] = defaultdict(list)
     for entry in installation.value("spokeSetting", "agent", "tokenSecrets") or ():
         if isinstance(entry, dict) and entry.get("name"):
-            hosts[str(entry["name"])] += _texts(entry.get("hosts"))
+            hosts[str(entry["name"])] += _list_texts(entry.get("hosts"))
         elif isinstance(entry, str):
             hosts[entry] += []
-    return {name: _hosts(f"tokenSecrets[{name}]", entries) for name, entries in hosts.items()}
+    return {name: _parse_hosts(f"tokenSecrets[{name}]", entries) for name, entries in hosts.items()}
 
 
-def _token_hosts(installation: Installation) -> TokenHosts:
-    return _hosts("hubSetting.tokenHosts", _texts(installation.value("hubSetting", "tokenHosts")))
+def _read_token_hosts(installation: Installation) -> TokenHosts:
+    return _parse_hosts("hubSetting.tokenHosts", _list_texts(installation.value("hubSetting", "tokenHosts")))
 
 
-def _hosts(where: str, entries: Iterable[str]) -> TokenHosts:
+def _parse_hosts(where: str, entries: Iterable[str]) -> TokenHosts:
     try:
         return TokenHosts(entries)
     except ValueError as error:
         raise ManifestError(f"{where}: {error}") from None
 
 
-def _texts(value: Any) -> list[str]:
+def _list_texts(value: Any) -> list[str]:
     return [str(entry) for entry in value] if isinstance(value, list) else []

@@ -26,7 +26,7 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
-#: A text, or a text and its style.
+#: Cell of a table: a text, or a text and its style.
 Cell: TypeAlias = str | tuple[str, str]
 #: Types that can be printed.
 Renderable: TypeAlias = "RenderableType"
@@ -34,7 +34,7 @@ Renderable: TypeAlias = "RenderableType"
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
 
 
-#: Default number of pairs in a table: a fleet has thousands, and each may have many items.
+#: Default maximum number of pairs in a table, because a fleet has thousands and each may have many items.
 TABLE_PAIRS = 100
 
 Limit = Annotated[
@@ -44,12 +44,12 @@ Limit = Annotated[
 
 
 def table_limit(limit: int, output: Format) -> int | None:
-    """Return the number of pairs to read for this output; None means all."""
+    """Return the maximum number of pairs to read for this output. None stands for all pairs."""
     return limit if output is Format.TABLE and limit else None
 
 
 def print_omitted_rows(row_count: int, total: int) -> None:
-    """Note on standard error that a table is incomplete."""
+    """Print a note to standard error if a table is incomplete."""
     if row_count < total:
         typer.echo(
             f"dsf: {row_count} of {total} pairs; --limit 0 shows all, --cluster or a scorer's name shows fewer",
@@ -58,28 +58,28 @@ def print_omitted_rows(row_count: int, total: int) -> None:
 
 
 def clean(text: str) -> str:
-    """`text` without terminal control characters: names and messages come from external services."""
+    """Return `text` with terminal control characters escaped, because it may come from external services."""
     return visible(text, allowed_characters="\n\t")
 
 
 def flat(text: str) -> str:
-    """`text` on one line, clean, so that it cannot imitate a line of `dsf`."""
+    """Return the clean `text` on one line, so that it cannot imitate a line of `dsf`."""
     return clean(" ".join(text.split()))
 
 
 def age(seconds: float | None) -> str:
-    """`12s`, `3m`, `5h`, `2d`; `-` for None."""
+    """Return a duration as `12s`, `3m`, `5h` or `2d`, and `-` for None."""
     if seconds is None:
         return "-"
-    whole = max(0, int(seconds))
+    whole_seconds = max(0, int(seconds))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if whole >= size:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"
+        if whole_seconds >= size:
+            return f"{whole_seconds // size}{unit}"
+    return f"{whole_seconds}s"
 
 
 def until(moment: datetime | None, now: datetime | None = None) -> str:
-    """Time until `moment`, as an age; `now` for the past, `-` for None."""
+    """Return the time until `moment` in the format of `age`, `now` for the past, and `-` for None."""
     if moment is None:
         return "-"
     remaining_seconds = (moment - (now or datetime.now(UTC))).total_seconds()
@@ -87,7 +87,7 @@ def until(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def clock(moment: datetime | None) -> str:
-    """Return a time in local time, with the date unless it is today."""
+    """Return a time in the local time zone, with the date unless it is today, and `-` for None."""
     if moment is None:
         return "-"
     local = moment.astimezone()
@@ -95,7 +95,7 @@ def clock(moment: datetime | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a score with at most six digits."""
+    """Return a score with a maximum of six significant digits."""
     return f"{value:.6g}"
 
 
@@ -103,10 +103,10 @@ def console() -> Console:
     """Return a console for standard output that does not break lines in a pipe."""
     from rich.console import Console
 
-    terminal = sys.stdout.isatty()
-    # In a pipe no table is wrapped.
-    width = None if terminal else 10_000
-    return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=not terminal)
+    is_terminal = sys.stdout.isatty()
+    # Set a large width in a pipe, so that no table is wrapped.
+    width = None if is_terminal else 10_000
+    return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
 
 
 def table(
@@ -116,9 +116,9 @@ def table(
     right: Sequence[str] = (),
     cut: bool = False,
 ) -> Renderable:
-    """Return a table without lines. A cell is a text or (text, style); columns named in `right` are aligned right.
+    """Return a table without lines. Columns named in `right` are aligned right.
 
-    Long cells are folded, or truncated so that each row is one line.
+    Long cells are folded. With `cut` they are truncated, so that each row is one line.
     """
     from rich.table import Table
     from rich.text import Text
@@ -128,15 +128,14 @@ def table(
         justify: Literal["left", "right"] = "right" if header in right else "left"
         rich_table.add_column(flat(header), justify=justify, overflow="ellipsis" if cut else "fold", no_wrap=cut)
     styled = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
-    # Text objects: a plain str would be read as markup.
+    # Use Text objects, because rich interprets a plain str as markup.
     lines = [[Text(flat(text), style=style) for text, style in row] for row in styled]
     columns = list(zip(*lines, strict=True))
     widths = [
         max(text.cell_len for text in (Text(header), *column)) for header, column in zip(headers, columns, strict=False)
     ]
     if columns and sum(widths) + 2 * len(widths) <= console().width:
-        # The lines are not folded or cut: one row of all lines looks the same, and rich needs a quarter of the time for
-        # it.
+        # Print all lines as one row, because no line is folded or truncated and rich then needs a quarter of the time.
         lines = [[Text("\n").join(column) for column in columns]]
     for line in lines:
         rich_table.add_row(*line)
@@ -144,9 +143,9 @@ def table(
 
 
 def stacked(*parts: Cell | Renderable) -> Renderable:
-    """Return the parts below each other; a text, or a text and its style, is one line.
+    """Return the parts below each other. A text, with or without a style, is one line.
 
-    Texts from elsewhere are `flat`.
+    The caller passes texts of external services through `flat`.
     """
     from rich.console import Group
     from rich.text import Text
@@ -156,7 +155,7 @@ def stacked(*parts: Cell | Renderable) -> Renderable:
 
 
 def emit(view: BaseModel, output: Format, render: Callable[[], Renderable]) -> None:
-    """Print `view` in the chosen format; `render` makes the table."""
+    """Print `view` in the selected format. `render` returns the table."""
     if output is Format.JSON:
         typer.echo(as_json(view, indent=2))
     elif output is Format.YAML:
@@ -166,15 +165,15 @@ def emit(view: BaseModel, output: Format, render: Callable[[], Renderable]) -> N
 
 
 def as_json(view: BaseModel, indent: int | None = None) -> str:
-    """JSON on one line unless `indent` is given; without terminal control characters."""
+    """Return the view as JSON without terminal control characters, on one line unless `indent` is set."""
     text = view.model_dump_json(by_alias=True, indent=indent)
-    # Inside a string, JSON can escape them; outside, JSON has only blanks and line ends.
+    # Escape all of them, because JSON has control characters only in strings, except for line ends.
     text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
-    return text if _has_all(text) else "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)
+    return text if _is_encodable(text) else "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)
 
 
-def _has_all(text: str) -> bool:
-    """True if the alphabet of standard output has all characters of the text."""
+def _is_encodable(text: str) -> bool:
+    """True if the encoding of standard output has all characters of the text."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", errors="strict")
     except UnicodeEncodeError:
@@ -183,10 +182,10 @@ def _has_all(text: str) -> bool:
 
 
 def as_yaml(view: BaseModel) -> str:
-    """Return a view as one document."""
+    """Return the view as one YAML document without terminal control characters."""
     import yaml
 
     text: str = yaml.safe_dump(view.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
-    if visible(text, allowed_characters="\n") != text or not _has_all(text):
+    if visible(text, allowed_characters="\n") != text or not _is_encodable(text):
         text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
     return text

@@ -1,7 +1,7 @@
 """Commands that run one process of the system until it is stopped.
 
-The commands read their settings from `DSF_` variables; only the most common ones are options. They never use a running
-demo's context: a process that joined another system by accident would be hard to find.
+The commands read their settings from `DSF_` variables, of which only the most common ones are options. They never use a
+running demo, because a process that joined another system by accident would be hard to find.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def hub(
         web_auth="local" if allow_actions else auth,
     )
     if leave:
-        _run("dsf.hub.uninstall:run")
+        _run_process("dsf.hub.uninstall:run")
     from dsf.settings import Settings
 
-    # Report invalid settings here.
+    # Load the settings in this process, so that the command reports invalid ones.
     settings = Settings.load()
     if end_sessions:
         from dsf.store.client import connect
@@ -77,10 +77,10 @@ def hub(
         Sessions(connect(settings, name="dsf-web")).end_all()
         return
     if importlib.util.find_spec("fastapi") is None:
-        # As in the image of agents: the new process could only show where the import failed.
+        # Raise it here, because in the image of agents the new process would print only a traceback.
         raise ModuleNotFoundError(name="fastapi")
-    # Without the command line, to save memory.
-    _become([sys.executable, "-P", "-m", "dsf.hub"])
+    # Start a process without the modules of the command line, to save memory.
+    _replace_process([sys.executable, "-P", "-m", "dsf.hub"])
 
 
 def agent(
@@ -95,7 +95,7 @@ def agent(
 
     Example: dsf agent --cluster worker01
     """
-    _run("dsf.agent.check:run" if check else "dsf.agent.main:run", role="agent", cluster=cluster)
+    _run_process("dsf.agent.check:run" if check else "dsf.agent.main:run", role="agent", cluster=cluster)
 
 
 def flower(
@@ -114,16 +114,16 @@ def flower(
     from dsf.worker import commands
 
     if importlib.util.find_spec("flower") is None:
-        # As in the image of agents: Celery would not find the command.
+        # Raise it here, because in the image of agents Celery would only report an unknown command.
         raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
-    _become(commands.flower(address, port, read_only=read_only))
+    _replace_process(commands.flower(address, port, read_only=read_only))
 
 
-def _run(function: str, **values: object) -> NoReturn:
-    """Run a process here, with these settings and those of the environment; its function gives the exit code."""
+def _run_process(function: str, **values: object) -> NoReturn:
+    """Run a function in this process with these settings and those of the environment, and exit with its result."""
     _set_environment(**values)
-    # Loaded only now, as Celery's application reads the settings at once.
+    # Load the function after setting the variables, because Celery's application reads the settings on import.
     run = pkgutil.resolve_name(function)
     from dsf.settings import Settings
 
@@ -131,13 +131,13 @@ def _run(function: str, **values: object) -> NoReturn:
 
 
 def _set_environment(**values: object) -> None:
-    """Set `DSF_` variables before anything reads the settings, which happens once per process."""
+    """Set `DSF_` variables. Call it before any code reads the settings, which happens once per process."""
     for name, value in values.items():
         if value is not None:
             os.environ[f"DSF_{name.upper()}"] = str(value)
 
 
-def _become(command: list[str]) -> NoReturn:
-    """Replace this process by `command`, which then gets its signals and sets its exit code."""
+def _replace_process(command: list[str]) -> NoReturn:
+    """Replace this process by `command`, which then receives its signals and sets its exit code."""
     sys.stdout.flush()
     os.execv(command[0], command)  # noqa: S606  # a list that we built; no shell

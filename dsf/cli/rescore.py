@@ -1,4 +1,4 @@
-"""Commands that do not wait for an interval: `dsf rescore` sends ticks, `dsf sync` reads a scoring API's /config."""
+"""`dsf rescore`, which sends ticks at once, and `dsf sync`, which reads a scoring API's /config at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dsf.cli.kubehub import KubeHub
     from dsf.fleet.rescore import RescoreReport
 
-#: Default seconds of `--wait`: longer than the timeout of a slow stage.
-_PATIENCE = 60
+#: Default timeout of `--wait` in seconds, which is longer than the timeout of a slow stage.
+_DEFAULT_TIMEOUT = 60
 _STYLES = {"ok": "green", "empty": "yellow", "partial": "yellow"}
 
 
@@ -40,7 +40,7 @@ def rescore(
             "--timeout",
             parser=seconds,
             metavar="TIME",
-            help=f"Timeout of --wait: seconds, or for example 2m. [default: {_PATIENCE}]",
+            help=f"Timeout of --wait: seconds, or for example 2m. [default: {_DEFAULT_TIMEOUT}]",
         ),
     ] = None,
     note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
@@ -58,15 +58,15 @@ def rescore(
         raise typer.BadParameter("goes with --wait", param_hint="--timeout")
     if clusters and selector is not None:
         raise typer.BadParameter("goes without --cluster", param_hint="--selector")
-    from dsf.cli.session import acting_hub, session
+    from dsf.cli.session import open_kube_hub, session
     from dsf.fleet import rescore as rescoring
     from dsf.fleet.actions import Actions
 
-    patience = _PATIENCE if timeout is None else timeout
-    with acting_hub() as hub:
+    timeout_seconds = _DEFAULT_TIMEOUT if timeout is None else timeout
+    with open_kube_hub() as hub:
         if hub is not None:
-            words = {"clusters": clusters or (), "selector": selector or "", "note": note}
-            _rescore_by_annotation(hub, scorer, words, name, patience if wait else None, output)
+            request_fields = {"clusters": clusters or (), "selector": selector or "", "note": note}
+            _rescore_by_annotation(hub, scorer, request_fields, name, timeout_seconds if wait else None, output)
             return
     with session() as opened:
         actions = Actions(opened.redis, opened.settings, actor(name))
@@ -74,7 +74,7 @@ def rescore(
             clusters = actions.select_clusters(scorer, parse_selector(selector))
         runs = actions.rescore(scorer, clusters, note=note)
         if wait:
-            until = time.monotonic() + patience
+            until = time.monotonic() + timeout_seconds
             try:
                 report = rescoring.wait(opened.redis, scorer, runs, until)
             except KeyboardInterrupt:
@@ -88,21 +88,26 @@ def rescore(
 
 
 def _rescore_by_annotation(
-    hub: KubeHub, scorer: str, words: Mapping[str, Any], author: str | None, patience: int | None, output: Format
+    hub: KubeHub,
+    scorer: str,
+    request_fields: Mapping[str, Any],
+    author: str | None,
+    timeout_seconds: int | None,
+    output: Format,
 ) -> None:
-    """Request cycles by an annotation; with `patience` seconds, wait until they have ended."""
+    """Request cycles by an annotation, and wait up to `timeout_seconds` until they have ended. None does not wait."""
     from dsf.cli.kubehub import ANSWER_SECONDS, print_answer
 
     answer = hub.act(
         scorer,
         "rescore",
-        make_request("", at=f"{hub.now():.3f}", **words),
+        make_request("", at=f"{hub.now():.3f}", **request_fields),
         author=author,
-        timeout=ANSWER_SECONDS if patience is None else patience,
-        is_enough=lambda answer: answer.outcome != "Running" or (patience is None and answer.clusters > 0),
+        timeout=ANSWER_SECONDS if timeout_seconds is None else timeout_seconds,
+        is_enough=lambda answer: answer.outcome != "Running" or (timeout_seconds is None and answer.clusters > 0),
     )
     print_answer(scorer, answer, output)
-    if answer.outcome != "Done" and (patience is not None or answer.outcome == "Refused"):
+    if answer.outcome != "Done" and (timeout_seconds is not None or answer.outcome == "Refused"):
         raise typer.Exit(BAD)
 
 
@@ -125,8 +130,8 @@ def _render(report: RescoreReport) -> Renderable:
         outcome = run.outcome or ("sent" if run.run_id else "not sent")
         style = _STYLES.get(outcome, "" if outcome == "sent" else "red")
         stage = f"{run.stage}: " if run.stage else ""
-        why = f"{stage}{run.reason}: {run.message}" if run.reason else run.message
-        rows.append([run.cluster, run.run_id or "-", (outcome, style), why])
+        cause = f"{stage}{run.reason}: {run.message}" if run.reason else run.message
+        rows.append([run.cluster, run.run_id or "-", (outcome, style), cause])
     runs = table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows)
     if not report.scores:
         return runs
@@ -155,13 +160,13 @@ def sync(
 
     Example: dsf sync sample-scorer
     """
-    from dsf.cli.session import acting_hub, session
+    from dsf.cli.session import open_kube_hub, session
     from dsf.fleet.actions import Actions
     from dsf.fleet.changes import moment
     from dsf.fleet.views import SyncReport
     from dsf.store.notices import Notices
 
-    with acting_hub() as hub:
+    with open_kube_hub() as hub:
         if hub is not None:
             from dsf.cli.kubehub import print_answer
 

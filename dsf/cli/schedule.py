@@ -1,6 +1,6 @@
 """`dsf schedule`: intervals, pauses and other overrides.
 
-A change is an override on top of the hub controller's entries: it survives restarts and re-applied manifests until `dsf
+A change is an override of the hub controller's entries. It survives restarts and re-applied manifests until `dsf
 schedule reset`.
 """
 
@@ -65,10 +65,10 @@ def list_(
 
     Example: dsf schedule list sample-scorer
     """
-    from dsf.cli.session import looking
+    from dsf.cli.session import open_data_source
 
-    with looking() as fleet:
-        _show(fleet.schedule(cluster, scorer, limit=table_limit(limit, output)), output)
+    with open_data_source() as fleet:
+        _print_schedule(fleet.schedule(cluster, scorer, limit=table_limit(limit, output)), output)
 
 
 @app.command("set", cls=FleetCommand)
@@ -90,7 +90,7 @@ def set_(
     """
     if interval < 1:
         raise typer.BadParameter("must be at least 1 second", param_hint="--interval")
-    _change(scorer, "interval", f"{interval}s", clusters, selector, note, output, name)
+    _apply_change(scorer, "interval", f"{interval}s", clusters, selector, note, output, name)
 
 
 @app.command(cls=FleetCommand)
@@ -113,9 +113,9 @@ def pause(
     Example: dsf schedule pause sample-scorer --cluster worker01 --until 2h
     """
     if end is not None:
-        # A mistake in it needs no hub; whether it is in the past, only the hub knows.
+        # Check the syntax before connecting to the hub. Compare with 0, because the time of the hub is not known yet.
         moment(end, 0.0)
-    _change(scorer, "pause", end or "", clusters, selector, note, output, name)
+    _apply_change(scorer, "pause", end or "", clusters, selector, note, output, name)
 
 
 @app.command(cls=FleetCommand)
@@ -131,7 +131,7 @@ def resume(
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
-    _change(scorer, "resume", "", clusters, selector, note, output, name)
+    _apply_change(scorer, "resume", "", clusters, selector, note, output, name)
 
 
 @app.command(cls=FleetCommand)
@@ -147,25 +147,25 @@ def reset(
 
     Example: dsf schedule reset sample-scorer
     """
-    _change(scorer, "reset", "", clusters, selector, note, output, name)
+    _apply_change(scorer, "reset", "", clusters, selector, note, output, name)
 
 
-def _change(
+def _apply_change(
     scorer: str,
     act: Act,
-    plain: str,
+    value: str,
     clusters: list[str] | None,
     selector: str | None,
     note: str,
     output: Format,
     name: str | None,
 ) -> None:
-    """Apply the change, show the result, and name each cluster that keeps its own interval or pause.
+    """Apply the change, print the result, and name each cluster that keeps its own interval or pause.
 
-    `plain` is the interval, or the end of a pause as the user wrote it.
+    `value` is the interval, or the end of a pause as the user wrote it.
     """
     from dsf.api.score import describe_validity_gap
-    from dsf.cli.session import acting_hub, session
+    from dsf.cli.session import open_kube_hub, session
     from dsf.fleet.actions import Actions, targets_of
     from dsf.fleet.queries import FleetQueries
     from dsf.store.registry import Registry
@@ -174,11 +174,11 @@ def _change(
         raise typer.BadParameter("goes without --cluster", param_hint="--selector")
 
     def request_at(now: float) -> str:
-        # A local time becomes one with a zone.
-        end = rfc3339(datetime.fromtimestamp(moment(plain, now), UTC)) if act == "pause" and plain else plain
+        # Add the time zone to the end of a pause, because the hub may be in another one.
+        end = rfc3339(datetime.fromtimestamp(moment(value, now), UTC)) if act == "pause" and value else value
         return make_request(end, at=f"{now:.3f}", clusters=clusters or (), selector=selector or "", note=note)
 
-    with acting_hub() as hub:
+    with open_kube_hub() as hub:
         if hub is not None:
             from dsf.cli.kubehub import ANSWER_SECONDS, print_answer
 
@@ -193,8 +193,8 @@ def _change(
         now = hubclock.now()
         request = parse_request(act, request_at(now))
         actions = Actions(opened.redis, opened.settings, actor(name))
-        clusters = actions.perform(scorer, request, until=moment(plain) if act == "pause" and plain else None)
-        # All entries: those with their own override are named below.
+        clusters = actions.perform(scorer, request, until=moment(value) if act == "pause" and value else None)
+        # Read all entries, because entries with an override of their own are named below.
         schedule = FleetQueries(opened.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
         record = Registry(opened.redis).scorer(scorer)
     if len(clusters) > 1:
@@ -208,7 +208,7 @@ def _change(
         where = " and ".join(clusters) or "a cluster"
         typer.echo(f"stored; it applies as soon as {scorer} runs on {where}. `dsf changes` shows it")
         return
-    _show(schedule, output)
+    _print_schedule(schedule, output)
     if request.act != "reset":
         _print_exceptions(schedule, request.act, targets_of(scorer, clusters))
 
@@ -217,20 +217,21 @@ def _print_exceptions(schedule: ScheduleList, act: str, targets: Sequence[str]) 
     """Name each cluster that keeps its own interval or pause."""
     for entry in schedule.entries:
         setting_source = entry.interval_source if act == "interval" else entry.paused_source or targets[0]
-        what = ""
+        exception_text = ""
         if act == "pause" and not entry.paused:
-            what = "is not paused: a user resumed it there"
+            exception_text = "is not paused: a user resumed it there"
         elif setting_source not in (*targets, "entry"):
-            what = f"keeps its {f'interval of {entry.interval_seconds}s' if act == 'interval' else 'own pause'}"
-        if what:
+            own_setting = f"interval of {entry.interval_seconds}s" if act == "interval" else "own pause"
+            exception_text = f"keeps its {own_setting}"
+        if exception_text:
             typer.echo(
-                f"note: {entry.cluster} {what}; end that with `dsf schedule reset {entry.scorer} --cluster "
+                f"note: {entry.cluster} {exception_text}; end that with `dsf schedule reset {entry.scorer} --cluster "
                 f"{entry.cluster}`",
                 err=True,
             )
 
 
-def _show(schedule: ScheduleList, output: Format) -> None:
+def _print_schedule(schedule: ScheduleList, output: Format) -> None:
     emit(schedule, output, lambda: _render(schedule))
     print_omitted_rows(len(schedule.entries), schedule.total)
 
@@ -249,22 +250,22 @@ def _render(schedule: ScheduleList) -> Renderable:
                 f"{entry.entry_interval_seconds}s",
                 until(entry.next_run, schedule.at),
                 age(entry.lag_seconds) if entry.lag_seconds else "-",
-                _state(entry),
-                "; ".join(_who_and_why(override) for override in entry.overrides),
+                _format_state(entry),
+                "; ".join(_format_author(override) for override in entry.overrides),
             ]
         )
     headers = ("CLUSTER", "SCORER", "INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE", "STATE", "CHANGED BY")
     return table(headers, rows, right=("INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE"))
 
 
-def _state(entry: EntryView) -> tuple[str, str]:
+def _format_state(entry: EntryView) -> tuple[str, str]:
     if not entry.paused:
         return ("running", "green") if entry.next_run else ("inactive", "red")
-    what = "suspended" if entry.paused_source == "entry" else "paused"
-    return (f"{what} until {clock(entry.paused_until)}" if entry.paused_until else what), "yellow"
+    state = "suspended" if entry.paused_source == "entry" else "paused"
+    return (f"{state} until {clock(entry.paused_until)}" if entry.paused_until else state), "yellow"
 
 
-def _who_and_why(override: OverrideView) -> str:
+def _format_author(override: OverrideView) -> str:
     everywhere = " everywhere" if override.target.startswith("*/") else ""
     note = f": {override.note}" if override.note else ""
     return f"{override.by or 'unknown'}{everywhere}{note}"

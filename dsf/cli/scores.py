@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
 ScorerOption = Annotated[str | None, typer.Option("--scorer", "-s", help="Only this scorer.")]
-#: State of a score -> style.
+#: State of a score -> displayed word and style.
 _STATES = {
     "failing": ("failing", "red"),
     "expired": ("expired", "red"),
@@ -63,9 +63,9 @@ def scores(
 
     Example: dsf scores --cluster worker01 --scorer sample-scorer --watch
     """
-    from dsf.cli.session import looking
+    from dsf.cli.session import open_data_source
 
-    with looking(is_watching=watching) as fleet:
+    with open_data_source(is_watching=watching) as fleet:
         max_rows = table_limit(limit, output)
         if watching:
             watch(lambda: fleet.scores(cluster, scorer, limit=max_rows), output, render_scores)
@@ -76,15 +76,15 @@ def scores(
 
 
 def render_scores(score_list: ScoreList) -> Renderable:
-    """Return a table with a line per item, with the age of the last successful cycle."""
+    """Return a table with a line per item, followed by the rules of holds and by the scores of upstream agents."""
     rows: list[list[Cell]] = []
     rules: dict[str, str] = {}
     for score in score_list.scores:
         base: list[Cell] = [score.cluster, score.scorer, score.score_name]
-        state = _state(score)
+        state = _format_state(score)
         valid = until(score.valid_until, score_list.at) if score.items else "-"
         tail: list[Cell] = [age(score.age_seconds), valid, state]
-        items = [(item.name, _value(item, score_list.at)) for item in score.items] or [("-", "-")]
+        items = [(item.name, _format_value(item, score_list.at)) for item in score.items] or [("-", "-")]
         if score.hold is not None and any(item.waiting is not None for item in score.items):
             rules[score.scorer] = f"{score.scorer}: {score.hold.rule}"
         rows += [[*base, name, value, *tail] for name, value in items]
@@ -94,42 +94,46 @@ def render_scores(score_list: ScoreList) -> Renderable:
     return stacked(score_table, *map(flat, (*rules.values(), *upstream_scores)))
 
 
-def _value(item: ScoreItem, now: datetime) -> str:
-    return number(item.value) if item.waiting is None else f"{item.value} ({item.waiting} held{held(item, now)})"
+def _format_value(item: ScoreItem, now: datetime) -> str:
+    return (
+        number(item.value)
+        if item.waiting is None
+        else f"{item.value} ({item.waiting} held{format_hold_time(item, now)})"
+    )
 
 
-def held(item: ScoreItem, now: datetime) -> str:
-    """Since when and until when a new value is held back."""
+def format_hold_time(item: ScoreItem, now: datetime) -> str:
+    """Return the text that states how long a new value has been withheld, and how long it will be."""
     if item.waiting_since is None:
         return ", too near"
     since, remaining_text = age((now - item.waiting_since).total_seconds()), until(item.waiting_until, now)
     return f" for {since}, {'until the next cycle' if remaining_text == 'now' else f'{remaining_text} to go'}"
 
 
-def _state(score: ScoreView) -> tuple[str, str]:
+def _format_state(score: ScoreView) -> tuple[str, str]:
     word, style = _STATES[score.state]
     if score.state == "failing":
-        why = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
+        cause = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
     elif score.remark and not score.items:
-        why = score.remark.reason
+        cause = score.remark.reason
     else:
-        why = score.skips.reason if score.skips and not score.items else ""
-    return (f"{word}: {why}" if why else word), style
+        cause = score.skips.reason if score.skips and not score.items else ""
+    return (f"{word}: {cause}" if cause else word), style
 
 
 View = TypeVar("View", bound="BaseModel")
 
 
 def watch(read: Callable[[], View], output: Format, render: Callable[[View], Renderable]) -> None:
-    """Print periodically until Ctrl-C: in place on a terminal, else one after the other.
+    """Print the view each second until Ctrl-C. On a terminal, a table replaces the previous one.
 
-    JSON is one line per update and YAML one document. While Redis or the API is down, it continues with a line on
-    stderr.
+    Each update is one line of JSON or one YAML document. While Redis or the API is unreachable, each update is an error
+    on stderr.
     """
     if output is Format.TABLE and sys.stdout.isatty():
         _watch_live(read, render)
         return
-    for view in _updates(read):
+    for view in _poll_views(read):
         if isinstance(view, str):
             typer.echo(f"error: {view}", err=True)
             continue
@@ -148,16 +152,16 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) 
 
     last_table: Renderable = ""
     with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
-        for view in _updates(read):
+        for view in _poll_views(read):
             if isinstance(view, str):
-                # The view is of the last successful update; the line above marks it as old.
+                # Show the last table below the error, which tells the user that the table is outdated.
                 live.update(stacked((clean(view), "red"), last_table), refresh=True)
             else:
                 last_table = render(view)
                 live.update(last_table, refresh=True)
 
 
-def _updates(read: Callable[[], View]) -> Iterator[View | str]:
+def _poll_views(read: Callable[[], View]) -> Iterator[View | str]:
     """Yield the view each second, or the reason why it cannot be read."""
     import redis
 

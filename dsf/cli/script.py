@@ -14,9 +14,9 @@ def run() -> None:
     install_signal_handlers()
     if sys.argv[1:] == ["agent"]:
         launch("agent", "dsf.agent.main:run")
-    from dsf.cli.main import run as run_any
+    from dsf.cli.main import run as run_command_line
 
-    run_any()
+    run_command_line()
 
 
 def complete_for_kubectl() -> None:
@@ -28,10 +28,10 @@ def complete_for_kubectl() -> None:
         "COMP_CWORD": str(len(words) - 1),
     }
     sys.argv = ["dsf"]
-    from dsf.cli.main import run as run_any
+    from dsf.cli.main import run as run_command_line
 
     try:
-        run_any()
+        run_command_line()
     finally:
-        # Cobra's ShellCompDirectiveNoFileComp.
+        # This is ShellCompDirectiveNoFileComp of Cobra.
         sys.stdout.write(":4\n")

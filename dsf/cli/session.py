@@ -1,4 +1,4 @@
-"""Settings and Redis client of a command: from the environment, else from a running demo."""
+"""Settings, Redis client and data source of a command: from the environment, else from a running demo."""
 
 from __future__ import annotations
 
@@ -29,21 +29,28 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
+#: Number of retries of a connection to Redis. They take about three seconds, because Redis may be restarting and a user
+#: waits.
+_CONNECT_RETRIES: Final = 8
+#: Seconds by which this machine's clock may differ from the hub's without a warning. A smaller difference may be the
+#: duration of the measurement.
+_MAX_SILENT_OFFSET: Final = 5.0
+
 
 @dataclass(frozen=True)
 class CommandSession:
-    """Settings and Redis client of a command."""
+    """Stores the settings and the Redis client of a command."""
 
     settings: Settings
     redis: redis.Redis
 
 
 def command_settings() -> Settings:
-    """Settings from the environment; without a Redis URL, Redis and folders of a running demo.
+    """Return the settings from the environment. Without a Redis URL, they have the Redis and the folders of a demo.
 
-    From here on, only warnings and errors are logged, to standard error: standard output is for data.
+    Log only errors from here on, to standard error, because standard output is for data.
 
-    Raises SettingsError naming the wrong variable, and if an option chose an API server.
+    Raises SettingsError that names an invalid variable, or if an option selects an API server.
     """
     if context.kube_choice() != context.KubeChoice():
         raise SettingsError(
@@ -52,95 +59,88 @@ def command_settings() -> Settings:
         )
     settings = for_a_person(Settings.load())
     dsf.log.prepare(settings)
-    running = running_demo(settings)
-    if running is not None and not by_environment():
-        # On standard error: with several demos, users must know which one was used.
-        typer.echo(f"dsf: using the demo {flat(str(running))}", err=True)
-    return _of_demo(settings, running)
+    demo = running_demo(settings)
+    if demo is not None and not is_redis_configured():
+        # Name the demo, because users with several demos must know which one the command uses.
+        typer.echo(f"dsf: using the demo {flat(str(demo))}", err=True)
+    return _apply_demo(settings, demo)
 
 
 def for_a_person(settings: SettingsT) -> SettingsT:
-    """Log only warnings and errors, unless the environment sets a level."""
+    """Return the settings with log level ERROR, unless the environment sets a level."""
     return settings if "log_level" in settings.model_fields_set else settings.model_copy(update={"log_level": "ERROR"})
 
 
 def hub_settings(settings: SettingsT) -> SettingsT:
-    """Settings with kubectl's kubeconfig if none is set outside of a pod."""
+    """Return the settings with kubectl's kubeconfig, if they have none and the process does not run in a pod."""
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
     kubeconfig = context.default_kubeconfig()
     return settings.model_copy(update={"kubeconfig": kubeconfig}) if kubeconfig is not None else settings
 
 
-def _of_demo(settings: Settings, running: context.CliContext | None) -> Settings:
-    if running is None:
+def _apply_demo(settings: Settings, demo: context.CliContext | None) -> Settings:
+    if demo is None:
         return settings
-    if not by_environment():
-        settings = settings.with_redis(running.redis_url)
+    if not is_redis_configured():
+        settings = settings.with_redis(demo.redis_url)
     values: dict[str, object] = {}
     for name in ("manifests", "out_dir"):
-        folder = getattr(running, name)
+        folder = getattr(demo, name)
         if folder and getattr(settings, name) is None:
             values[name] = Path(folder)
     return settings.model_copy(update=values)
 
 
 def agent_settings(cluster: str) -> Settings:
-    """Settings of the agent of `cluster`: from the environment, else from a hub on a folder.
+    """Return the settings of the agent of `cluster`: from the environment, else from a hub with a folder of manifests.
 
-    Raises SettingsError naming the wrong variable, and UnknownClusterError when that hub has no such cluster.
+    Raises SettingsError that names an invalid variable, and UnknownClusterError if that hub has no such cluster.
     """
     from dsf.agent.secrets import token_folder
 
     settings = command_settings()
-    out = settings.out
-    if settings.agent_config is not None or settings.agent_kube or out is None:
+    out_dir = settings.out
+    if settings.agent_config is not None or settings.agent_kube or out_dir is None:
         return settings
-    folder = out / "clusters" / cluster
+    folder = out_dir / "clusters" / cluster
     if not keys.is_name(cluster) or not folder.is_dir():
-        cluster_names = ", ".join(sorted(path.name for path in out.glob("clusters/*"))) or "none"
-        raise UnknownClusterError(f"no cluster {cluster!r} is accepted; {out / 'clusters'} has: {cluster_names}")
-    running = running_demo(settings)
+        cluster_names = ", ".join(sorted(path.name for path in out_dir.glob("clusters/*"))) or "none"
+        raise UnknownClusterError(f"no cluster {cluster!r} is accepted; {out_dir / 'clusters'} has: {cluster_names}")
+    demo = running_demo(settings)
     return settings.model_copy(
         update={
             "agent_config": folder / "dynamic-scoring-config.yaml",
-            "agent_secrets_dir": settings.agent_secrets_dir or token_folder(out, cluster),
-            "agent_host_aliases": settings.agent_host_aliases
-            or (running.host_aliases.get(cluster, {}) if running else {}),
+            "agent_secrets_dir": settings.agent_secrets_dir or token_folder(out_dir, cluster),
+            "agent_host_aliases": settings.agent_host_aliases or (demo.host_aliases.get(cluster, {}) if demo else {}),
         }
     )
 
 
 @contextmanager
 def session() -> Iterator[CommandSession]:
-    """Settings, a Redis client that is closed at the end, and the hub's time. Raises redis.RedisError."""
-    with _connected() as opened, _hub_time(opened.redis):
+    """Yield a session, whose Redis client is closed at the end, and use the hub's time. Raises redis.RedisError."""
+    with _open_session() as opened, _use_hub_time(opened.redis):
         yield opened
 
 
 @contextmanager
-def _connected() -> Iterator[CommandSession]:
-    """A session without the hub's time; Redis may be away."""
+def _open_session() -> Iterator[CommandSession]:
+    """Yield a session without the hub's time, even if Redis is unreachable."""
     settings = command_settings()
-    # About three seconds: Redis may be restarting. A user waits, so not longer.
-    client = connect(settings, name="dsf-cli", retries=8)
+    client = connect(settings, name="dsf-cli", retries=_CONNECT_RETRIES)
     try:
         yield CommandSession(settings, client)
     finally:
         client.close()
 
 
-#: Seconds by which this machine's clock may differ from the hub's before a command says so: less may be the time that
-#: a response took.
-_NOTICEABLE: Final = 5.0
-
-
 @contextmanager
-def _hub_time(server: hubclock.Server) -> Iterator[None]:
-    """Use the hub's time in this command, and say so if this machine's differs. Raises redis.RedisError."""
+def _use_hub_time(server: hubclock.Server) -> Iterator[None]:
+    """Use the hub's time in this command, and warn if this machine's clock differs. Raises redis.RedisError."""
     clock = hubclock.HubClock(server)
     if not clock.measure():
-        # Once more: connecting may have taken the time.
+        # Measure again, because the first measurement may include the time to connect.
         clock.measure()
     hubclock.use(clock)
     try:
@@ -151,8 +151,8 @@ def _hub_time(server: hubclock.Server) -> Iterator[None]:
 
 
 def print_clock_offset(offset: float) -> None:
-    """Say on standard error that this machine's clock differs noticeably from the hub's."""
-    if abs(offset) > _NOTICEABLE:
+    """Warn on standard error if this machine's clock differs from the hub's by more than `_MAX_SILENT_OFFSET`."""
+    if abs(offset) > _MAX_SILENT_OFFSET:
         typer.echo(
             f"dsf: the clock of this machine is {hubclock.described(offset)} the hub's, whose time counts here; "
             "synchronise it (NTP)",
@@ -161,11 +161,14 @@ def print_clock_offset(offset: float) -> None:
 
 
 class _MeasuredTime:
-    """The hub's time for a command that goes on while Redis is away: measured when it is asked for."""
+    """Returns the hub's time to a command that continues while Redis is unreachable.
+
+    The time is measured on demand, and not at the start of the command.
+    """
 
     def __init__(self, server: hubclock.Server) -> None:
         self._clock = hubclock.HubClock(server, on_measured=self._print_once)
-        self._is_said = False
+        self._is_printed = False
 
     def __call__(self) -> float:
         """Return unix seconds by the hub's clock. Raises redis.RedisError."""
@@ -173,22 +176,23 @@ class _MeasuredTime:
         return self._clock.now()
 
     def _print_once(self, clock: hubclock.HubClock) -> None:
-        if not self._is_said:
-            self._is_said = True
+        if not self._is_printed:
+            self._is_printed = True
             print_clock_offset(clock.offset())
 
 
 @contextmanager
-def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[Client | FleetQueries]:
-    """Return the data source of a read-only command: a JSON API (`reading_api`), else Redis.
+def open_data_source(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[Client | FleetQueries]:
+    """Yield the data source of a read-only command: a JSON API (`open_api_client`), else Redis.
 
-    `needs_time`: the command computes with the hub's time before it reads. The responses of the API have their own
-    time. `is_watching`: the command reads again and again; each read raises redis.RedisError while Redis is away.
+    `needs_time` states that the command computes with the hub's time before it reads. Other commands use the time in
+    the responses of the API. `is_watching` states that the command reads periodically. Then each read, and not this
+    function, raises redis.RedisError while Redis is unreachable.
     """
-    with reading_api() as client:
+    with open_api_client() as client:
         if client is not None:
             if needs_time:
-                with _hub_time(client):
+                with _use_hub_time(client):
                     yield client
             else:
                 yield client
@@ -197,7 +201,7 @@ def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[
     from dsf.fleet.queries import FleetQueries
 
     if is_watching:
-        with _connected() as opened:
+        with _open_session() as opened:
             yield FleetQueries(opened.redis, _MeasuredTime(opened.redis))
         return
     with session() as opened:
@@ -205,46 +209,47 @@ def looking(*, needs_time: bool = False, is_watching: bool = False) -> Iterator[
 
 
 @contextmanager
-def reading_api() -> Iterator[Client | None]:
-    """Yield the client for reads: for DSF_API_URL, or for the hub in kubectl's context; None if Redis is used.
+def open_api_client() -> Iterator[Client | None]:
+    """Yield a client of the JSON API at DSF_API_URL or of the hub in kubectl's context. None if Redis is used.
 
-    Raises SettingsError naming the wrong variable, and when the token cannot be read.
+    Raises SettingsError that names an invalid variable, or if the token cannot be read.
     """
     settings = for_a_person(Settings.load())
     url = settings.api_url.strip()
-    if url and context.wanted() is None and context.kube_choice() == context.KubeChoice():
+    if url and context.selected_demo() is None and context.kube_choice() == context.KubeChoice():
         from dsf.fleet.client import Client
 
         dsf.log.prepare(settings)
         yield Client(url, token=settings.resolved_api_token())
         return
-    with acting_hub(reads=True) as hub:
+    with open_kube_hub(is_read_only=True) as hub:
         yield None if hub is None else hub.client()
 
 
 @contextmanager
-def acting_hub(*, reads: bool = False) -> Iterator[KubeHub | None]:
-    """Yield the hub in kubectl's context for acts; None if Redis is used.
+def open_kube_hub(*, is_read_only: bool = False) -> Iterator[KubeHub | None]:
+    """Yield the hub in kubectl's context. None if Redis is used.
 
-    That is the case if DSF_REDIS_URL or a running demo names it, and no option chooses a kubeconfig. Raises
-    SettingsError, also if there is only DSF_API_URL, which is for reads.
+    A command uses Redis if DSF_REDIS_URL is set or a demo runs, unless an option selects a kubeconfig. Raises
+    SettingsError for options that exclude each other. Also raises it for acts if only DSF_API_URL is set, which is for
+    reads.
     """
     settings = for_a_person(Settings.load())
     choice = context.kube_choice()
     if choice == context.KubeChoice():
-        is_elsewhere = context.wanted() is not None or "DSF_REDIS_URL" in os.environ
-        if is_elsewhere or running_demo(settings) is not None:
+        uses_redis = context.selected_demo() is not None or "DSF_REDIS_URL" in os.environ
+        if uses_redis or running_demo(settings) is not None:
             yield None
             return
         if context.default_kubeconfig() is None:
-            if settings.api_url.strip() and not reads:
+            if settings.api_url.strip() and not is_read_only:
                 raise SettingsError(
                     "DSF_API_URL is for reading only. To act, set KUBECONFIG or give --kubeconfig, with a user who may "
                     "patch dynamicscorers on the hub; or set DSF_REDIS_URL"
                 )
             yield None
             return
-    elif context.wanted() is not None:
+    elif context.selected_demo() is not None:
         raise SettingsError("--demo chooses a demo, and --kubeconfig, --context and --namespace a hub: leave out one")
     from dsf.cli.kubehub import KubeHub
 
@@ -257,18 +262,18 @@ def acting_hub(*, reads: bool = False) -> Iterator[KubeHub | None]:
 
 
 def redis_hint(error: Exception) -> str:
-    """Message for a command that could not use Redis, without user name and password."""
+    """Return the error text of a command that cannot use Redis, without user name and password."""
     settings = Settings.load()
-    running = running_demo(settings)
-    settings = _of_demo(settings, running)
+    demo = running_demo(settings)
+    settings = _apply_demo(settings, demo)
     reason = " ".join(str(error).split()).rstrip(".")
     try:
         where = str(address.parse(settings.resolved_redis_url()))
     except SettingsError:
         where = "an invalid URL"
-    if by_environment():
+    if is_redis_configured():
         advice = "check DSF_REDIS_URL"
-    elif running is not None:
+    elif demo is not None:
         advice = "it belongs to a running demo; set DSF_REDIS_URL for another one"
     else:
         advice = (
@@ -279,17 +284,17 @@ def redis_hint(error: Exception) -> str:
 
 
 def running_demo(settings: Settings) -> context.CliContext | None:
-    """Return the demo whose Redis a command uses; None if none runs or the environment names another Redis.
+    """Return the demo whose Redis a command uses. None if no demo runs or the environment names another Redis.
 
-    Raises ContextError if several run and none is selected.
+    Raises ContextError if several demos run and none is selected.
     """
-    if not by_environment():
-        return context.choose(context.wanted())
+    if not is_redis_configured():
+        return context.choose(context.selected_demo())
     url = settings.resolved_redis_url()
-    # The password makes the URL unique.
+    # Compare URLs, which are unique because they contain the password of the demo's Redis.
     return next((demo for demo in context.running() if demo.redis_url == url), None)
 
 
-def by_environment() -> bool:
-    """True if the environment sets the Redis of a command."""
-    return context.wanted() is None and "DSF_REDIS_URL" in os.environ
+def is_redis_configured() -> bool:
+    """True if the environment sets the Redis of a command, and no option selects a demo."""
+    return context.selected_demo() is None and "DSF_REDIS_URL" in os.environ

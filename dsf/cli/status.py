@@ -28,10 +28,10 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import print_clock_offset, reading_api, session
+    from dsf.cli.session import open_api_client, print_clock_offset, session
     from dsf.cli.statusreport import read_report, report_of
 
-    with reading_api() as client:
+    with open_api_client() as client:
         if client is not None:
             report = report_of(client, scorer)
             print_clock_offset(client.offset)
@@ -51,19 +51,19 @@ def status(
 def _render(report: StatusReport, scorer_name: str | None) -> Renderable:
     parts: list[Cell | Renderable] = []
     if report.scorers:
-        parts.append(_scorer_table(report.scorers))
+        parts.append(_make_scorer_table(report.scorers))
     elif names := sorted({condition.scorer for condition in report.conditions}):
         parts.append(flat(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}"))
     else:
         parts.append("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig.")
     if scorer_name and report.scores:
-        parts += ["", _cluster_table(report)]
-    if lines := [*(_config_reads(report) if scorer_name else ()), *_reasons(report)]:
+        parts += ["", _make_cluster_table(report)]
+    if lines := [*(_format_config_reads(report) if scorer_name else ()), *_format_reasons(report)]:
         parts += ["", *map(flat, lines)]
     return stacked(*parts)
 
 
-def _scorer_table(scorers: list[ScorerOverview]) -> Renderable:
+def _make_scorer_table(scorers: list[ScorerOverview]) -> Renderable:
     from dsf.cli.statusreport import state_of
 
     rows = []
@@ -76,11 +76,11 @@ def _scorer_table(scorers: list[ScorerOverview]) -> Renderable:
                 (state, _STYLES.get(state, "yellow")),
                 scorer.health_status,
                 scorer.score_name,
-                _interval(scorer),
+                _format_interval(scorer),
                 str(states.ok),
                 (str(states.failing), "red" if states.failing else ""),
                 str(states.total),
-                # The age of the newest score.
+                # This is the age of the newest score of all clusters.
                 age(scorer.ages.minimum),
             )
         )
@@ -88,15 +88,15 @@ def _scorer_table(scorers: list[ScorerOverview]) -> Renderable:
     return table(headers, rows, right=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
 
 
-def _interval(scorer: ScorerOverview) -> str:
-    """Return the current interval, and the declared one if it differs."""
+def _format_interval(scorer: ScorerOverview) -> str:
+    """Return the interval in force, and the declared one if it differs."""
     declared, in_force = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
     if in_force == [declared]:
         return f"{declared}s"
     return f"{'-'.join(f'{seconds}s' for seconds in dict.fromkeys((in_force[0], in_force[-1])))} (declared {declared}s)"
 
 
-def _cluster_table(report: StatusReport) -> Renderable:
+def _make_cluster_table(report: StatusReport) -> Renderable:
     rows: list[list[Cell]] = []
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
@@ -119,8 +119,8 @@ def _cluster_table(report: StatusReport) -> Renderable:
     return table(headers, rows, right=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
 
 
-def _pauses(report: StatusReport) -> list[str]:
-    """Who paused the named scorer, until when and why."""
+def _format_pauses(report: StatusReport) -> list[str]:
+    """Return a line for each pause of the scorers in the report: its author, its end and its note."""
     lines = []
     for pause in report.pauses:
         cluster, _, scorer = pause.target.partition("/")
@@ -131,8 +131,8 @@ def _pauses(report: StatusReport) -> list[str]:
     return lines
 
 
-def _config_reads(report: StatusReport) -> list[str]:
-    """How old the settings of /config are: a change there counts from the next read on."""
+def _format_config_reads(report: StatusReport) -> list[str]:
+    """Return a line with the age of each /config, because a change of it applies only after the next read."""
     return [
         f"{scorer.name}: config read {age((report.at - scorer.config_read).total_seconds())} ago; "
         f"`dsf sync {scorer.name}` reads it now"
@@ -141,26 +141,28 @@ def _config_reads(report: StatusReport) -> list[str]:
     ]
 
 
-def _clusters(group: ReasonGroup) -> str:
+def _format_clusters(group: ReasonGroup) -> str:
     further_clusters = group.clusters - 1
     return f"{group.cluster} and {further_clusters} more" if further_clusters else group.cluster
 
 
-def _reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:
+def _format_reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:
     """Return the text after the scorer's name in the line of a reason."""
     if group.state.value in ("empty", "ok"):
-        what = "no score" if group.state.value == "empty" else "not all results count"
+        problem = "no score" if group.state.value == "empty" else "not all results count"
         where = f"{group.clusters} of {scorer.states.total} clusters"
-        return f": {what} on {where}: {group.reason}: {group.cluster}: {group.message}"
-    old = age((now - (group.since or group.at or now)).total_seconds())
+        return f": {problem} on {where}: {group.reason}: {group.cluster}: {group.message}"
+    duration = age((now - (group.since or group.at or now)).total_seconds())
     if group.since is not None:
-        return f" on {_clusters(group)}: {group.reason}: no ticks were sent since {old} ago: {group.message}"
-    what = f"{group.stage} failed ({group.reason})" if group.stage else group.reason
-    return f" on {_clusters(group)}: {what} {old} ago: {group.message}"
+        return (
+            f" on {_format_clusters(group)}: {group.reason}: no ticks were sent since {duration} ago: {group.message}"
+        )
+    failure = f"{group.stage} failed ({group.reason})" if group.stage else group.reason
+    return f" on {_format_clusters(group)}: {failure} {duration} ago: {group.message}"
 
 
-def _reasons(report: StatusReport) -> list[str]:
-    """Return a line for each problem, or reason for missing scores."""
+def _format_reasons(report: StatusReport) -> list[str]:
+    """Return a line for each problem and for each reason why scores are missing."""
     from dsf.api.score import describe_validity_gap
 
     lines = []
@@ -170,10 +172,10 @@ def _reasons(report: StatusReport) -> list[str]:
         longest = max(scorer.intervals_in_force, default=scorer.interval_seconds)
         if text := describe_validity_gap(longest, scorer.validity_seconds, scorer.interval_seconds):
             lines.append(f"{scorer.name}: {text}")
-        lines += [f"{scorer.name}{_reason(group, scorer, report.at)}" for group in scorer.reasons]
+        lines += [f"{scorer.name}{_format_reason(group, scorer, report.at)}" for group in scorer.reasons]
         if hidden := scorer.reasons_total - len(scorer.reasons):
             lines.append(f"{scorer.name}: {hidden} more reasons")
-    lines += _pauses(report)
+    lines += _format_pauses(report)
     lines += [
         f"{condition.scorer}: {condition.type}={condition.status} ({condition.reason}): {condition.message}"
         for condition in report.conditions

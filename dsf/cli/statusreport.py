@@ -1,4 +1,4 @@
-"""The report of `dsf status`: from Redis, and from the output folder of a hub on a folder."""
+"""Report of `dsf status`, from Redis or the JSON API, and from the output folder of a hub with backend `dir`."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ class StatusReport(View):
     at: Time
     ok: bool
     scorers: list[ScorerOverview]
-    #: The clusters of the named scorer; None without one.
+    #: Scores of the selected scorer by cluster. None for all scorers.
     scores: list[ScoreView] | None = None
-    #: Total number; `scores` has the worst of them.
+    #: Total number of scores, of which `scores` has the worst ones.
     scores_total: int = 0
-    #: Pauses that users made of the shown scorers, those of all clusters first.
+    #: Pauses of the scorers in the report by users. Pauses on all clusters are first.
     pauses: list[OverrideView] = Field(default_factory=list)
     conditions: list[UnmetCondition] = Field(default_factory=list)
     problems: list[ManifestMistake] = Field(default_factory=list)
 
 
 def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None) -> StatusReport:
-    """The report with what only Redis and a hub's folder have: pauses, agents, clusters that are gone, manifests.
+    """Return the report with data that only Redis and a hub's folder have.
 
-    Raises as `report_of`, and redis.RedisError.
+    This data is pauses, and problems of agents, clusters and manifests. Raises the errors of `report_of`, and
+    redis.RedisError.
     """
     now = hubclock.now()
     report = report_of(FleetQueries(client), scorer_name)
@@ -71,9 +72,10 @@ def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None
 
 
 def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusReport:
-    """State of all scorers, or of one, from Redis or from the JSON API.
+    """Return the state of all scorers, or of one, from Redis or from the JSON API.
 
-    Raises UnknownScorerError for a name that has neither a scorer nor conditions; HttpError and ApiError.
+    Raises UnknownScorerError for a name that has neither a scorer nor conditions. Raises HttpError and ApiError if the
+    API cannot be read.
     """
     summary = fleet.summary()
     conditions = {scorer.name: scorer.conditions for scorer in summary.unready}
@@ -87,7 +89,7 @@ def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusRe
     except UnknownScorerError:
         if scorer_name not in conditions:
             raise
-        # Known, but it cannot run: the conditions say why.
+        # The scorer exists and cannot run, so the report has only its conditions.
         scorers = []
     conditions |= {scorer.name: scorer.conditions for scorer in scorers}
     unmet_conditions = [
@@ -116,8 +118,10 @@ def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusRe
 
 
 def state_of(scorer: ScorerOverview) -> str:
-    """Return the state: unhealthy, failing, suspended, expired, paused, empty, skipped, waiting or ok; the first that
-    applies."""
+    """Return the first state that applies.
+
+    The order is unhealthy, failing, suspended, expired, paused, empty, skipped, waiting, ok.
+    """
     states = scorer.states
     if scorer.health_status == "Inactive":
         return "unhealthy"

@@ -1,4 +1,4 @@
-"""Standard output and standard error of the command line, whatever they are: full, closed, or of a small alphabet."""
+"""Standard output and standard error of the command line, which may be full, closed, or lack characters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from dsf.errors import OutputError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_STANDARD: Final = 3
+#: Number of standard descriptors: input, output and error.
+_STANDARD_DESCRIPTORS: Final = 3
 
 
-class _Closed(io.RawIOBase):
-    """Stands for a closed standard output: writing to it is an error."""
+class _ClosedOutput(io.RawIOBase):
+    """Raises OSError for each write, in place of a closed standard output."""
 
     def writable(self) -> bool:
         return True
@@ -28,25 +29,25 @@ class _Closed(io.RawIOBase):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
-class _Output(io.TextIOWrapper):
-    """Standard output that replaces characters beyond its alphabet and raises OutputError if it cannot be written."""
+class _StandardOutput(io.TextIOWrapper):
+    """Replaces characters that the encoding lacks, and raises OutputError if standard output cannot be written."""
 
     has_failed = False
 
     def write(self, text: str, /) -> int:
-        with self._reported():
+        with self._translate_errors():
             return super().write(text)
 
     def flush(self) -> None:
-        with self._reported():
+        with self._translate_errors():
             super().flush()
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
-            # The reader has enough, which is no error.
+            # Do not report it, because a reader may close the pipe when it has read enough.
             raise
         except OSError as error:
             self.has_failed = True
@@ -55,30 +56,32 @@ class _Output(io.TextIOWrapper):
 
 @contextmanager
 def prepared() -> Iterator[None]:
-    """Run a command with these streams. Raises OutputError if the end of its output cannot be written.
+    """Replace the standard streams during the block. Raises OutputError if the end of the output cannot be written.
 
-    A standard output that is replaced by a text in memory, as by `contextlib.redirect_stdout`, stays as it is.
+    Keep a standard output that is a text in memory, such as that of `contextlib.redirect_stdout`.
     """
     if isinstance(sys.stdout, io.StringIO):
         yield
         return
     _occupy_standard_descriptors()
     if sys.stderr is None:
-        # The text that is written there is not read.
+        # Discard the errors, because there is no stream to write them to.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
-    # Referred to until the end: an object that is freed closes the buffer that both write to.
+    # Keep a reference until the end, because a freed stream closes the buffer that both streams write to.
     original = sys.stdout
     if original is None:
-        output = _Output(io.BufferedWriter(_Closed()), encoding="utf-8")
+        output = _StandardOutput(io.BufferedWriter(_ClosedOutput()), encoding="utf-8")
     else:
         is_line_buffered = bool(original.line_buffering)
-        output = _Output(original.buffer, encoding=original.encoding, errors="replace", line_buffering=is_line_buffered)
+        output = _StandardOutput(
+            original.buffer, encoding=original.encoding, errors="replace", line_buffering=is_line_buffered
+        )
     sys.stdout = output
     try:
         yield
     finally:
         is_written = sys.stdout is output and not output.has_failed
-        # After an error, or a broken pipe, the end of the process would write the rest and report the error again.
+        # Remove the stream, because otherwise Python flushes it at exit and reports the same error again.
         sys.stdout = None
         if is_written:
             output.flush()
@@ -88,8 +91,11 @@ def prepared() -> Iterator[None]:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Open the closed ones: a connection to Redis that became descriptor 1 would get what C code prints."""
+    """Open closed standard descriptors.
+
+    A connection to Redis that became descriptor 1 would receive the output of C code.
+    """
     descriptor = os.open(os.devnull, os.O_RDWR)
-    while descriptor < _STANDARD:
+    while descriptor < _STANDARD_DESCRIPTORS:
         descriptor = os.dup(descriptor)
     os.close(descriptor)

@@ -69,7 +69,7 @@ def _own_signals() -> Iterator[None]:
 def _own_context() -> Iterator[None]:
     """A command that a test runs in this process chooses a demo for that test alone."""
     yield
-    context.want(None)
+    context.select_demo(None)
 
 
 @pytest.fixture(scope="session")

@@ -329,7 +329,9 @@ def test_process_command_runs_its_function_with_options_as_settings(
 ) -> None:
     """Demo and `dsf up` start these processes as modules; what the functions do is seen there."""
     run: dict[str, object] = {}
-    monkeypatch.setattr("dsf.cli.processes._run", lambda function, **values: run.update(values, function=function))
+    monkeypatch.setattr(
+        "dsf.cli.processes._run_process", lambda function, **values: run.update(values, function=function)
+    )
     assert dsf(*command.split()).exit_code == 0
     assert {name: value for name, value in run.items() if value is not None} == called
     assert callable(pkgutil.resolve_name(called["function"]))
