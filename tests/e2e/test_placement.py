@@ -103,9 +103,9 @@ def _exported(world: World, cluster: str) -> bool:
     return re.search(rf'^dynamic_score{{[^}}]*ds_cluster="{cluster}"'.encode(), page, re.MULTILINE) is not None
 
 
-def test_started_commands_match_the_readme(world: World) -> None:
-    text = (ROOT / "README.md").read_text()
-    section, _, _ = text[text.index("## On a cluster") :].partition("\n## ")
+def test_started_commands_match_the_page_of_operations(world: World) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    section, _, _ = text[text.index("## Run the services by hand") :].partition("\n## ")
     documented_commands = set(re.findall(r"^\$ dsf (\w+)", section, re.MULTILINE))
     # Its `dsf crds` is what the API server was given at its start.
     assert documented_commands == {"crds", "agent", *(set(world.children) - {"scorer", "sample", "placement"})}

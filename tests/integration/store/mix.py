@@ -213,7 +213,7 @@ def every_row(model: FleetQueries) -> dict[tuple[str, str], tuple[Any, ...]]:
     """Return all that is known of each pair."""
     rows_by_pair = {}
     for row in iter_rows(model.rows()):
-        reason = row.why(Verdict.FAILING if row.is_failing else Verdict.OK)
+        reason = row.find_failure(Verdict.FAILING if row.is_failing else Verdict.OK)
         parts = (row.last_success, row.valid_until, row.items, row.value, row.is_failing, row.is_skipped, reason)
         rows_by_pair[row.cluster, row.scorer] = parts
     return rows_by_pair
