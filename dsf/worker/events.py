@@ -1,8 +1,8 @@
-"""The events of a worker for Flower, sent together about once a second.
+"""The events of a worker for Flower, sent in batches about once a second.
 
-Celery sends each by itself, from its main loop: at 100 ms to the hub, the events of a cycle would allow less than two
-cycles a second, and on the hub they cost a quarter of the results worker's CPU. Celery also sends none of tasks that
-did not come through a queue. No part of the program waits for events.
+Celery sends each event separately from its main loop. With 100 ms to the hub, the events of a cycle would allow less
+than two cycles per second. On the hub they would cost a quarter of the results worker's CPU. Celery also sends no
+events of tasks that did not come through a queue. No part of the program waits for events.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ log = dsf.log.get(__name__)
 #: Seconds between heartbeats, which cross the WAN. Flower sees a worker that started earlier after at most this, or
 #: with its next task.
 HEARTBEAT_INTERVAL: Final = 30.0
-#: Seconds for which events are gathered: a longer delay would be noticeable in Flower.
-_GATHERED: Final = 1.0
-# Events; whoever adds this many sends them all itself: far more than come in that time.
-_MOST: Final = 1000
-#: Bytes per message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
-MOST_EVENT_BYTES: Final = 64 * 1024
+#: Seconds for which events are gathered. A longer delay would be noticeable in Flower.
+_GATHER_SECONDS: Final = 1.0
+#: Maximum number of gathered events, far above the number in _GATHER_SECONDS. The thread that exceeds it sends them.
+_MAX_GATHERED_EVENTS: Final = 1000
+#: Maximum bytes per message of events. Flower drops larger ones, because anyone with a cluster's credential can
+#: publish.
+MAX_EVENT_BYTES: Final = 64 * 1024
+#: Maximum characters of the events in one message. The message quotes them a second time, and must stay below
+#: MAX_EVENT_BYTES.
+_MAX_BATCH_CHARACTERS: Final = 40_000
 
 #: Kombu's name for content that is JSON already.
 _WRITTEN: Final = "written-json"
@@ -48,16 +52,18 @@ _Dispatcher: Any = EventDispatcher
 
 
 class GatheredEvents(bootsteps.StartStopStep):
-    """Sends all events of a worker, and its heartbeats, from one thread; also of tasks that are called in place
-    (`Task.apply`). Thread-safe."""
+    """Sends the events and heartbeats of a worker from one thread. Thread-safe.
+
+    This includes the events of tasks that are called in place (`Task.apply`).
+    """
 
     requires = ("celery.worker.consumer.events:Events",)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        # Celery's; another one after each loss of the connection.
+        # Celery's dispatcher of events. It makes another one after each loss of the connection.
         self._dispatcher: Any = None
-        self._is_some = threading.Event()
+        self._has_events = threading.Event()
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._run, "dsf-events")
         signals.task_prerun.connect(self._on_start, weak=False)
@@ -66,33 +72,34 @@ class GatheredEvents(bootsteps.StartStopStep):
         signals.task_retry.connect(self._on_retry, weak=False)
 
     def start(self, consumer: Any) -> None:
-        """New connection: its dispatcher sends from now on."""
+        """Send events over a new connection from now on."""
         threads, wake = consumer.pool.num_processes, consumer.call_soon
 
         def on_buffered() -> None:
-            self._is_some.set()
+            self._has_events.set()
             if len(state.reserved_requests) >= threads - 1:
-                # Celery takes no tick while no thread is free, and does not notice when one is.
+                # Celery takes no tick while all threads are busy. The main loop is woken because it does not notice
+                # when a thread becomes free.
                 wake(lambda: None)
 
         dispatcher = consumer.event_dispatcher
-        dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, _MOST
-        # The channel of events has pinged with a connection for reading, which it never reads from.
+        dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, _MAX_GATHERED_EVENTS
+        # The channel of events has opened a connection for reading, which is closed because nothing reads from it.
         if dispatcher.publisher is not None:
             dispatcher.publisher.channel.async_pool.disconnect()
         is_first, self._dispatcher = self._dispatcher is None, dispatcher
         if is_first:
             self._thread.start()
-        self._is_some.set()
+        self._has_events.set()
 
     def stop(self, consumer: Any) -> None:
-        """Lost connection: events wait for the next one."""
+        """Do nothing after a lost connection, because events wait for the next one."""
 
     def shutdown(self, consumer: Any) -> None:
         """Send the last events."""
         del consumer
         self._stop.set()
-        self._is_some.set()
+        self._has_events.set()
         if self._dispatcher is not None:
             self._thread.join(5.0)
 
@@ -121,27 +128,28 @@ class GatheredEvents(bootsteps.StartStopStep):
         self._send("task-retried", request, exception=saferepr(reason.exc), traceback="")
 
     def _send(self, kind: str, request: Any, **fields: Any) -> None:
-        """Celery itself sends those of tasks that came through a queue."""
+        """Send an event of a task that was called in place. Celery sends those of tasks that came through a queue."""
         if self._dispatcher is not None and request.is_eager:
             self._dispatcher.send(kind, uuid=request.id, **fields)
 
     def _run(self) -> None:
         announced_dispatcher: Any = None
-        beat_at = 0.0
+        heartbeat_at = 0.0
         while not self._stop.is_set():
-            self._is_some.wait(max(0.0, beat_at - time.monotonic()))
-            self._stop.wait(_GATHERED)
-            self._is_some.clear()
+            self._has_events.wait(max(0.0, heartbeat_at - time.monotonic()))
+            self._stop.wait(_GATHER_SECONDS)
+            self._has_events.clear()
             dispatcher = self._dispatcher
-            if dispatcher is not announced_dispatcher or time.monotonic() >= beat_at:
-                self._beat(dispatcher, "worker-heartbeat" if dispatcher is announced_dispatcher else "worker-online")
-                announced_dispatcher, beat_at = dispatcher, time.monotonic() + HEARTBEAT_INTERVAL
-            # The dispatcher drops what it cannot send.
+            if dispatcher is not announced_dispatcher or time.monotonic() >= heartbeat_at:
+                kind = "worker-heartbeat" if dispatcher is announced_dispatcher else "worker-online"
+                self._send_heartbeat(dispatcher, kind)
+                announced_dispatcher, heartbeat_at = dispatcher, time.monotonic() + HEARTBEAT_INTERVAL
+            # The dispatcher drops the events that it cannot send.
             dispatcher.flush()
         self._dispatcher.flush()
-        self._beat(self._dispatcher, "worker-offline")
+        self._send_heartbeat(self._dispatcher, "worker-offline")
 
-    def _beat(self, dispatcher: Any, kind: str) -> None:
+    def _send_heartbeat(self, dispatcher: Any, kind: str) -> None:
         dispatcher.send(
             kind,
             freq=HEARTBEAT_INTERVAL,
@@ -153,10 +161,11 @@ class GatheredEvents(bootsteps.StartStopStep):
 
 
 class EventProducer(_Producer):  # type: ignore[misc]
-    """Sends events for Flower, or drops them: nothing waits for them.
+    """Sends events for Flower, or drops them without a retry.
 
-    Celery retries heartbeats until Redis is back, in the worker's main loop, which meanwhile neither reconnects nor
-    handles a shutdown. Celery also keeps unsent events without bound, and sends any number of them as one message.
+    Celery's own producer retries heartbeats in the worker's main loop until Redis is back. During that time the worker
+    neither reconnects nor handles a shutdown. Celery also keeps any number of unsent events, and sends them as one
+    message.
     """
 
     _has_warned = False
@@ -166,20 +175,20 @@ class EventProducer(_Producer):  # type: ignore[misc]
         options |= {"retry": False, "serializer": _WRITTEN}
         events = body if isinstance(body, list) else [body]
         try:
-            for message in _messages(dumps(event) for event in events):
+            for message in _batch_events(dumps(event) for event in events):
                 super().publish(message, *args, **options)
         except Exception as error:  # noqa: BLE001 (events must not block or end anything)
-            # Celery logs a missing connection.
+            # Errors of the connection are not logged here, because Celery logs them.
             if not isinstance(error, redis.ConnectionError | redis.TimeoutError) and not self._has_warned:
                 log.warning("events for Flower are refused and dropped", error=str(error))
                 self._has_warned = True
 
 
 class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
-    """Celery's dispatcher of events with this producer."""
+    """Celery's dispatcher of events, which sends them with EventProducer."""
 
     def enable(self) -> None:
-        """Start sending."""
+        """Start to send events."""
         super().enable()
         self.producer = EventProducer(
             self.channel or self.connection, exchange=self.exchange, serializer=self.serializer, auto_declare=False
@@ -187,21 +196,20 @@ class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
 
 
 class Events(celery_events.Events):
-    """Makes Celery use this dispatcher."""
+    """Makes Celery use BoundedEventDispatcher."""
 
     dispatcher_cls = f"{__name__}:{BoundedEventDispatcher.__name__}"
 
 
-def _messages(events: Iterable[str]) -> Iterator[str]:
-    """Return the events, in order, in JSON lists that each fit into a message."""
-    part: list[str] = []
+def _batch_events(events: Iterable[str]) -> Iterator[str]:
+    """Yield the events, in order, as JSON lists that each fit into a message."""
+    batch: list[str] = []
     size = 0
     for event in events:
-        # The events are quoted once more in the message, which must stay below MOST_EVENT_BYTES.
-        if part and size + len(event) > 40_000:
-            yield f"[{','.join(part)}]"
-            part, size = [], 0
-        part.append(event)
+        if batch and size + len(event) > _MAX_BATCH_CHARACTERS:
+            yield f"[{','.join(batch)}]"
+            batch, size = [], 0
+        batch.append(event)
         size += len(event)
-    if part:
-        yield f"[{','.join(part)}]"
+    if batch:
+        yield f"[{','.join(batch)}]"

@@ -1,9 +1,9 @@
 """Filter for Flower's events, which any holder of a cluster's credential can publish.
 
-A message has a maximum size and is parsed before Celery sees it: a malformed one would end Celery's listening thread.
-An event is dropped unless it may be from one of our workers: a registered cluster's or one of a few results workers, of
-a Celery event type, about a task of ours. Only fields of such events with values of the right types are kept. Remaining
-forged text is served with headers that keep a browser from executing it.
+A message has a maximum size and is parsed before Celery reads it, because a malformed one would end Celery's listening
+thread. An event is kept only if one of our workers may have sent it. The sender must be the worker of a registered
+cluster or a results worker, the type one of Celery's, and the task one of ours. Only known fields with values of the
+right types are kept. Text may still be forged, so pages have headers that keep a browser from executing it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ from dsf.api.meta import LATEST
 from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
 from dsf.settings import settings
 from dsf.store.client import connect
-from dsf.worker.events import MOST_EVENT_BYTES
+from dsf.worker.events import MAX_EVENT_BYTES
 
-#: Most results workers whose events are shown. A worker without an event for ten minutes may be replaced.
-_MOST_RESULTS_WORKERS: Final = 100
+#: Maximum number of results workers whose events are shown.
+_MAX_RESULTS_WORKERS: Final = 100
+#: Seconds without an event after which another results worker may replace one.
+_IDLE_SECONDS: Final = 600.0
+#: Seconds between two reads of the registered clusters.
+_REGISTRY_INTERVAL: Final = 10.0
+#: Maximum bytes of a text in an event, and of a traceback.
+_MAX_TEXT_BYTES: Final = 1024
+_MAX_TRACEBACK_BYTES: Final = 4096
 _TYPES: Final = frozenset(
     {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
     | {f"task-{kind}" for kind in ("received", "started", "succeeded", "failed", "retried", "revoked", "rejected")}
@@ -46,7 +53,7 @@ _TEXTS: Final = (
 _AGENT: Final = "spoke@"
 _RESULTS: Final = re.compile(r"results@[-A-Za-z0-9.]{1,253}")
 _UUID: Final = re.compile(r"[-0-9a-f]{1,64}")
-#: For pages, whose templates have inline scripts, and for everything else.
+#: Content security policies of pages, whose templates have inline scripts, and of all other responses.
 _PAGE_POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -56,11 +63,11 @@ _DATA_POLICY: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
 log = dsf.log.get(__name__)
 
 
-class _Checked:
+class _FilteredConnection:
     """Mixin of a connection that passes on only valid events of a message.
 
-    Its end is an error, after which the whole channel is recreated. redis-py would reconnect by itself, without
-    subscribing again and on a socket that is not polled: Flower would receive no more events after Redis has
+    The loss of the connection is an error, after which the whole channel is recreated. redis-py would reconnect without
+    a new subscription and on a socket that is not polled. Flower would then receive no more events after Redis has
     disconnected it as too slow.
     """
 
@@ -71,21 +78,21 @@ class _Checked:
         super().__init__(**options | {"retry": Retry(NoBackoff(), 0)})
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read a response; of a published message only what is allowed."""
-        answer = super().read_response(*args, **options)  # type: ignore[misc]
-        if isinstance(answer, list) and len(answer) > 2 and answer[0] in (b"message", b"pmessage"):
+        """Read a response. A published message is reduced to its valid events."""
+        response = super().read_response(*args, **options)  # type: ignore[misc]
+        if isinstance(response, list) and len(response) > 2 and response[0] in (b"message", b"pmessage"):
             # Kombu ignores a message without data.
-            answer[-1] = cleaned(answer[-1], self.workers)
-        return answer
+            response[-1] = filter_message(response[-1], self.workers)
+        return response
 
 
-def checked(kind: type[Any]) -> type[Any]:
-    """Return that class of connections, checked."""
-    return type(f"Checked{kind.__name__}", (_Checked, kind), {})
+def make_filtered_class(kind: type[Any]) -> type[Any]:
+    """Return a subclass of this class of connections that filters events."""
+    return type(f"Filtered{kind.__name__}", (_FilteredConnection, kind), {})
 
 
 class Workers:
-    """Known workers. Thread-safe."""
+    """Tracks the workers whose events are shown. Thread-safe."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -96,30 +103,31 @@ class Workers:
         self._read_at = float("-inf")
 
     def has(self, name: object) -> bool:
-        """True if a worker of this name can be ours; by the last known clusters while Redis is unavailable."""
+        """True if a worker of ours may have this name. Uses the last known clusters while Redis is unavailable."""
         if not isinstance(name, str):
             return False
         with self._lock:
             if name.startswith(_AGENT):
-                return name.removeprefix(_AGENT) in self._registered()
+                return name.removeprefix(_AGENT) in self._fetch_clusters()
             if name not in self._results:
                 if _RESULTS.fullmatch(name) is None:
                     return False
                 now = time.monotonic()
-                if len(self._results) >= _MOST_RESULTS_WORKERS:
-                    self._results = {worker: at for worker, at in self._results.items() if now - at < 600.0}
-                if len(self._results) >= _MOST_RESULTS_WORKERS:
+                if len(self._results) >= _MAX_RESULTS_WORKERS:
+                    self._results = {worker: at for worker, at in self._results.items() if now - at < _IDLE_SECONDS}
+                if len(self._results) >= _MAX_RESULTS_WORKERS:
                     return False
             self._results[name] = time.monotonic()
             return True
 
     def queues(self) -> list[str]:
-        """Return the queues of the registered clusters, sorted, as far as they are known while Redis is unavailable."""
+        """Return the sorted queues of the registered clusters, or of the last known ones while Redis is unavailable."""
         with self._lock:
-            return sorted(map(keys.spoke_queue, self._registered()))
+            return sorted(map(keys.spoke_queue, self._fetch_clusters()))
 
-    def _registered(self) -> frozenset[str]:
-        if time.monotonic() - self._read_at > 10.0:
+    def _fetch_clusters(self) -> frozenset[str]:
+        """Return the registered clusters, which are read again after _REGISTRY_INTERVAL."""
+        if time.monotonic() - self._read_at > _REGISTRY_INTERVAL:
             self._read_at = time.monotonic()
             try:
                 self._clusters = frozenset(map(str, self._redis.hkeys(keys.CLUSTERS)))
@@ -128,10 +136,10 @@ class Workers:
         return self._clusters
 
 
-def cleaned(data: bytes, workers: Workers) -> bytes:
-    """Return the message in a new envelope with only the events that may be from our workers; empty without any."""
+def filter_message(data: bytes, workers: Workers) -> bytes:
+    """Return the message in a new envelope with only valid events. The bytes are empty if there are none."""
     try:
-        if len(data) > MOST_EVENT_BYTES:
+        if len(data) > MAX_EVENT_BYTES:
             return b""
         raw = json.loads(data)
         properties, body = raw["properties"], raw["body"]
@@ -140,7 +148,9 @@ def cleaned(data: bytes, workers: Workers) -> bytes:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return b""
     events = [
-        event for item in (decoded if isinstance(decoded, list) else [decoded]) if (event := taken(item, workers))
+        event
+        for item in (decoded if isinstance(decoded, list) else [decoded])
+        if (event := filter_event(item, workers))
     ]
     if not events:
         return b""
@@ -154,8 +164,8 @@ def cleaned(data: bytes, workers: Workers) -> bytes:
     return json.dumps(envelope).encode()
 
 
-def taken(event: object, workers: Workers) -> dict[str, Any] | None:
-    """Return the accepted fields of an event; None if it cannot be from one of our workers."""
+def filter_event(event: object, workers: Workers) -> dict[str, Any] | None:
+    """Return the valid fields of an event, or None if it cannot be from one of our workers."""
     if not isinstance(event, dict):
         return None
     host, kind, uuid = event.get("hostname"), event.get("type"), event.get("uuid")
@@ -166,7 +176,7 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
     fields |= {name: event[name] for name in ("terminated", "expired", "requeue") if isinstance(event.get(name), bool)}
     for name in _TEXTS:
         if isinstance(text := event.get(name), str):
-            fields[name] = _shortened(text, 4096 if name == "traceback" else 1024)
+            fields[name] = _truncate(text, _MAX_TRACEBACK_BYTES if name == "traceback" else _MAX_TEXT_BYTES)
     if "timestamp" not in fields or event.get("name", fields.get("name")) != fields.get("name"):
         return None
     if kind.startswith("worker-"):
@@ -179,23 +189,23 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
     return fields | {"uuid": uuid}
 
 
-def _shortened(text: str, limit: int) -> str:
-    """Return the beginning of a text, with at most `limit` bytes in memory: Flower keeps 10,000 tasks."""
-    # A single emoji makes each character of a text take four bytes.
+def _truncate(text: str, limit: int) -> str:
+    """Return the beginning of a text, with at most `limit` bytes in memory, because Flower keeps 10,000 tasks."""
+    # Python stores each character of a text in four bytes if the text contains an emoji.
     return text[:limit] if text.isascii() else text[: limit // 4]
 
 
 def _is_number(value: object) -> bool:
-    """True if it is a number in the allowed range. The smallest one in an event is an offset in hours."""
+    """True if the value is a number in the allowed range. The smallest number of an event is an offset in hours."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < LATEST
 
 
 def install(app: Celery) -> None:
     """Install the event filter, headers, list of queues and password of /metrics in this process's Flower."""
     handler: Any = flower.views.BaseHandler
-    _Checked.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
+    _FilteredConnection.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
     for name in ("connection_class", "connection_class_ssl"):
-        app.conf.broker_transport_options[name] = checked(app.conf.broker_transport_options[name])
+        app.conf.broker_transport_options[name] = make_filtered_class(app.conf.broker_transport_options[name])
     set_default_headers, render = handler.set_default_headers, handler.render
 
     def set_headers(self: Any) -> None:
@@ -208,8 +218,8 @@ def install(app: Celery) -> None:
         return render(self, *args, **values)
 
     handler.set_default_headers, handler.render = set_headers, render_page
-    # Flower's own list has the queues of the workers whose pages were opened.
-    handler.get_active_queue_names = lambda _: _Checked.workers.queues()
-    # The metrics have the names of clusters and tasks; Flower itself requires no password for them.
+    # Flower's own list has only the queues of workers whose pages were opened.
+    handler.get_active_queue_names = lambda _: _FilteredConnection.workers.queues()
+    # The metrics contain the names of clusters and tasks. Flower itself requires no password for them.
     metrics: Any = flower.views.monitor.Metrics
     metrics.get = tornado.web.authenticated(metrics.get)

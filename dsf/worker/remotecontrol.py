@@ -1,9 +1,11 @@
 """Celery's remote control: `celery -A dsf.celery status`, `inspect ...` and `control ...`, for people on the hub.
 
-Commands and their handlers are Celery's. The way there is not: kombu's needs the right to fill lists and sets in Redis,
-for replies and bindings, which one stolen credential could use to fill Redis. Here a command is published on a channel
-that agents may only read, and each worker publishes its reply on a channel of its own. Redis stores nothing. Commands
-that only ask have a channel of their own: Flower may send nothing else.
+Commands and their handlers are Celery's, but the transport is not. Kombu's transport needs the right to add to lists
+and sets in Redis for replies and bindings. With one stolen credential an attacker could use that right to fill Redis.
+
+Here a command is published on a channel that agents may only read, and each worker publishes its replies on a separate
+channel. Redis stores nothing. Commands that only query workers have a separate channel, because Flower may send only
+these.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ from dsf.text import cleaned, visible
 
 log = dsf.log.get(__name__)
 
-#: Commands that read from a worker, and those that change it. The rest of Celery's commands end a worker, let it
-#: consume other queues, or are not possible with its pool.
-QUESTIONS: Final = (
+#: Commands that query a worker, and those that change it. Celery's other commands end a worker, make it consume other
+#: queues, or do not work with its pool.
+QUERY_COMMANDS: Final = (
     "active",
     "active_queues",
     "clock",
@@ -49,23 +51,25 @@ QUESTIONS: Final = (
     "scheduled",
     "stats",
 )
-CHANGES: Final = ("rate_limit", "revoke")
-#: A reply of a worker: all tasks of its threads, and the names of all of its tasks.
-_REPLY: Final = Bounds(1024 * 1024, 20_000)
-COMMANDS: Final = (*QUESTIONS, *CHANGES)
-#: Seconds between two checks of the listener whether it should end.
-_LOOK: Final = 1.0
+CHANGE_COMMANDS: Final = ("rate_limit", "revoke")
+#: Maximum size of a reply. The largest ones have all tasks of a worker's threads, and the names of all tasks.
+_REPLY_BOUNDS: Final = Bounds(1024 * 1024, 20_000)
+#: Maximum bytes of a command.
+_MAX_COMMAND_BYTES: Final = 64 * 1024
+COMMANDS: Final = (*QUERY_COMMANDS, *CHANGE_COMMANDS)
+#: Seconds between two checks whether the listener must end.
+_STOP_CHECK_INTERVAL: Final = 1.0
 
 
 def describe_commands(command: str) -> None:
-    """Let the help of `celery inspect` or `celery control` name the commands that our workers have."""
-    # Workers need none of Celery's command line.
+    """Make the help of `celery inspect` or `celery control` list the commands that our workers support."""
+    # The imports are local because workers do not use Celery's command line.
     from celery.bin import control as commands
     from celery.worker.control import Panel
 
-    names = QUESTIONS if command == "inspect" else CHANGES
+    names = QUERY_COMMANDS if command == "inspect" else CHANGE_COMMANDS
     for name in [name for name, meta in Panel.meta.items() if meta.type == command and name not in names]:
-        # The command line refuses what workers would refuse.
+        # Celery's command line then refuses the commands that workers would refuse.
         Panel.meta.pop(name)
     lines = [f"  {name} {Panel.meta[name].signature or ''}".rstrip() for name in names]
     getattr(commands, command).help = (
@@ -75,7 +79,7 @@ def describe_commands(command: str) -> None:
 
 
 class RemoteControl(Control):
-    """The callers' half: `app.control`."""
+    """Sends commands and receives the replies, as `app.control` of the caller."""
 
     def broadcast(
         self,
@@ -92,17 +96,17 @@ class RemoteControl(Control):
         matcher: Any = None,
         **extra: Any,
     ) -> list[dict[str, Any]] | None:
-        """Send a command to all workers or some; returns their replies if requested. Raises redis.RedisError."""
+        """Send a command to all workers or some, and return their replies if requested. Raises redis.RedisError."""
         del connection, channel
-        # Every event listener sends these commands; our workers always send events.
+        # Every event listener sends these commands. They are dropped because our workers always send events.
         if command in ("enable_events", "heartbeat"):
             return None
         ticket = uuid.uuid4().hex
-        # Workers refuse what is neither, and say so.
+        # Other commands are published, too, because workers refuse them with an explanation.
         channels = _channels()
-        where = channels.commands if command in CHANGES else channels.questions
+        command_channel = channels.commands if command in CHANGE_COMMANDS else channels.questions
         if destination and limit is None:
-            # More will not come.
+            # Each worker replies at most once.
             limit = len(destination)
         body = {
             "method": command,
@@ -111,38 +115,38 @@ class RemoteControl(Control):
             "pattern": pattern,
             "matcher": matcher,
             "ticket": ticket,
-            # The handler of a command requires both; the worker has its own reply channel.
+            # The handler of a command requires both fields. The worker uses its own reply channel.
             "reply_to": {"exchange": "", "routing_key": ticket} if reply else None,
         }
-        # Replies are bytes: any agent may publish what is no text.
+        # Replies are bytes because an agent may publish data that is not text.
         with (
             connect(settings(), name="dsf-control", decode_responses=False) as client,
-            _subscriber(client) as replies,
+            _subscriber(client) as subscriber,
         ):
             if not reply:
-                client.publish(where, json.dumps(body))
+                client.publish(command_channel, json.dumps(body))
                 return None
-            replies.psubscribe(channels.reply("*"))
-            # Before the command, so that no reply is missed.
-            replies.get_message(timeout=5.0)
-            client.publish(where, json.dumps(body))
-            answers: list[dict[str, Any]] = []
+            subscriber.psubscribe(channels.reply("*"))
+            # The subscription is confirmed before the command is sent, so that no reply is missed.
+            subscriber.get_message(timeout=5.0)
+            client.publish(command_channel, json.dumps(body))
+            replies: list[dict[str, Any]] = []
             until = time.monotonic() + (timeout or 1.0)
-            while (remaining_seconds := until - time.monotonic()) > 0 and (limit is None or len(answers) < limit):
-                message = replies.get_message(ignore_subscribe_messages=True, timeout=remaining_seconds)
-                answer = None if message is None else _answer(message, ticket)
-                if answer is not None and (not destination or answer.keys() <= set(destination)):
-                    answers.append(answer)
+            while (remaining_seconds := until - time.monotonic()) > 0 and (limit is None or len(replies) < limit):
+                message = subscriber.get_message(ignore_subscribe_messages=True, timeout=remaining_seconds)
+                worker_reply = None if message is None else _parse_reply(message, ticket)
+                if worker_reply is not None and (not destination or worker_reply.keys() <= set(destination)):
+                    replies.append(worker_reply)
                     if callback is not None:
-                        callback(answer)
-            return answers
+                        callback(worker_reply)
+            return replies
 
 
 class FlowerControl(RemoteControl):
-    """Queries one worker for its page. At its start Flower would query all workers of a large fleet."""
+    """Queries single workers for their pages, because at its start Flower would query all workers of a large fleet."""
 
     def broadcast(self, command: str, *arguments: Any, **options: Any) -> list[dict[str, Any]] | None:
-        """Send a command to some workers, or one without replies to all. Raises redis.RedisError."""
+        """Send a command to some workers, or a command without replies to all. Raises redis.RedisError."""
         if options.get("reply") and not options.get("destination"):
             return []
         return super().broadcast(command, *arguments, **options)
@@ -154,17 +158,17 @@ class RemoteControlNode(pidbox.Node):
     client: redis.Redis
 
     def reply(self, data: Any, exchange: Any, routing_key: Any, ticket: Any, **_: Any) -> None:
-        """Publish a reply, as kombu's own node does in its way."""
+        """Publish a reply on the channel of this worker."""
         del exchange, routing_key
-        # Some responses hold objects, such as the one that reads the password.
+        # Some replies contain objects, such as the one that reads the password.
         jsonable = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
-        # A new connection: an idle one may be dead, and the user waits for a second.
+        # The reply uses a new connection, because an idle one may be dead and the user waits only for a second.
         with connect(settings(), name="dsf-control") as client:
             client.publish(_channels().reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable}))
 
 
 class Listener(bootsteps.StartStopStep):
-    """The workers' half: a thread that runs commands, also while the main loop is busy."""
+    """Runs commands in a thread of the worker, also while the main loop is busy."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -173,7 +177,7 @@ class Listener(bootsteps.StartStopStep):
         self._end = threading.Event()
 
     def start(self, consumer: Any) -> None:
-        """New connection."""
+        """Start to listen for commands after a new connection."""
         from celery.utils.collections import AttributeDict
         from celery.worker.control import Panel
 
@@ -187,7 +191,7 @@ class Listener(bootsteps.StartStopStep):
         SupervisedThread(partial(_listen, node, self._end), "dsf-control").start()
 
     def stop(self, consumer: Any) -> None:
-        """The connection ends."""
+        """Stop to listen after the loss of the connection."""
         del consumer
         self._end.set()
 
@@ -198,18 +202,18 @@ def _channels() -> keys.ControlChannels:
 
 
 def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **options: Any) -> Any:
-    """Celery's `rate_limit`; what waits for its turn under the old limit has it now.
+    """Run Celery's `rate_limit`, and then the requests that wait under the old limit.
 
-    Celery forgets it: it would wait for as long as the old limit says, an hour for `1/h`, and a worker with that many
-    requests takes no other ones meanwhile.
+    Celery itself does not run them before the old limit allows it, which takes an hour for `1/h`. During that time the
+    worker would take no other requests if it has many of these.
     """
-    old = state.consumer.task_buckets.get(task_name)
+    old_bucket = state.consumer.task_buckets.get(task_name)
     reply = command(state, task_name, rate_limit, **options)
-    if old is not None and old is not state.consumer.task_buckets.get(task_name):
-        # A timer takes requests from it, too.
+    if old_bucket is not None and old_bucket is not state.consumer.task_buckets.get(task_name):
+        # The loop ends with an IndexError because a timer takes requests from the bucket, too.
         with contextlib.suppress(IndexError):
             while True:
-                request, _ = old.pop()
+                request, _ = old_bucket.pop()
                 task_reserved(request)
                 state.consumer.on_task_request(request)
     return reply
@@ -221,25 +225,29 @@ def _listen(node: RemoteControlNode, end: threading.Event) -> None:
             channels = _channels()
             commands.subscribe(*channels)
             while not end.is_set():
-                message = commands.get_message(ignore_subscribe_messages=True, timeout=_LOOK)
+                message = commands.get_message(ignore_subscribe_messages=True, timeout=_STOP_CHECK_INTERVAL)
                 broker.check_subscription(commands)
                 if message is not None:
-                    _run(node, str(message["data"]), COMMANDS if message["channel"] == channels.commands else QUESTIONS)
+                    _run(
+                        node,
+                        str(message["data"]),
+                        COMMANDS if message["channel"] == channels.commands else QUERY_COMMANDS,
+                    )
         return 0.0
 
-    repeat(turn, end, doing="listen to remote control", pause=_LOOK)
+    repeat(turn, end, doing="listen to remote control", pause=_STOP_CHECK_INTERVAL)
     node.client.close()
 
 
 def _subscriber(client: redis.Redis) -> Any:
-    # The method is missing in redis-py's published types.
+    # The published types of redis-py lack this method.
     subscriber: Any = client.pubsub()  # type: ignore[no-untyped-call]
     return subscriber
 
 
 def _run(node: RemoteControlNode, text: str, allowed: Sequence[str]) -> None:
     try:
-        body = json.loads(text) if len(text) <= 64 * 1024 else None
+        body = json.loads(text) if len(text) <= _MAX_COMMAND_BYTES else None
         if isinstance(body, dict) and isinstance(body.get("arguments"), dict):
             if body.get("method") in allowed:
                 node.handle_message(body)
@@ -248,33 +256,33 @@ def _run(node: RemoteControlNode, text: str, allowed: Sequence[str]) -> None:
                 node.reply({node.hostname: refusal}, "", "", str(body.get("ticket")))
     except redis.RedisError:
         raise
-    except Exception as error:  # noqa: BLE001 (a mistake in a command must not end the listener)
+    except Exception as error:  # noqa: BLE001 (an error in a command must not end the listener)
         log.warning("command not understood", error=repr(error))
 
 
-def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
-    """Return a worker's name and its reply, if it is one to this ticket.
+def _parse_reply(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
+    """Return a worker's name and its reply, or None if the message is not a reply to this ticket.
 
-    By its channel, on which only that worker writes.
+    The name is that of the channel, because only this worker may publish there.
     """
     try:
-        # Any holder of an agent's credential can send one.
-        envelope = boundedjson.loads(message["data"], _REPLY)
+        # The size is limited because anyone with an agent's credential can publish a reply.
+        envelope = boundedjson.loads(message["data"], _REPLY_BOUNDS)
         if envelope["ticket"] != ticket:
             return None
         worker = message["channel"].decode(errors="replace").removeprefix(_channels().reply(""))
-        return {cleaned(worker, 300): _printable(envelope["reply"])}
+        return {cleaned(worker, 300): _make_printable(envelope["reply"])}
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _printable(reply: Any) -> Any:
-    """Return a reply in which every text may be printed in a terminal: no control characters, no lone surrogates."""
+def _make_printable(reply: Any) -> Any:
+    """Return the reply without control characters and lone surrogates, so that a terminal can print its texts."""
     match reply:
         case str():
             return visible(reply, allowed_characters="\n\t")
         case list():
-            return [_printable(item) for item in reply]
+            return [_make_printable(item) for item in reply]
         case dict():
-            return {visible(str(name)): _printable(item) for name, item in reply.items()}
+            return {visible(str(name)): _make_printable(item) for name, item in reply.items()}
     return reply

@@ -129,12 +129,12 @@ def _pieces(data: bytes, size: int = 16384) -> Callable[[], Awaitable[dict[str, 
 
 def control_reply(data: bytes) -> None:
     """A reply to `dsf inspect`, which any agent may send."""
-    remotecontrol._answer({"channel": b"dsf:control:reply:a", "data": data}, "t")
+    remotecontrol._parse_reply({"channel": b"dsf:control:reply:a", "data": data}, "t")
 
 
 def event(data: bytes) -> None:
     """An event for Flower."""
-    flower.cleaned(data, cast("flower.Workers", None))
+    flower.filter_message(data, cast("flower.Workers", None))
 
 
 def token(data: bytes) -> None:

@@ -12,7 +12,7 @@ import redis
 from structlog.testing import capture_logs
 
 from dsf.worker.application import make_app
-from dsf.worker.events import MOST_EVENT_BYTES
+from dsf.worker.events import MAX_EVENT_BYTES
 from tests.support.fixtures import SettingsFactory
 
 
@@ -88,7 +88,7 @@ def test_events_are_sent_in_messages_that_flower_takes(dispatcher: Any, wire: Wi
     dispatcher.flush()
     assert [event["uuid"] for event in wire.messages] == list(range(1000))
     assert len(wire.sizes) > 1
-    assert max(wire.sizes) < MOST_EVENT_BYTES
+    assert max(wire.sizes) < MAX_EVENT_BYTES
 
 
 def test_event_that_is_not_json_does_not_block_later_events(dispatcher: Any, wire: Wire) -> None:

@@ -17,12 +17,12 @@ from dsf.redislink import broker, connection
 from dsf.redislink.connection import ReadableErrors
 from dsf.worker import flower as module
 from dsf.worker.application import make_app
-from dsf.worker.events import MOST_EVENT_BYTES
+from dsf.worker.events import MAX_EVENT_BYTES
 from dsf.worker.flower import (
     Workers,
-    checked,
-    cleaned,
-    taken,
+    filter_event,
+    filter_message,
+    make_filtered_class,
 )
 from tests.support.fixtures import SettingsFactory
 
@@ -52,7 +52,7 @@ def _event(**values: Any) -> dict[str, Any]:
     ],
 )
 def test_kept(workers: Workers, event: dict[str, Any]) -> None:
-    assert taken(event, workers) == {name: value for name, value in event.items() if value is not None}
+    assert filter_event(event, workers) == {name: value for name, value in event.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_kept(workers: Workers, event: dict[str, Any]) -> None:
     ],
 )
 def test_dropped(workers: Workers, event: object) -> None:
-    assert taken(event, workers) is None
+    assert filter_event(event, workers) is None
 
 
 def test_made_up_results_workers_are_few(workers: Workers) -> None:
@@ -92,19 +92,19 @@ def test_made_up_results_workers_are_few(workers: Workers) -> None:
 @pytest.mark.parametrize("value", STRANGE)
 def test_fields_of_another_type_are_removed(workers: Workers, name: str, value: object) -> None:
     kind = "worker-heartbeat" if name == "loadavg" else "task-started"
-    assert name not in (taken(_event(type=kind, **{name: value}), workers) or {name: ""})
+    assert name not in (filter_event(_event(type=kind, **{name: value}), workers) or {name: ""})
 
 
 def test_long_texts_are_cut(workers: Workers) -> None:
-    accepted_event = taken(_event(result="x" * 50_000, traceback="y" * 50_000, made_up="z"), workers)
+    accepted_event = filter_event(_event(result="x" * 50_000, traceback="y" * 50_000, made_up="z"), workers)
     assert accepted_event is not None
     assert (len(accepted_event["result"]), len(accepted_event["traceback"])) == (1024, 4096)
     assert "made_up" not in accepted_event
 
 
 def test_wide_text_takes_no_more_memory_than_a_plain_one(workers: Workers) -> None:
-    plain = taken(_event(result="x" * 5000), workers)
-    wide = taken(_event(result="\N{GRINNING FACE}" + "x" * 5000), workers)
+    plain = filter_event(_event(result="x" * 5000), workers)
+    wide = filter_event(_event(result="\N{GRINNING FACE}" + "x" * 5000), workers)
     assert plain is not None
     assert wide is not None
     assert sys.getsizeof(wide["result"]) < sys.getsizeof(plain["result"]) + 100
@@ -133,12 +133,12 @@ def _message(body: object, **values: Any) -> bytes:
         _message(json.dumps([_event()]), properties={"body_encoding": "base64"}),
         _message("[" * 50_000),
         _message('{"a": ' + "9" * 5000 + "}"),
-        _message(json.dumps([_event()]) + " " * MOST_EVENT_BYTES),
+        _message(json.dumps([_event()]) + " " * MAX_EVENT_BYTES),
         _message(json.dumps([None, 1, {}, _event(hostname="spoke@made-up")])),
     ],
 )
 def test_foreign_message_is_emptied(workers: Workers, data: bytes) -> None:
-    assert cleaned(data, workers) == b""
+    assert filter_message(data, workers) == b""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_foreign_message_is_emptied(workers: Workers, data: bytes) -> None:
     ],
 )
 def test_message_is_reduced_to_its_events(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked_kind = checked(kind)
+    checked_kind = make_filtered_class(kind)
     ours = checked_kind.__new__(checked_kind)
     ours.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
     events = [_event(clock="x"), _event(hostname="spoke@made-up")]
@@ -179,11 +179,11 @@ def test_flowers_own_connections_are_checked(
 ) -> None:
     for name in ("connect", "flower"):
         monkeypatch.setattr(module, name, mock.Mock())
-    monkeypatch.setattr(module._Checked, "workers", None, raising=False)
+    monkeypatch.setattr(module._FilteredConnection, "workers", None, raising=False)
     app = make_app(settings_factory(role="flower", redis_url=url, redis_sentinel_master="m"))
     module.install(app)
     for name in ("connection_class", "connection_class_ssl"):
         assert name in broker.Channel.from_transport_options
         connection_class = app.conf.broker_transport_options[name]
-        assert issubclass(connection_class, module._Checked)
+        assert issubclass(connection_class, module._FilteredConnection)
         assert issubclass(connection_class, kind)

@@ -43,7 +43,7 @@ def test_untouchable_file_stops_no_worker(tmp_path: Path, monkeypatch: pytest.Mo
         callback()
         return "connected"
 
-    assert liveness._touching(connect)(callback=lambda: waited.append(1)) == "connected"
+    assert liveness._touch_while_connecting(connect)(callback=lambda: waited.append(1)) == "connected"
     assert waited == [1]
     step.stop(worker)
     # The file is written as soon as that is possible.

@@ -12,13 +12,13 @@ from dsf.worker import remotecontrol
 _CHANNEL = b"dsf:control:reply:agent@c1"
 
 
-def _answer(reply: Any, **fields: Any) -> Any:
+def _parse_reply(reply: Any, **fields: Any) -> Any:
     data = json.dumps({"ticket": "t", "reply": reply, **fields}).encode()
-    return remotecontrol._answer({"channel": _CHANNEL, "data": data}, "t")
+    return remotecontrol._parse_reply({"channel": _CHANNEL, "data": data}, "t")
 
 
 def test_texts_of_a_reply_may_be_printed() -> None:
-    reply = _answer({"\ud800": ["\x1b]0;title\x07", "a\nb", 1, None, {"x": "\u202e"}]})
+    reply = _parse_reply({"\ud800": ["\x1b]0;title\x07", "a\nb", 1, None, {"x": "\u202e"}]})
     assert reply == {"agent@c1": {"\\ud800": ["\\x1b]0;title\\x07", "a\nb", 1, None, {"x": "\\u202e"}]}}
     assert str(reply).encode()
 
@@ -38,9 +38,9 @@ def test_texts_of_a_reply_may_be_printed() -> None:
     ],
 )
 def test_invalid_reply_is_ignored(data: bytes) -> None:
-    assert remotecontrol._answer({"channel": _CHANNEL, "data": data}, "t") is None
+    assert remotecontrol._parse_reply({"channel": _CHANNEL, "data": data}, "t") is None
 
 
 def test_channel_of_a_reply_may_have_any_bytes() -> None:
     message = {"channel": b"dsf:control:reply:\xff\x1b", "data": b'{"ticket":"t","reply":1}'}
-    assert remotecontrol._answer(message, "t") == {"\ufffd": 1}
+    assert remotecontrol._parse_reply(message, "t") == {"\ufffd": 1}
