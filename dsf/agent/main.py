@@ -50,7 +50,7 @@ class Runtime:
     """Everything that an agent's tasks use. Construction checks the settings; `start` starts watches and servers."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError naming the variable that is missing or wrong."""
+        """Create all objects. Raises SettingsError naming the variable that is missing or wrong."""
         if not is_name(settings.cluster):
             raise SettingsError(
                 f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster; set it to this cluster's name"
@@ -128,7 +128,7 @@ class Runtime:
         self.readiness.refresh()
 
     def stop(self) -> None:
-        """Stop serving; all cycles have ended."""
+        """Stop all watches and servers after all cycles have ended."""
         self.readiness.set_consuming(False)
         self.memory.stop()
         self.clock.stop()
@@ -191,7 +191,7 @@ class StartedByUs(bootsteps.Step):
 
 
 class AgentStep(bootsteps.StartStopStep):
-    """Ticks are taken while it is started."""
+    """Makes the worker take ticks while this step is started."""
 
     requires = ("celery.worker.consumer.tasks:Tasks", "dsf.worker.events:GatheredEvents")
 
@@ -201,7 +201,7 @@ class AgentStep(bootsteps.StartStopStep):
         self._timers: list[Any] = []
 
     def start(self, consumer: Any) -> None:
-        """New connection: the worker takes ticks."""
+        """Start to take ticks over a new connection."""
         agent = self._agent
         # A stage is called by the task of its cycle alone.
         consumer.strategies = _Strategies({CYCLE_TASK: consumer.strategies[CYCLE_TASK]})

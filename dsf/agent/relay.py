@@ -35,8 +35,8 @@ _CONNECT_TIMEOUT: Final = 10.0
 _PING_INTERVAL: Final = 25.0
 #: Bytes that are read at once from Redis' client; with the channel's byte they are one WebSocket message.
 _CHUNK: Final = 64 * 1024
-#: Most characters of a foreign error text.
-_TEXT: Final = 300
+#: Maximum characters of an error text of another server.
+_MAX_TEXT: Final = 300
 _DATA, _ERROR = 0, 1
 _PROTOCOL: Final = "v4.channel.k8s.io"
 
@@ -123,7 +123,7 @@ class HubRelay:
         try:
             return access.load_current_context(self._kubeconfig)
         except SettingsError as error:
-            reason = cleaned(str(error), _TEXT)
+            reason = cleaned(str(error), _MAX_TEXT)
             raise RelayError(
                 f"the kubeconfig for the hub cannot be used: {reason}; "
                 "if it persists, delete the Secret dynamic-scoring-framework-hub-kubeconfig, and OCM creates it anew"
@@ -154,14 +154,14 @@ class HubRelay:
         if "Redirect limit" in str(error):
             return f"something in front of the hub's API server {server} does not pass on WebSockets: it redirects"
         if isinstance(error, websocket.WebSocketProxyException):
-            reason = cleaned(str(error), _TEXT)
+            reason = cleaned(str(error), _MAX_TEXT)
             return f"the proxy in front of the hub's API server {server} refuses the connection: {reason}"
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
             reason = error.strerror or str(error)
-            return f"the hub's API server {server} cannot be reached from this cluster: {cleaned(reason, _TEXT)}"
+            return f"the hub's API server {server} cannot be reached from this cluster: {cleaned(reason, _MAX_TEXT)}"
         return (
             f"the hub's API server {server} did not answer as one within {_CONNECT_TIMEOUT:.0f} s: "
-            f"{cleaned(str(error), _TEXT) or type(error).__name__}; does a proxy or firewall stand in between?"
+            f"{cleaned(str(error), _MAX_TEXT) or type(error).__name__}; does a proxy or firewall stand in between?"
         )
 
     def _accept(self) -> None:
@@ -257,7 +257,7 @@ class Tunnel:
         with contextlib.suppress(OSError, websocket.WebSocketException):
             for channel, data in self._messages():
                 if channel == _ERROR:
-                    error = cleaned(data.decode(errors="replace"), _TEXT)
+                    error = cleaned(data.decode(errors="replace"), _MAX_TEXT)
                     break
                 if not has_data:
                     has_data = True
@@ -327,5 +327,5 @@ def status_message(error: websocket.WebSocketBadStatusException) -> str:
     with contextlib.suppress(ValueError, AttributeError):
         message = json.loads(error.resp_body or b"").get("message")
         if isinstance(message, str) and message:
-            return cleaned(message, _TEXT)
+            return cleaned(message, _MAX_TEXT)
     return f"HTTP {error.status_code}"

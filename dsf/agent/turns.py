@@ -24,7 +24,7 @@ from dsf.messages import CYCLE_TASK
 from dsf.process.shares import has_share
 from dsf.reasons import SkipReason
 
-#: Most waiting ticks for each thread, of all namespaces together.
+#: Maximum number of waiting ticks of all namespaces per thread.
 WAITING_PER_THREAD: Final = 75
 #: Stands for the namespace of scorers that this agent does not know (yet, or any more). No namespace has such a name.
 _UNKNOWN: Final = "(unknown)"
@@ -78,7 +78,7 @@ class Turns:
             return True
 
     def take(self) -> Tick | None:
-        """Return the tick that may begin now; None if none waits, or if those that wait have to.
+        """Return the tick that may begin now. Return None if no tick waits, or if no waiting tick may begin.
 
         The hub's own namespace comes first, then the one with the fewest running cycles, then the oldest tick.
         """
@@ -96,7 +96,7 @@ class Turns:
             return namespace.waiting.popleft()
 
     def end(self, tick: Tick) -> None:
-        """A tick that was taken has run."""
+        """Record that a tick, which `take` returned, has run."""
         with self._lock:
             self._namespaces[tick.namespace].running -= 1
             if not self._namespaces[tick.namespace].running and not self._namespaces[tick.namespace].waiting:
@@ -189,7 +189,7 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         **_: Any,
     ) -> Future[None]:
         """Run a task in its turn. `args` are those of Celery's tracer: name, id, headers and others."""
-        # By `dsf.agent.ticks`, which makes the headers anew.
+        # `dsf.agent.ticks` has replaced the headers of the message by these.
         headers = args[2] if args else {}
         scorer, deadline = headers.get(TICK_HEADER, ("", None))
         tick = Tick(scorer, deadline, lambda: apply_target(target, args, kwargs, callback, accept_callback), headers)
@@ -198,7 +198,7 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
             self._run_next()
         else:
             self._skip(tick, turns.refusal(tick))
-        # Celery refers to it weakly and uses it for processes alone.
+        # Celery keeps only a weak reference to the result, and uses it only for pools of processes.
         return Future()
 
     def expire(self) -> None:

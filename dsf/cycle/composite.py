@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     # Commands describe missing inputs. They load neither sources nor their HTTP client.
     from dsf.cycle.evaluation import Evaluation
 
-#: Most results of all inputs of a composite.
+#: Maximum number of results of all inputs of a composite.
 MAX_INPUT_RESULTS: Final = 100_000
-#: Composites with more results of their inputs take turns: their label sets take up to 100 MB.
+#: Number of results of all inputs above which composites are evaluated one at a time, because their label sets take up
+#: to 100 MB.
 _MANY_RESULTS: Final = 5_000
 _turn = threading.Lock()
 
@@ -35,7 +36,7 @@ Result = tuple[Mapping[str, str], float]
 
 
 class NoResults(NamedTuple):
-    """Why a scorer has no valid results."""
+    """Tells why a scorer has no valid results."""
 
     cause: str
     #: Whether it had results that have expired; otherwise the agent has never had any.
@@ -58,7 +59,7 @@ class _Stored(NamedTuple):
 
 
 class LastResults:
-    """The last results of each scorer of an agent. Thread-safe."""
+    """Stores the last results of each scorer of an agent. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -17,13 +17,13 @@ from dsf.messages import MESSAGE_LIMIT
 from dsf.reasons import RefusalReason
 from dsf.text import cleaned
 
-#: Most steps of all evaluations of a cycle: some seconds of one CPU.
+#: Maximum steps of all evaluations of a cycle, which take some seconds of one CPU.
 MAX_CYCLE_STEPS: Final = 20_000_000
 _USED: Final = frozenset[str](USED_LABELS)
-#: Items between two looks at the clock; each takes at most MAX_STEPS.
+#: Items between two calls of `check`. Each item takes at most MAX_STEPS.
 _CHECK_EVERY: Final = 16
-#: Most characters of the labels in an example.
-_EXAMPLE: Final = 200
+#: Maximum characters of the labels in an example.
+_MAX_EXAMPLE_CHARACTERS: Final = 200
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -32,11 +32,11 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _numbers(values: Sequence[float]) -> Sequence[float]:
-    """Return the values that are numbers; all of them if none is."""
+    """Return the values without NaN, or all values if each is NaN."""
     return [value for value in values if value == value] or values
 
 
-#: Variables by what they are of the values of a series, which has at least one.
+#: Name of a variable -> function that computes it from the values of a series, of which there is at least one.
 _STATISTICS: Final[Mapping[str, Callable[[Sequence[float]], Any]]] = {
     "last": itemgetter(-1),
     "first": itemgetter(0),
@@ -76,7 +76,7 @@ class Evaluation:
 
     @property
     def response(self) -> ScoringResponse:
-        """The results of all items so far."""
+        """Return the results of all items so far."""
         note = self._example
         if not self._results and not self._refused:
             is_null = f"the expression is null for each of {self._items} {self._items_noun}"
@@ -112,7 +112,7 @@ class Evaluation:
         """Count an item without a score. The first cause becomes the example."""
         self._refused[reason] += 1
         if not self._example:
-            text = ", ".join(f'{name}="{value}"' for name, value in labels.items())[:_EXAMPLE]
+            text = ", ".join(f'{name}="{value}"' for name, value in labels.items())[:_MAX_EXAMPLE_CHARACTERS]
             self._example = f"{cause}, for the {self._item_noun} {{{text}}}" if text else cause
 
     def _accept(self, labels: Mapping[str, str], score: float) -> None:

@@ -26,16 +26,16 @@ Series: TypeAlias = tuple[dict[str, str], Sequence[float], Sequence[float]]
 
 
 class Reading(NamedTuple):
-    """The part of each series that is of use."""
+    """Selects the parts of each series that are read."""
 
-    #: Whether all samples are, and not the last one alone.
+    #: Whether all values are read, and not only the last one.
     values: bool = True
-    #: Whether their times are.
+    #: Whether the times are read.
     times: bool = True
 
 
 def read_series(request: Iterable[bytes | memoryview], reading: Reading) -> Iterator[Series]:
-    """Return each series of a scoring request `{"data":[...]}`. Raises CycleError for a series that is none."""
+    """Yield each series of a scoring request `{"data":[...]}`. Raises CycleError for an element that is none."""
     pieces = iter(request)
     rest = b""
     start = len(HEAD) + len(_FIRST)
@@ -51,7 +51,7 @@ def read_series(request: Iterable[bytes | memoryview], reading: Reading) -> Iter
         if between:
             yield from _several(complete, reading)
             rest = after
-    # One copy, and not one for each end.
+    # Both ends are cut off in one step, because each slice copies the text.
     end = len(rest) - len(_LAST) if rest.endswith(_LAST) else len(rest.removesuffix(TAIL))
     yield from _several(rest[start:end], reading)
 
@@ -68,7 +68,7 @@ def _several(text: bytes, reading: Reading) -> Iterable[Series]:
             starts = [end + len(_VALUES) for end in ends]
             return zip(labels, *_samples(parts, starts, reading), strict=True)
         except (ValueError, AttributeError):
-            # An element looks like a series, and is none.
+            # An element looks like a series but is not one. The JSON parser below reads it or raises an error.
             pass
     return map(_of, _loads(b"[%s%s}]" % (_FIRST, text)))
 
