@@ -1,4 +1,4 @@
-"""`/docs` of the HTTP services: their OpenAPI document, without external resources."""
+"""Page `/docs` of the HTTP services, which displays their OpenAPI document without external resources."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PATH: Final = "/docs"
 _SCRIPT: Final = "swagger-ui-bundle.js"
 _STYLE: Final = "swagger-ui.css"
 _START: Final = "start.js"
-_TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css", _START: "text/javascript"}
-#: Files that the page loads; needs no token in services that require one.
-ASSETS: Final = tuple(f"{PATH}/{name}" for name in _TYPES)
-# A file: a content security policy may forbid inline scripts.
-_BEGIN: Final = b"""SwaggerUIBundle({
+_MEDIA_TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css", _START: "text/javascript"}
+#: Paths of the files that the page loads. They need no token, even in services that require one.
+ASSETS: Final = tuple(f"{PATH}/{name}" for name in _MEDIA_TYPES)
+# Content of `start.js`. The script is a separate file, because a content security policy may forbid inline scripts.
+_START_SCRIPT: Final = b"""SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",
   layout: "BaseLayout",
@@ -31,7 +31,8 @@ _BEGIN: Final = b"""SwaggerUIBundle({
   presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
 });
 """
-# Relative links, so that a proxy may serve all of it below a path. An empty icon: the default one is external.
+# Links are relative, so that a proxy can serve the page and its files below a path. The icon is empty, because the
+# default icon of FastAPI is external.
 _PAGE: Final = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -45,9 +46,9 @@ _PAGE: Final = f"""<!doctype html>
 
 
 def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
-    """Serve the page at /docs. The application's own `docs_url` and `redoc_url` must be None.
+    """Serve the page at /docs. The `docs_url` and `redoc_url` of the application must be None.
 
-    `needs` are dependencies of the page, such as authentication; its assets are public.
+    `needs` are FastAPI dependencies of the page, such as authentication. They do not apply to its public assets.
     """
 
     @app.get(PATH, include_in_schema=False, dependencies=[Depends(dependency) for dependency in needs])
@@ -60,17 +61,21 @@ def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
         accept_encoding: Annotated[str, Header()] = "",
     ) -> Response:
         headers = {"Cache-Control": "max-age=86400", "Vary": "Accept-Encoding"}
-        plain, squeezed = _asset(name)
-        is_squeezed = gzip_accepted(accept_encoding)
-        if is_squeezed:
+        content, compressed_content = _read_asset(name)
+        accepts_gzip = gzip_accepted(accept_encoding)
+        if accepts_gzip:
             headers["Content-Encoding"] = "gzip"
-        return Response(squeezed if is_squeezed else plain, media_type=_TYPES[name], headers=headers)
+        body = compressed_content if accepts_gzip else content
+        return Response(body, media_type=_MEDIA_TYPES[name], headers=headers)
 
 
 @cache
-def _asset(name: str) -> tuple[bytes, bytes]:
-    """Return a file as it is and as gzip, read once: many clients may ask for it at a time, without a login."""
+def _read_asset(name: str) -> tuple[bytes, bytes]:
+    """Return the content of a file, plain and compressed with gzip.
+
+    The result is cached, because many clients may request the file at the same time without a login.
+    """
     if name == _START:
-        return _BEGIN, gzip.compress(_BEGIN)
-    squeezed = resources.files("dsf.http").joinpath("swagger", f"{name}.gz").read_bytes()
-    return gzip.decompress(squeezed), squeezed
+        return _START_SCRIPT, gzip.compress(_START_SCRIPT)
+    compressed_content = resources.files("dsf.http").joinpath("swagger", f"{name}.gz").read_bytes()
+    return gzip.decompress(compressed_content), compressed_content

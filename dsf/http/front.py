@@ -1,7 +1,7 @@
-"""Middleware of every service, before its application sees a request.
+"""Middleware of every service, which processes a request before its application.
 
-A header that must be there once, once; a body within a time; HEAD wherever GET is answered; and no traceback for a
-client that leaves in the middle of a request.
+It rejects repeated headers, limits the time for a body, and passes HEAD requests to the application as GET. It also
+prevents tracebacks for clients that disconnect in the middle of a request.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dsf.http.listening import repeated
+from dsf.http.listening import find_repeated_header
 
-#: Seconds for all of a request's body: 4 MiB, the most that a service takes, over 2 Mbit/s.
+#: Maximum seconds for a request's body, enough for 4 MiB, the largest body that a service accepts, over 2 Mbit/s.
 BODY_SECONDS: Final = 20.0
 
 
 class Front:
-    """The outermost middleware. Plain ASGI, so that it covers mounted applications as well."""
+    """Outermost middleware of a service. It is plain ASGI, so that it also applies to mounted applications."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Process a connection of ASGI. Only HTTP requests are checked."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        twice = repeated(Headers(scope=scope).keys())
-        if twice:
-            await PlainTextResponse(f"the request has the header {twice} twice\n", 400)(scope, receive, send)
+        repeated_header = find_repeated_header(Headers(scope=scope).keys())
+        if repeated_header:
+            await PlainTextResponse(f"the request has the header {repeated_header} twice\n", 400)(scope, receive, send)
             return
-        request = _RequestBody(receive, send)
-        # A client that has left reads no response; one that was too slow gets the one below.
+        request = _TimedRequest(receive, send)
+        # Suppress the disconnection, because the client either has left or was too slow and gets the response below.
         with contextlib.suppress(ClientDisconnect):
             await self._app(_as_get(scope), request.receive, request.send)
         if request.is_late and not request.is_answered:
@@ -45,21 +45,23 @@ class Front:
             await PlainTextResponse(text, 408, {"Connection": "close"})(scope, receive, send)
 
 
-class _RequestBody:
-    """Receives one request's body until a deadline; after it the application sees that the client has left."""
+class _TimedRequest:
+    """Receives one request's body until a deadline. After the deadline the application sees a disconnected client."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
         self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
-        self._is_whole = False
+        self._has_received_body = False
+        #: True if the body did not arrive before the deadline.
         self.is_late = False
+        #: True if the application has started its response.
         self.is_answered = False
 
     async def receive(self) -> Message:
-        """See ASGI."""
-        if self._is_whole:
-            # Waits for the end of the connection.
+        """Return the next message of ASGI, or `http.disconnect` after the deadline of the body."""
+        if self._has_received_body:
+            # After the body, the application waits for the end of the connection.
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -67,11 +69,11 @@ class _RequestBody:
         except TimeoutError:
             self.is_late = True
             return {"type": "http.disconnect"}
-        self._is_whole = not message.get("more_body", False)
+        self._has_received_body = not message.get("more_body", False)
         return message
 
     async def send(self, message: Message) -> None:
-        """See ASGI. The response of an application to a body that did not arrive is replaced."""
+        """Send a message of ASGI. Discards the response to a late body, because the middleware sends its own."""
         if self.is_late and not self.is_answered:
             return
         self.is_answered = True
@@ -79,5 +81,5 @@ class _RequestBody:
 
 
 def _as_get(scope: Scope) -> Scope:
-    """Return the application answers HEAD as GET; the server sends no body."""
+    """Return the scope with GET in place of HEAD. The server sends no body in response to HEAD."""
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope

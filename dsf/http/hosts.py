@@ -1,4 +1,7 @@
-"""Names by which an HTTP service is asked: a web page of a foreign name that leads here (DNS rebinding) is refused."""
+"""Checks of the host name in a request, which protect HTTP services against DNS rebinding.
+
+In DNS rebinding, the name of a foreign web page resolves to the address of the service.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,16 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
-#: Paths of probes, which use the address of the pod.
+#: Paths of probes, which Kubernetes requests by the address of the pod.
 PROBES: Final = ("/healthz", "/readyz")
-#: Path of the metrics, for scrapers.
+#: Path of the metrics.
 METRICS: Final = "/metrics"
-#: Header in place of Authorization, for clients whose requests pass the API server's service proxy, which removes that.
+#: Replacement for the header Authorization, which the service proxy of the API server removes.
 PROXIED_AUTHORIZATION: Final = "x-dsf-authorization"
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header, in lower case without port and brackets; empty if invalid."""
+    """Return the name in a Host header in lower case, without port and brackets; empty if the header is invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -23,7 +26,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """True if a name or address is this machine."""
+    """True if a name or address belongs to the loopback interface."""
     if host.lower() in ("localhost", "localhost."):
         return True
     try:
@@ -33,11 +36,10 @@ def is_loopback(host: str) -> bool:
 
 
 def may_scrape(name: str) -> bool:
-    """True if this name of a host cannot belong to a foreign web page: an address, a name without a dot, a Service's.
+    """True if the host name of a request cannot be that of a foreign web page.
 
-    Scrapers ask by the address of the pod or by the name of its Service.
+    Accepts addresses and names of Services, which scrapers use, because neither can be registered on the internet.
     """
-    # Names of Services are no names of the internet.
     if (name and "." not in name) or name.endswith((".svc", ".svc.cluster.local")):
         return True
     try:

@@ -1,10 +1,12 @@
-"""The listening socket of every HTTP server, whose connections are shared out among the clients.
+"""The listening socket of every HTTP server, which divides its connections among clients.
 
-uvicorn waits without a limit for the rest of a header and for a client that does not read its response, and accepts
-any number of connections. Here a server has at most `MOST_CONNECTIONS`. A new one takes the place of the connection
-that has made no progress for longest, of the client address that has the most of them: however many connections a
-client opens, it takes places from itself. `Listener` is a socket for uvicorn's `sockets`, and `Progress` the ASGI
-middleware that tells its connections what becomes of their requests.
+uvicorn waits without a limit for the rest of a header and for a client that does not read its response, and it accepts
+any number of connections. This module limits a server to `MAX_CONNECTIONS`. A new connection replaces another one of
+the client address with the most connections, so that a client that opens many connections displaces only its own. Among
+these, the connection without progress for the longest time is closed.
+
+`Listener` is a socket for uvicorn's `sockets`. `Progress` is an ASGI middleware that reports the progress of requests
+to their connections.
 """
 
 from __future__ import annotations
@@ -28,114 +30,117 @@ Send = Callable[[Message], Awaitable[None]]
 Address = tuple[str, int]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-#: Connections of a server. A browser opens six.
-MOST_CONNECTIONS: Final = 256
-#: Seconds for the header of a request, from the connection or its first byte on.
+#: Maximum connections of a server. A browser opens six.
+MAX_CONNECTIONS: Final = 256
+#: Maximum seconds for the header of a request, counted from the connection or from the first byte of the request.
 HEAD_SECONDS: Final = 10.0
-#: Seconds for a client to read a response: 20 MB of metrics over a slow link between two sites.
+#: Maximum seconds for a client to read a response, enough for 20 MB of metrics over a slow link between two sites.
 SEND_SECONDS: Final = 60.0
-#: Bytes of responses that all clients together have not read: a part of the chart's smallest memory limit (256 MB).
-MOST_UNSENT: Final = 64 * 1024 * 1024
-#: Bytes of a response that the connection gets at a time: it copies them, and an application may have one object for
-#: all its clients.
-_PIECE: Final = 64 * 1024
+#: Maximum bytes of responses that all clients together have not read, a quarter of the chart's smallest memory limit.
+MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
+#: Bytes of a response that uvicorn gets at a time, because uvicorn copies them for each client, while an application
+#: may use one object for all its clients.
+_CHUNK_BYTES: Final = 64 * 1024
 
-#: Headers that a server trusts, in lower case. A proxy that adds its line behind that of a client checks one of them,
-#: and the server may take the other.
-ONCE: Final = frozenset(
+#: Trusted headers that a request may contain only once, in lower case. If a proxy appends its own line to that of a
+#: client, the proxy may check one line and the server use the other.
+SINGLE_HEADERS: Final = frozenset(
     ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
 )
 
 
 class State(IntEnum):
-    """States of a connection; it is closed for a new one in this order."""
+    """States of a connection, in the order in which connections are closed in favour of new ones."""
 
     IDLE = 0
-    #: Its client sends a header, a body, or reads a response.
+    #: The client sends a header or a body, or reads a response.
     WAITING = 1
-    #: The application works for it.
+    #: The application processes the request.
     WORKING = 2
 
 
 class Connection(socket.socket):
-    """An accepted connection, with the time since which its client has made no progress.
+    """Accepted connection that records since when its client has made no progress.
 
-    Bytes alone are no progress: a header and a body count from their start.
+    Single bytes do not count as progress, so the time of a header or a body counts from its start.
     """
 
     def __init__(self, accepted: socket.socket, address: Address, forget: Callable[[Connection], None]) -> None:
         super().__init__(fileno=accepted.detach())
         self.address = address
-        #: Client whose share of the places it has.
-        self.client = _share_of(address[0])
+        #: Client to which the connection is counted.
+        self.client = _client_key(address[0])
         self.state = State.WAITING
+        #: Time of the last progress, on the clock of time.monotonic().
         self.since = time.monotonic()
-        #: Bytes of the response that uvicorn has not been given.
-        self.unsent = 0
+        #: Bytes of the response that uvicorn has not received yet.
+        self.unsent_bytes = 0
         self._forget = forget
-        self._head: asyncio.TimerHandle | None = None
-        self._await_head()
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._start_head_timer()
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """See the base class; notes that a new request begins."""
+        """Receive bytes. The first bytes on an idle connection start the time limit of the next request's header."""
         data = super().recv(size, flags)
         if data and self.state is State.IDLE:
-            self.note(State.WAITING)
-            self._await_head()
+            self.set_state(State.WAITING)
+            self._start_head_timer()
         return data
 
     def send(self, data: Any, flags: int = 0, /) -> int:
-        """See the base class; notes that the client reads."""
+        """Send bytes, and record that the client makes progress."""
         sent_bytes = super().send(data, flags)
         self.since = time.monotonic()
         return sent_bytes
 
     def sendmsg(self, buffers: Iterable[Any], /, *arguments: Any) -> int:
-        """As `send`, for several buffers: newer versions of asyncio call it."""
+        """Send several buffers like `send`. Newer versions of asyncio call it instead of `send`."""
         sent_bytes = super().sendmsg(buffers, *arguments)
         self.since = time.monotonic()
         return sent_bytes
 
     def close(self) -> None:
-        """See the base class; gives the connection's place away."""
-        self._drop_head()
+        """Close the socket, and remove the connection from its listener."""
+        self._cancel_head_timer()
         self._forget(self)
         super().close()
 
     def abort(self) -> None:
-        """Close it for both sides; the server then notices the end of the connection."""
+        """Shut down both directions, so that the server notices the end of the connection and closes the socket."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
 
-    def note(self, state: State) -> None:
-        """Note that the connection does this from now on."""
-        self._drop_head()
+    def set_state(self, state: State) -> None:
+        """Set the state, which counts as progress and ends the time limit of the header."""
+        self._cancel_head_timer()
         self.state, self.since = state, time.monotonic()
 
-    def _await_head(self) -> None:
-        # In the event loop: it is called by the loop's accept and recv.
-        self._head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.abort)
+    def _start_head_timer(self) -> None:
+        # An event loop is running, because only its accept and recv call this method.
+        self._head_timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self.abort)
 
-    def _drop_head(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+    def _cancel_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 class Listener(socket.socket):
-    """A listening socket that knows its connections. Raises SettingsError naming the variable that sets the port.
+    """Listening socket that limits and tracks its connections.
 
-    The socket is made here and not by uvicorn, which exits with its own message when the port is in use.
+    The framework creates the socket, because uvicorn exits with its own message if the port is in use.
     """
 
     def __init__(self, host: str, port: int, *, variable: str = "DSF_LISTEN_PORT") -> None:
+        """Bind and listen. `variable` is the setting of the port, which a SettingsError names if binding fails."""
         self._connections: dict[Address, Connection] = {}
         try:
-            family, host = family_of(host)
-            # With an explicit protocol: only then does asyncio disable Nagle's delay, 40 ms of every response.
+            family, host = find_family(host)
+            # Pass the protocol explicitly, because asyncio otherwise does not disable Nagle's algorithm, which delays
+            # every response by 40 ms.
             super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             try:
-                prepare(self)
+                set_options(self)
                 self.bind((host, port))
                 self.listen(128)
             except OSError:
@@ -148,41 +153,45 @@ class Listener(socket.socket):
             ) from None
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; if there are too many, close another one for it."""
+        """Accept a connection. Closes another one if there are more than `MAX_CONNECTIONS`."""
         accepted, address = super().accept()
         connection = Connection(accepted, address[:2], self._forget)
         self._connections[connection.address] = connection
-        if len(self._connections) > MOST_CONNECTIONS:
-            self._close_one(connection)
+        if len(self._connections) > MAX_CONNECTIONS:
+            self._evict_connection(connection)
         return connection, address
 
     def connection(self, client: Address | None) -> Connection | None:
-        """Return the connection of a client's address and port, as ASGI gives them."""
+        """Return the connection of a client's address and port in an ASGI scope; None if it is unknown."""
         return self._connections.get(client) if client else None
 
-    def bound_unsent(self) -> None:
-        """Close the slowest readers while more is unsent than the maximum. Never the only one: a single response may
-        be larger."""
+    def limit_unsent_bytes(self) -> None:
+        """Close the slowest readers until at most `MAX_UNSENT_BYTES` are unsent.
+
+        Keeps the last reader, because a single response may exceed the limit.
+        """
         readers = sorted(
-            (one for one in self._connections.values() if one.unsent), key=lambda connection: connection.since
+            (connection for connection in self._connections.values() if connection.unsent_bytes),
+            key=lambda connection: connection.since,
         )
-        total = sum(reader.unsent for reader in readers)
+        total_bytes = sum(reader.unsent_bytes for reader in readers)
         for reader in readers[:-1]:
-            if total <= MOST_UNSENT:
+            if total_bytes <= MAX_UNSENT_BYTES:
                 return
-            total -= reader.unsent
-            reader.unsent = 0
+            total_bytes -= reader.unsent_bytes
+            reader.unsent_bytes = 0
             reader.abort()
 
-    def _close_one(self, newest: Connection) -> None:
+    def _evict_connection(self, newest: Connection) -> None:
+        """Close the slowest connection of a client with the most connections, except `newest`."""
         older_connections = [connection for connection in self._connections.values() if connection is not newest]
-        shares = Counter(connection.client for connection in older_connections)
-        largest = max(shares.values())
+        connection_counts = Counter(connection.client for connection in older_connections)
+        largest_count = max(connection_counts.values())
         slowest = min(
-            (connection for connection in older_connections if shares[connection.client] == largest),
+            (connection for connection in older_connections if connection_counts[connection.client] == largest_count),
             key=lambda connection: (connection.state, connection.since),
         )
-        # Its place is free at once, whenever the server notices.
+        # Forget the connection before the server closes it, so that it no longer counts.
         self._forget(slowest)
         slowest.abort()
 
@@ -192,97 +201,101 @@ class Listener(socket.socket):
 
 
 class Progress:
-    """Outermost ASGI middleware: notes the progress of requests, and sends large responses as fast as they are read."""
+    """Outermost ASGI middleware. Records the progress of requests, and sends large responses in chunks."""
 
     def __init__(self, app: App, listener: Listener) -> None:
         self._app = app
         self._listener = listener
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Process a connection of ASGI. Only HTTP connections of the listener are tracked."""
         connection = self._listener.connection(scope.get("client")) if scope["type"] == "http" else None
         if connection is None:
             await self._app(scope, receive, send)
             return
-        request = _Request(connection, self._listener, receive, send)
+        request = _TrackedRequest(connection, self._listener, receive, send)
         try:
             await self._app(scope, request.receive, request.send)
         finally:
-            connection.unsent = 0
-            connection.note(State.IDLE)
+            connection.unsent_bytes = 0
+            connection.set_state(State.IDLE)
 
 
-class _Request:
+class _TrackedRequest:
+    """Reports the progress of one request to its connection. `receive` and `send` are those of ASGI."""
+
     def __init__(self, connection: Connection, listener: Listener, receive: Receive, send: Send) -> None:
         self._connection = connection
         self._listener = listener
         self._receive = receive
         self._send = send
-        self._has_body = False
-        self._has_begun = False
-        connection.note(State.WORKING)
+        self._has_received_body = False
+        self._has_started_response = False
+        connection.set_state(State.WORKING)
 
     async def receive(self) -> Message:
-        if self._has_body:
-            # Waits for the end of the connection.
+        if self._has_received_body:
+            # After the body, the application waits for the end of the connection.
             return await self._receive()
-        began = self._connection.since
-        self._connection.note(State.WAITING)
-        # All parts of a body count from its start.
-        self._connection.since = began
+        body_started_at = self._connection.since
+        self._connection.set_state(State.WAITING)
+        # Restore the time, because all parts of a body count from its start.
+        self._connection.since = body_started_at
         message = await self._receive()
-        self._has_body = not message.get("more_body", False)
-        if self._has_body:
-            self._connection.note(State.WORKING)
+        self._has_received_body = not message.get("more_body", False)
+        if self._has_received_body:
+            self._connection.set_state(State.WORKING)
         return message
 
     async def send(self, message: Message) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self._connection.note(State.WAITING)
+        if not self._has_started_response:
+            self._has_started_response = True
+            self._connection.set_state(State.WAITING)
         body, start = message.get("body", b""), 0
         try:
             async with asyncio.timeout(SEND_SECONDS):
-                while len(body) - start > _PIECE:
-                    self._connection.unsent = len(body) - start
-                    self._listener.bound_unsent()
-                    await self._send({**message, "body": body[start : start + _PIECE], "more_body": True})
-                    start += _PIECE
+                while len(body) - start > _CHUNK_BYTES:
+                    self._connection.unsent_bytes = len(body) - start
+                    self._listener.limit_unsent_bytes()
+                    await self._send({**message, "body": body[start : start + _CHUNK_BYTES], "more_body": True})
+                    start += _CHUNK_BYTES
                 await self._send({**message, "body": body[start:]} if start else message)
         except TimeoutError:
-            # Whatever the application sends from now on is lost.
+            # uvicorn discards all further messages after the connection has ended.
             self._connection.abort()
-        self._connection.unsent = 0
+        self._connection.unsent_bytes = 0
 
 
-def repeated(names: Iterable[str]) -> str:
-    """Return the first of `ONCE` that a request has twice; empty if there is none."""
+def find_repeated_header(names: Iterable[str]) -> str:
+    """Return the first of `SINGLE_HEADERS` that a request contains twice; empty if there is none."""
     header_names: set[str] = set()
     for name in map(str.lower, names):
-        if name in ONCE and name in header_names:
+        if name in SINGLE_HEADERS and name in header_names:
             return name
         header_names.add(name)
     return ""
 
 
-def family_of(host: str) -> tuple[socket.AddressFamily, str]:
-    """Return the family of an address or name to listen on, and what to bind. Raises OSError for an unknown name."""
+def find_family(host: str) -> tuple[socket.AddressFamily, str]:
+    """Return the address family and the host to bind for a host to listen on. Raises OSError for an unknown name."""
     if host == EVERYWHERE and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"  # noqa: S104
     addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return addresses[0][0], host
 
 
-def prepare(listener: socket.socket) -> None:
+def set_options(listener: socket.socket) -> None:
     """Allow an unbound socket to reuse its port immediately and, for IPv6, to accept IPv4 as well."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if listener.family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 
 
-def _share_of(host: str) -> bytes:
-    """Return what shares its connections: an IPv4 address, or the network of an IPv6 one, as a client has all of a
-    /64."""
+def _client_key(host: str) -> bytes:
+    """Return the key by which connections of a client are counted.
+
+    The key is an IPv4 address or the /64 network of an IPv6 address, because a client can use all addresses of a /64.
+    """
     try:
         address = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
     except OSError:

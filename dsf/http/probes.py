@@ -1,7 +1,7 @@
-"""`/healthz`, `/readyz` and `/metrics` of one process, on a port of their own.
+"""`/healthz`, `/readyz` and `/metrics` of one process, on a separate port.
 
-A plain ASGI application, for processes that need nothing else of a web framework. Checks run in threads: one that waits
-for Redis keeps no other waiting.
+This is a plain ASGI application, because its processes need no web framework otherwise. Checks run in threads, so that
+a check that waits for Redis does not block other requests.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from dsf.http.listening import App, Message, Receive, Send
 
-#: Why a check fails; empty if it passes.
+#: Function that returns the reason why a check fails, or an empty string if it passes.
 Check = Callable[[], str]
 
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App:
-    """Return the application. `checks` are by path; a failed one is answered with 503 and its message."""
+    """Return the ASGI application. `checks` maps paths to checks, whose failure results in a 503 with the reason."""
     paths = ", ".join(["/metrics", *checks])
 
-    async def answer(scope: MutableMapping[str, object], receive: Receive, send: Send) -> None:
+    async def respond(scope: MutableMapping[str, object], receive: Receive, send: Send) -> None:
         del receive
         if scope["type"] != "http":
             return
@@ -38,7 +38,7 @@ def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App
             problem = await asyncio.to_thread(check)
             status, body = (503, f"{problem}\n".encode()) if problem else (200, b"ok\n")
         elif scope["path"] == "/metrics":
-            status, (body, headers) = 200, await asyncio.to_thread(_exposition, registry, scope)
+            status, (body, headers) = 200, await asyncio.to_thread(_render_metrics, registry, scope)
         else:
             status, body = 404, f"not found; there are {paths}\n".encode()
         headers.append(("Content-Length", str(len(body))))
@@ -50,10 +50,13 @@ def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App
         await send(start)
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    return answer
+    return respond
 
 
-def _exposition(registry: CollectorRegistry, scope: MutableMapping[str, object]) -> tuple[bytes, list[tuple[str, str]]]:
+def _render_metrics(
+    registry: CollectorRegistry, scope: MutableMapping[str, object]
+) -> tuple[bytes, list[tuple[str, str]]]:
+    """Return the body with the metrics in the format and encoding that the client accepts, and its headers."""
     header_values: dict[bytes, bytes] = dict(scope["headers"])  # type: ignore[call-overload]
     encode, content_type = choose_encoder(header_values.get(b"accept", b"").decode("latin-1"))
     body = encode(registry)

@@ -1,5 +1,4 @@
-"""How every HTTP service of the framework serves and ends: uvicorn by its documented options, on a socket of
-`listening`."""
+"""Configuration, start and stop of the HTTP services, with uvicorn on a socket of `listening`."""
 
 from __future__ import annotations
 
@@ -10,22 +9,25 @@ from typing import Any, Final
 
 import uvicorn
 
-from dsf.http.listening import MOST_CONNECTIONS, Listener, Progress
+from dsf.http.listening import MAX_CONNECTIONS, Listener, Progress
 from dsf.process.threads import SupervisedThread
 
-#: Seconds for which an idle connection stays open: longer than balancers keep theirs, of which Google's wait longest
-#: (600 s). A connection that the server closes first costs a client of the balancer a 502. An open idle connection
-#: costs nothing: it is the first to be closed for a new one.
+#: Seconds for which an idle connection stays open. It is longer than the timeouts of load balancers (Google's is 600
+#: s), because clients of a balancer get a 502 if the server closes the connection first. Open idle connections do no
+#: harm, because they are the first to be closed in favour of new ones.
 IDLE_SECONDS: Final = 620
-#: Bytes of a request's header, however it arrives. Proxies with single sign-on send cookies of 20 kB.
-HEAD_BYTES: Final = 64 * 1024
+#: Maximum bytes of a request's header. Proxies with single sign-on send cookies of 20 kB.
+MAX_HEAD_BYTES: Final = 64 * 1024
 
 
-def configured(app: Any, listener: Listener, *, shutdown_seconds: int) -> uvicorn.Config:
-    """How to serve an ASGI application on this socket: within its limits, and without a log of its own."""
+def make_config(app: Any, listener: Listener, *, shutdown_seconds: int) -> uvicorn.Config:
+    """Return the configuration to serve an ASGI application on the listener, without uvicorn's logs.
+
+    After `shutdown_seconds` uvicorn cancels the requests that are still open at its end.
+    """
     return uvicorn.Config(
         Progress(app, listener),
-        # Keep the framework's logging; a line for each scrape and probe would be noise.
+        # Keep the framework's logging, and write no line for each scrape and probe.
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -33,19 +35,19 @@ def configured(app: Any, listener: Listener, *, shutdown_seconds: int) -> uvicor
         http="h11",
         ws="none",
         interface="asgi3",
-        # The page itself decides whose forwarded headers count; nothing else reads any.
+        # Ignore forwarded headers here, because only the page reads them, and it decides which proxies it trusts.
         proxy_headers=False,
         server_header=False,
-        # Far above the places of the listener: requests whose connection was closed count until they have ended.
-        limit_concurrency=16 * MOST_CONNECTIONS,
+        # Far above the listener's limit, because requests of closed connections count until the application ends them.
+        limit_concurrency=16 * MAX_CONNECTIONS,
         timeout_keep_alive=IDLE_SECONDS,
-        h11_max_incomplete_event_size=HEAD_BYTES,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_graceful_shutdown=shutdown_seconds,
     )
 
 
 class HttpServer:
-    """Serves an ASGI application in a thread with an event loop of its own. Start it once, stop it once."""
+    """Serves an ASGI application in a thread with its own event loop. Can be started and stopped once."""
 
     def __init__(
         self,
@@ -57,9 +59,9 @@ class HttpServer:
         shutdown_seconds: int = 1,
         variable: str = "DSF_LISTEN_PORT",
     ) -> None:
-        """`variable` is the setting of the port, for errors."""
+        """`name` is that of the service and its thread, `variable` the setting of the port, which errors name."""
         self._app = app
-        #: Host and port on which it listens, once started.
+        #: Host and port. After the start, the port is the one that the system chose for port 0.
         self.address = host, port
         self.name = name
         self._shutdown_seconds = shutdown_seconds
@@ -70,7 +72,7 @@ class HttpServer:
         self._thread = SupervisedThread(self._run, name)
 
     def start(self) -> None:
-        """Listen, and serve. Raises SettingsError when the address cannot be bound."""
+        """Listen, and start to serve. Raises SettingsError if the address cannot be bound."""
         self._listener = Listener(*self.address, variable=self._variable)
         self.address = self._listener.getsockname()[:2]
         self._thread.start()
@@ -85,25 +87,27 @@ class HttpServer:
             self._listener.close()
 
     def problem(self) -> str:
-        """Why it does not serve; empty while it does."""
+        """Return the reason why the server does not serve; empty while it does, before its start and after its stop."""
         is_serving = self._listener is None or self._is_ending or self._thread.is_alive()
         return "" if is_serving else f"the server of {self.name} has ended"
 
     def _run(self) -> None:
-        # After a failure on the same port, whose socket uvicorn has closed.
-        listener, self._listener = self._listener, None
-        with listener or Listener(*self.address, variable=self._variable) as listening:
-            config = configured(self._app, listening, shutdown_seconds=self._shutdown_seconds)
-            self._listener, self._server = listening, uvicorn.Server(config)
+        # The thread restarts after a failure. It then needs a new socket on the same port, because uvicorn has closed
+        # the first one.
+        first_listener, self._listener = self._listener, None
+        with first_listener or Listener(*self.address, variable=self._variable) as listener:
+            config = make_config(self._app, listener, shutdown_seconds=self._shutdown_seconds)
+            self._listener, self._server = listener, uvicorn.Server(config)
             if not self._is_ending:
-                self._server.run(sockets=[listening])
+                self._server.run(sockets=[listener])
 
 
 def serve(server: uvicorn.Server, listener: Listener, announce: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `announce` says that the service listens: from then on signals are obeyed.
+    """Serve until SIGTERM or SIGINT. Calls `announce` once signals are handled.
 
-    The server has its own handlers while it runs. The handlers of this function handle a signal before that, and the
-    one that it raises again at its end, which would otherwise kill the process before its caller could clean up.
+    uvicorn installs its own handlers while it runs. The handlers of this function are for signals before that, and for
+    the signal that uvicorn raises again at its end, which would otherwise kill the process before the caller has
+    cleaned up.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

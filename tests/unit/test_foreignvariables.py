@@ -128,8 +128,8 @@ def test_uvicorn_serves_in_one_process_and_trusts_no_proxy() -> None:
     code = """
 from dsf.settings import Settings
 Settings.load()
-from dsf.http.serving import configured
-config = configured(None, None, shutdown_seconds=1)
+from dsf.http.serving import make_config
+config = make_config(None, None, shutdown_seconds=1)
 print(config.workers, config.forwarded_allow_ips, config.proxy_headers)
 """
     environment = {"WEB_CONCURRENCY": "many", "FORWARDED_ALLOW_IPS": "*"}

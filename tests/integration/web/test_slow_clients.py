@@ -11,7 +11,7 @@ import pytest
 import redis
 import requests
 
-from dsf.http.listening import MOST_CONNECTIONS
+from dsf.http.listening import MAX_CONNECTIONS
 from tests.support.redisserver import RedisServer, free_port
 from tests.support.webprocess import HttpProcess, WebProcess
 
@@ -92,7 +92,7 @@ def test_unfinished_requests_compete_with_each_other_only(process: WebProcess, r
         for client in patient:
             assert client.recv(4096).startswith(b"HTTP/1.1 200")
         # A minute of 60 connections a second would be as many for each place.
-        with _clients(process.port, 2 * MOST_CONNECTIONS, request_bytes, "127.0.0.3"):
+        with _clients(process.port, 2 * MAX_CONNECTIONS, request_bytes, "127.0.0.3"):
             for _ in range(3):
                 assert process.get("/healthz").status_code == 200
             assert all(_is_open(client) for client in patient)
@@ -100,7 +100,7 @@ def test_unfinished_requests_compete_with_each_other_only(process: WebProcess, r
 
 def test_probes_and_own_metrics_are_answered_beside_a_crowd(process: WebProcess) -> None:
     probes = f"http://127.0.0.1:{process.settings['probe_port']}"
-    with _clients(process.port, 2 * MOST_CONNECTIONS, HALF):
+    with _clients(process.port, 2 * MAX_CONNECTIONS, HALF):
         for path in ("/healthz", "/readyz", "/metrics"):
             response = requests.get(probes + path, timeout=30)
             assert response.status_code == 200, f"{path}: {response.text}"

@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from dsf.http import front
 from dsf.http.front import Front
-from dsf.http.listening import ONCE
+from dsf.http.listening import SINGLE_HEADERS
 
 app = FastAPI()
 
@@ -53,7 +53,7 @@ def status(messages: list[Message]) -> int:
     return int(messages[0]["status"])
 
 
-@pytest.mark.parametrize("name", sorted(ONCE))
+@pytest.mark.parametrize("name", sorted(SINGLE_HEADERS))
 def test_duplicate_header_is_refused(name: str) -> None:
     twice = [(name.encode(), b"1"), (name.encode(), b"2")]
     messages = request_through_front("GET", *twice)

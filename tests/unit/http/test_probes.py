@@ -9,7 +9,7 @@ import pytest
 import requests
 from prometheus_client import CollectorRegistry, Gauge
 
-from dsf.http.listening import MOST_CONNECTIONS
+from dsf.http.listening import MAX_CONNECTIONS
 from dsf.http.probes import make_probes
 from dsf.http.serving import HttpServer
 
@@ -44,7 +44,7 @@ def test_failed_check_gives_503_and_an_error_500(url: str) -> None:
 
 def test_silent_clients_block_no_other_client(url: str) -> None:
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
-    clients = [socket.create_connection(address, 30) for _ in range(MOST_CONNECTIONS + 40)]
+    clients = [socket.create_connection(address, 30) for _ in range(MAX_CONNECTIONS + 40)]
     try:
         assert "answer 42.0" in requests.get(f"{url}/metrics", timeout=300).text
         # The first ones gave their places to later ones.

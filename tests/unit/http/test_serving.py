@@ -12,7 +12,7 @@ import pytest
 from dsf.errors import SettingsError
 from dsf.http import listening
 from dsf.http.listening import Listener, Progress, State
-from dsf.http.serving import configured
+from dsf.http.serving import make_config
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def test_port_in_use_is_reported_with_its_setting(variable: str) -> None:
 
 
 def test_new_connection_takes_the_place_of_one_of_the_largest_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 4)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
         first = accepted(listener, stack, "127.0.0.2")
@@ -77,12 +77,12 @@ def test_new_connection_takes_the_place_of_one_of_the_largest_share(monkeypatch:
 
 
 def test_idle_connection_is_closed_before_slow_and_active_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 3)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
         working, slow, idle = (accepted(listener, stack) for _ in range(3))
-        working.note(State.WORKING)
-        idle.note(State.IDLE)
+        working.set_state(State.WORKING)
+        idle.set_state(State.IDLE)
         newest = [accepted(listener, stack)]
         assert [is_aborted(connection) for connection in (working, slow, idle)] == [False, False, True]
         newest.append(accepted(listener, stack))
@@ -105,20 +105,20 @@ def test_connection_without_a_whole_header_is_closed_in_time(monkeypatch: pytest
 
 
 def test_slowest_readers_are_closed_if_too_many_bytes_are_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_UNSENT", 10)
+    monkeypatch.setattr(listening, "MAX_UNSENT_BYTES", 10)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
         readers = [accepted(listener, stack) for _ in range(3)]
         for since, reader in enumerate(readers):
-            reader.since, reader.unsent = since, 8
-        listener.bound_unsent()
+            reader.since, reader.unsent_bytes = since, 8
+        listener.limit_unsent_bytes()
         assert [is_aborted(reader) for reader in readers] == [True, True, False]
 
     in_loop(check)
 
 
 def test_ipv6_clients_share_by_network() -> None:
-    share = listening._share_of
+    share = listening._client_key
     assert share("2001:db8:1:2::1") == share("2001:db8:1:2:ffff::9") != share("2001:db8:1:3::1")
     assert share("::ffff:10.0.0.1") != share("::ffff:10.0.0.2")
 
@@ -127,11 +127,11 @@ def test_uvicorn_keeps_idle_connections_longer_than_balancers_and_reads_long_hea
     async def app(*_: object) -> None: ...
 
     with Listener("127.0.0.1", 0) as listener:
-        config = configured(app, listener, shutdown_seconds=1)
+        config = make_config(app, listener, shutdown_seconds=1)
     assert config.timeout_keep_alive > 600
     assert config.h11_max_incomplete_event_size == 64 * 1024
     assert config.limit_concurrency is not None
-    assert config.limit_concurrency > listening.MOST_CONNECTIONS
+    assert config.limit_concurrency > listening.MAX_CONNECTIONS
 
 
 def test_requests_of_unknown_connections_are_served() -> None:

@@ -11,7 +11,7 @@ from anyio import to_thread
 import dsf.log
 from dsf.http.front import Front
 from dsf.http.listening import Listener
-from dsf.http.serving import configured, serve
+from dsf.http.serving import make_config, serve
 from dsf.kube.session import Session
 from dsf.optimizer.access import make_access
 from dsf.optimizer.app import make_app
@@ -62,7 +62,7 @@ class _OptimizerServer(uvicorn.Server):
 
 def _serve(listener: Listener, service: OptimizerService) -> None:
     app = Front(make_app(service, McpMount(service)))
-    server = _OptimizerServer(configured(app, listener, shutdown_seconds=5), service)
+    server = _OptimizerServer(make_config(app, listener, shutdown_seconds=5), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()
     auth = type(service.access).__name__

@@ -191,7 +191,7 @@ def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make
 
 
 def test_unfinished_heads_are_dropped_for_later_connections(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 8)
     agent = make()
     half = [socket.create_connection(("127.0.0.1", agent.receiver.address[1]), PATIENCE) for _ in range(20)]
     try:
