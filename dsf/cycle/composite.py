@@ -52,7 +52,7 @@ _NONE: _Labels = frozenset()
 
 class _Stored(NamedTuple):
     results: Sequence[Result]
-    #: By time.monotonic().
+    #: By `LastResults.now`.
     at: float
     validity: float
     namespace: str | None
@@ -65,9 +65,13 @@ class LastResults:
         self._lock = threading.Lock()
         self._by_scorer: dict[str, _Stored] = {}
 
+    def now(self) -> float:
+        """Return seconds by the clock of the results. A backtest has a clock of its own, at a moment in the past."""
+        return time.monotonic()
+
     def put(self, summary: ScorerSummary, results: Sequence[Result], validity: float) -> None:
         """Store the results of a cycle of this scorer, which are valid for so many seconds."""
-        stored = _Stored(_aggregate(summary, results), time.monotonic(), validity, summary.namespace)
+        stored = _Stored(_aggregate(summary, results), self.now(), validity, summary.namespace)
         with self._lock:
             self._by_scorer[summary.name] = stored
 
@@ -77,7 +81,7 @@ class LastResults:
             last_results = self._by_scorer.get(scorer)
         if last_results is None or last_results.namespace != namespace:
             return NoResults("it had no score on this cluster since the agent started")
-        age = time.monotonic() - last_results.at
+        age = self.now() - last_results.at
         if age > last_results.validity:
             return NoResults(describe_expiry(age, last_results.validity), is_expired=True)
         return last_results.results
@@ -87,7 +91,7 @@ class LastResults:
 
         The score of a scorer that does not run any more is valid until it expires.
         """
-        now = time.monotonic()
+        now = self.now()
         with self._lock:
             for scorer, stored in list(self._by_scorer.items()):
                 if now - stored.at <= stored.validity:

@@ -1,6 +1,7 @@
 """Backtests: the scores that a scorer would have given in the past, and their effect. A backtest publishes no score.
 
 scorers      finds the scorer: a delivered summary, or a manifest that is registered nowhere
+inputs       finds the scorers whose scores a composite combines
 recording    one moment of a backtest, the question that it answers, and the file of both
 run          runs the agent's stages at each moment of the past, at a bounded rate
 summary      per item: lowest, median and highest value, changes, moments without a value

@@ -11,7 +11,7 @@ import itertools
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, BinaryIO, Final, Literal, Self, cast
@@ -50,6 +50,14 @@ class SourceQuestion(_Line):
     step: _Seconds
 
 
+class InputQuestion(_Line):
+    """A score that a composite combines."""
+
+    scorer: str
+    name: str
+    default: float | None
+
+
 class Question(_Line):
     """The question of a backtest for a cluster. Moments of different questions do not belong into one series."""
 
@@ -65,10 +73,13 @@ class Question(_Line):
     expression: str = ""
     formats: tuple[str, ...] = ()
     aggregate: str = ""
+    #: The scores that a composite combines, and the questions of all scorers that it reads, also through others.
+    scores: tuple[InputQuestion, ...] = ()
+    inputs: tuple[Question, ...] = ()
 
     @classmethod
-    def of(cls, cluster: str, summary: ScorerSummary, every: int) -> Self:
-        """Return the question of a scorer on a cluster, each `every` seconds."""
+    def of(cls, cluster: str, summary: ScorerSummary, every: int, inputs: Sequence[ScorerSummary] = ()) -> Self:
+        """Return the question of a scorer on a cluster, each `every` seconds. `inputs` are those of a composite."""
         aggregate = f"{summary.aggregate_with} by {','.join(summary.aggregate_by or ())}"
         return cls(
             cluster=cluster,
@@ -89,6 +100,11 @@ class Question(_Line):
             expression=summary.expression or "",
             formats=(summary.score_dimension_format, *(summary.more_dimension_formats or ())),
             aggregate=aggregate if summary.aggregate_with else "",
+            scores=tuple(
+                InputQuestion(scorer=score.scorer, name=score.name, default=score.default)
+                for score in summary.scores or ()
+            ),
+            inputs=tuple(cls.of(cluster, scorer, every) for scorer in inputs),
         )
 
     @property

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from dsf.api.scorerule import build_rule_items
 from dsf.api.summary import ScorerSummary
@@ -18,6 +19,7 @@ from dsf.api.types import SourceType
 from dsf.auth.secrets import SecretSource
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.recording import Outcome, Record
+from dsf.cycle.composite import LastResults, NoResults, Result
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, HttpError, ScoreObjectTooLargeError
 from dsf.messages import Stage
@@ -31,7 +33,6 @@ _PRESENT: Final = {
     SourceType.Kubernetes: "the API server has no past",
     SourceType.Object: "the API server has no past",
     SourceType.OpenTelemetry: "the collector has no past",
-    SourceType.Scores: "the scores that it combines are those of now: backtest their scorers",
     SourceType.None_: "its scoring API gets the same request at every moment",
 }
 #: Moments that may fail at the beginning, all of them, before a run ends: what fails five times is no accident.
@@ -75,45 +76,53 @@ def run(
     secrets: SecretSource,
     at_moments: Iterable[int],
     *,
+    inputs: Sequence[ScorerSummary] = (),
     rate: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Record]:
     """Yield the scorer's answer at each moment.
 
-    `rate` is the most requests per second to a source or the scoring API. Ends after HOPELESS moments if all have
-    failed.
+    `inputs` are the scorers whose scores a composite combines, as `find_inputs` returns them. `rate` is the most
+    requests per second to a source or the scoring API. Ends after HOPELESS moments if all have failed.
     """
     counting = _Counting()
-    stages = Stages(settings, secrets, _NoPast(summary), counting)
+    input_results = _InputResults()
+    stages = Stages(settings, secrets, _NoPast((*inputs, summary)), counting, input_results.find)
     failures = 0
     for number, at in enumerate(at_moments, 1):
         started = time.monotonic()
-        counting.fetches = 0
-        record = _record(cluster, summary, stages, at)
+        counting.requests.clear()
+        input_results.begin(at)
+        input_cycles = [_run_input(cluster, each, stages, at, input_results) for each in inputs]
+        record = _record(cluster, summary, stages, at, input_cycles)
         failures += record.outcome == "error"
         yield record
         if failures == number == HOPELESS:
             return
-        # The scoring API is asked once, a source once per query.
-        sleep(max(0.0, started + max(1, counting.fetches) / rate - time.monotonic()))
+        # The scoring API is asked once, a source once per query. All inputs may have the same servers.
+        requests = max(1, *counting.requests.values())
+        sleep(max(0.0, started + requests / rate - time.monotonic()))
 
 
 class _Counting(Observer):
-    """Counts the requests to sources."""
+    """Counts the requests to sources and to scoring APIs."""
 
-    fetches = 0
+    def __init__(self) -> None:
+        #: Stage -> number of requests.
+        self.requests: Counter[Stage] = Counter()
 
     def queried(self, stage: Stage, question: RequestRecord) -> None:
         """One more."""
         del question
-        self.fetches += stage == "fetch"
+        self.requests[stage] += 1
 
 
 class _NoPast(SourceMemory):
     """Refuses what a plug-in would keep between cycles: a source that asks for it knows only the present."""
 
-    def __init__(self, summary: ScorerSummary) -> None:
-        super().__init__(WindowBudget(0, 0), lambda: {summary.name: summary})
+    def __init__(self, summaries: Iterable[ScorerSummary]) -> None:
+        by_name = {summary.name: summary for summary in summaries}
+        super().__init__(WindowBudget(0, 0), lambda: by_name)
 
     def window(self, summary: ScorerSummary) -> Window:
         """None."""
@@ -122,24 +131,90 @@ class _NoPast(SourceMemory):
         )
 
 
-def _record(cluster: str, summary: ScorerSummary, stages: Stages, at: int) -> Record:
+class _InputResults(LastResults):
+    """Stores the results of a composite's inputs at the moments of a backtest, as an agent stores its last results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._at = 0
+        #: Input -> its failure at this moment.
+        self._failures: dict[str, CycleError] = {}
+
+    def now(self) -> float:
+        """Return the moment."""
+        return self._at
+
+    def begin(self, at: int) -> None:
+        """Begin a moment."""
+        self._at = at
+        self._failures.clear()
+
+    def fail(self, scorer: str, failure: CycleError) -> None:
+        """Store the failure of an input at this moment."""
+        self._failures[scorer] = failure
+
+    def find(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
+        """Return the valid results of an input, or why there are none."""
+        results = super().find(scorer, namespace)
+        failure = self._failures.get(scorer)
+        if failure is not None and isinstance(results, NoResults):
+            return results._replace(cause=f"it failed at this moment: {failure.message}")
+        return results
+
+
+class _PastCycle(NamedTuple):
+    """A cycle at a moment, the scoring request in it, and its failure."""
+
+    cycle: Cycle
+    payload: Payload | None
+    failure: CycleError | None
+
+
+def _run_cycle(cluster: str, summary: ScorerSummary, stages: Stages, at: int) -> _PastCycle:
     cycle = Cycle(summary.name, "", summary, math.inf, until=float(at), cluster=cluster)
+    payload = None
     try:
         payload = stages.fetch(cycle)
         stages.score(cycle, b"".join(payload.pieces))
-        outcome, items = _items(cluster, summary, cycle)
+    except CycleError as error:
+        return _PastCycle(cycle, payload, error)
+    return _PastCycle(cycle, payload, None)
+
+
+def _run_input(
+    cluster: str, summary: ScorerSummary, stages: Stages, at: int, input_results: _InputResults
+) -> _PastCycle:
+    past_cycle = _run_cycle(cluster, summary, stages, at)
+    if past_cycle.failure is not None:
+        input_results.fail(summary.name, past_cycle.failure)
+    elif past_cycle.cycle.response is not None:
+        input_results.put(summary, past_cycle.cycle.response.results, summary.validity_seconds)
+    return past_cycle
+
+
+def _record(
+    cluster: str, summary: ScorerSummary, stages: Stages, at: int, input_cycles: Sequence[_PastCycle]
+) -> Record:
+    past_cycle = _run_cycle(cluster, summary, stages, at)
+    # A composite has the series of its inputs.
+    cycles = (*input_cycles, past_cycle)
+    series = sum(each.cycle.counts.get("series", 0) for each in cycles)
+    try:
+        if past_cycle.failure is not None:
+            raise past_cycle.failure
+        outcome, items = _items(cluster, summary, past_cycle.cycle)
     except CycleError as error:
         return Record(
             cluster=cluster,
             at=at,
             outcome="error",
-            series=cycle.counts.get("series", 0),
+            series=series,
             stage=error.stage,
             reason=error.reason,
             message=error.message,
         )
-    unsampled = _unsampled(summary, payload, at)
-    return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=payload.series, unsampled=unsampled)
+    unsampled = max(_unsampled(each.cycle.summary, each.payload, at) for each in cycles if each.payload is not None)
+    return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=series, unsampled=unsampled)
 
 
 #: The time of a series' first sample in a scoring request.

@@ -134,12 +134,20 @@ class BacktestRunner:
             process.kill()
 
     def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
-        """Return the DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
-        scorer_object = self._sources.scorer_object(scorer, self._sources.reading.registry.scorer(scorer).namespace)
-        if scorer_object is None:
-            raise BacktestError(
-                f"the DynamicScorer {scorer!r} cannot be read from here: run `dsf backtest` where it can, with --keep"
-            )
+        """Return the DynamicScorer, its inputs and the clusters' labels, for a test of what is registered nowhere."""
+        namespace = self._sources.reading.registry.scorer(scorer).namespace
+        scorer_objects: list[DynamicScorer] = []
+        names = [scorer]
+        # The list grows by the inputs of each composite.
+        for name in names:
+            scorer_object = self._sources.scorer_object(name, namespace)
+            if scorer_object is None:
+                raise BacktestError(
+                    f"the DynamicScorer {name!r} cannot be read from here: run `dsf backtest` where it can, with --keep"
+                )
+            scorer_objects.append(scorer_object)
+            input_names = dict.fromkeys(score.scorer for score in scorer_object.spec.source.scores or ())
+            names += [each for each in input_names if each not in names]
         labels = self._sources.reading.model.labels()
         authentication_manifests = [
             {
@@ -149,8 +157,8 @@ class BacktestRunner:
             }
             for name in clusters
         ]
-        manifest = scorer_object.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return "---\n".join(map(kubeyaml.dump, [manifest, *authentication_manifests]))
+        manifests = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in scorer_objects]
+        return "---\n".join(map(kubeyaml.dump, [*manifests, *authentication_manifests]))
 
     def _check_servers(self, manifest: str, clusters: Sequence[str]) -> None:
         """Raise BacktestError if a scorer of another namespace names a server that DSF_SCORER_HOSTS does not have."""
@@ -161,16 +169,18 @@ class BacktestRunner:
         with TemporaryDirectory(prefix="dsf-backtest-") as folder:
             file = Path(folder, "scorer.yaml")
             file.write_text(manifest, encoding="utf-8")
-            scorer = next(each for each in read_objects(file) if isinstance(each, DynamicScorer))
-            if scorer.metadata.namespace == settings.namespace:
-                return
-            refusal = find_server_refusal(allowed, filter(None, [scorer.spec.config_url]))
-            if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
-                refusal = refusal or "the hub has not read its /config yet: try again when it has"
-            for cluster in () if refusal else clusters:
-                refusal = refusal or find_server_refusal(allowed, list_servers(from_manifest(file, None, cluster)))
-        if refusal:
-            raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
+            scorers = [each for each in read_objects(file) if isinstance(each, DynamicScorer)]
+            for scorer in scorers:
+                if scorer.metadata.namespace == settings.namespace:
+                    continue
+                refusal = find_server_refusal(allowed, filter(None, [scorer.spec.config_url]))
+                if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
+                    refusal = refusal or "the hub has not read its /config yet: try again when it has"
+                for cluster in () if refusal else clusters:
+                    summary = from_manifest(file, scorer.metadata.name, cluster)
+                    refusal = refusal or find_server_refusal(allowed, list_servers(summary))
+                if refusal:
+                    raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
 
     def _run(self, request: RunRequest, run: KeptRun, manifests: Sequence[str]) -> None:
         try:

@@ -32,19 +32,72 @@ from dsf.kube.resources import (
     Resource,
 )
 from dsf.kube.session import Session
-from dsf.text import shown_url
+from dsf.text import listed, shown_url
+
+
+class ManifestFile:
+    """A file with DynamicScorers, and the other files of its folder."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the file, which may be a pipe, once. Raises ManifestError."""
+        self._file = file
+        self._objects = read_objects(file)
+
+    def summary(self, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
+        """Return the DynamicScorer `name` of the file, as an agent of `cluster` would run it.
+
+        Without a name it is the only one that is not an input of another one. A ManagedCluster in the file has the
+        labels for templates and selectors. Raises ManifestError, and as `from_hub`.
+        """
+        scorers = [each for each in self._objects if isinstance(each, DynamicScorer)]
+        input_names = {score.scorer for each in scorers for score in each.spec.source.scores or ()}
+        names = [each.metadata.name for each in scorers]
+        chosen_names = [name] if name else [each for each in names if len(names) == 1 or each not in input_names]
+        if len(chosen_names) != 1:
+            raise ManifestError(
+                f"{self._file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}"
+            )
+        return _of(self._objects, chosen_names[0], cluster, scorer_url, str(self._file))
+
+    def find_input(self, name: str, namespace: str, cluster: str, scorer_url: str = "") -> ScorerSummary | None:
+        """Return the DynamicScorer `name` of a namespace in the file or, if it is not there, in its folder.
+
+        None if it is in neither. Raises BacktestError if several files of the folder have it, and as `from_hub`.
+        """
+
+        def has_scorer(objects: Sequence[ApiObject]) -> bool:
+            return any(each.metadata.name == name for each in _list_scorers(objects, namespace))
+
+        if has_scorer(self._objects):
+            return _of(self._objects, name, cluster, scorer_url, str(self._file), namespace=namespace)
+        folder = self._file.parent
+        found: dict[Path, list[ApiObject]] = {}
+        for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
+            if path.name != self._file.name and has_scorer(objects := _read_other_objects(path)):
+                found[path] = objects
+        if len(found) > 1:
+            raise BacktestError(
+                f"several files have a DynamicScorer {name!r}: {listed([*map(str, found)], 3)}; write the one that is "
+                f"meant into {self._file}"
+            )
+        if not found:
+            return None
+        ((path, objects),) = found.items()
+        return _of([*objects, *self._objects], name, cluster, scorer_url, str(path), namespace=namespace)
 
 
 def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
-    """The DynamicScorer `name` in this file, as an agent of `cluster` would run it; without a name, the only one.
+    """Return a DynamicScorer in a file; see `ManifestFile.summary`."""
+    return ManifestFile(file).summary(name, cluster, scorer_url)
 
-    A ManagedCluster in the file has the labels for templates and selectors. Raises ManifestError, and as `from_hub`.
-    """
-    objects = read_objects(file)
-    names = [each.metadata.name for each in objects if isinstance(each, DynamicScorer)]
-    if name is None and len(names) != 1:
-        raise ManifestError(f"{file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}")
-    return _of(objects, name or names[0], cluster, scorer_url, str(file))
+
+def _read_other_objects(file: Path) -> list[ApiObject]:
+    """Return the readable objects of a file, which may be none of manifests."""
+    try:
+        parsed = parse_documents(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [each.object for each in parsed if not isinstance(each, ManifestProblem)]
 
 
 def read_objects(file: Path) -> list[ApiObject]:
@@ -58,8 +111,10 @@ def read_objects(file: Path) -> list[ApiObject]:
     return [each.object for each in parsed if not isinstance(each, ManifestProblem)]
 
 
-def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") -> ScorerSummary:
-    """Return the DynamicScorer `name` of the hub, as an agent of `cluster` would run it.
+def from_hub(
+    session: Session, name: str, cluster: str, scorer_url: str = "", namespace: str | None = None
+) -> ScorerSummary:
+    """Return the DynamicScorer `name` of the hub, as an agent of `cluster` would run it; any, or of a `namespace`.
 
     Other objects that cannot be read, such as those of a later version, count as missing, as they do for the hub.
     Raises BackendError, UnknownScorerError, ManifestError, ResolutionError, BacktestError.
@@ -90,7 +145,13 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
         for override in each.spec.overrides
     )
     cluster_sets = [*list_objects(session, MANAGED_CLUSTER_SETS)] if has_sets else []
-    return _of(understood_objects, name, cluster, scorer_url, "the hub", cluster_sets)
+    return _of(understood_objects, name, cluster, scorer_url, "the hub", cluster_sets, namespace)
+
+
+def _list_scorers(objects: Sequence[ApiObject], namespace: str | None) -> list[DynamicScorer]:
+    """Return the DynamicScorers of a namespace, with those of a file that name none; without a namespace, all."""
+    scorers = [each for each in objects if isinstance(each, DynamicScorer)]
+    return [each for each in scorers if namespace is None or each.metadata.namespace in ("", namespace)]
 
 
 def _of(
@@ -100,14 +161,14 @@ def _of(
     scorer_url: str,
     where: str,
     cluster_sets: Sequence[Mapping[str, Any]] = (),
+    namespace: str | None = None,
 ) -> ScorerSummary:
-    dynamic_scorers = [each for each in objects if isinstance(each, DynamicScorer)]
+    dynamic_scorers = _list_scorers(objects, namespace)
     # The one in force replaces others of its name.
     scorers = {each.metadata.name: each for each in sorted(dynamic_scorers, key=lambda each: not each.is_refused)}
     if name not in scorers:
-        raise UnknownScorerError(
-            f"{where} has no DynamicScorer {name!r}; it has: {', '.join(sorted(scorers)) or 'none'}"
-        )
+        place = f"{where} has no DynamicScorer {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
+        raise UnknownScorerError(f"{place}; it has: {', '.join(sorted(scorers)) or 'none'}")
     scorer = scorers[name]
     is_unread = scorer.status.last_synced_config is None or bool(scorer_url)
     if scorer.spec.config_sync_mode is ConfigSyncMode.Full and is_unread:
@@ -125,7 +186,7 @@ def _of(
         raise variant
     if variant is None:
         raise BacktestError(f"{where}: scorer {name!r} does not select cluster {cluster!r}")
-    return variant
+    return variant.model_copy(update={"namespace": scorer.metadata.namespace or None})
 
 
 def _synced(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dsf.api.meta import rfc3339
 from dsf.api.scorerule import HeldValue, HoldRule, hold_back
-from dsf.backtest.recording import Question, Record
+from dsf.backtest.recording import Question, Record, SourceQuestion
 from dsf.fleet.views import Time, View
 from dsf.text import listed
 
@@ -154,7 +154,7 @@ def summarised(
     successes: list[tuple[int, bool]] = []
     #: Moments of which the source had only the end of the range.
     partial: list[int] = []
-    step = max((source.step for source in question.sources), default=0)
+    step = max((source.step for source in _sources(question)), default=0)
     later = 0
     for record in records:
         if record.at > moment_range[-1]:
@@ -203,10 +203,16 @@ def _count(failures: dict[tuple[str, str], FailureCount], record: Record) -> Non
     failures[kind] = FailureCount(stage=record.stage, reason=record.reason, moments=moments, message=record.message)
 
 
+def _sources(question: Question) -> Iterator[SourceQuestion]:
+    """Yield the sources of the scorer, and those of its inputs."""
+    for each in (question, *question.inputs):
+        yield from each.sources
+
+
 def _notes(
     question: Question, successes: Sequence[tuple[int, bool]], partial: Sequence[int], later: int
 ) -> Iterator[str]:
-    if steps := sorted({source.step for source in question.sources if source.step > question.every}):
+    if steps := sorted({source.step for source in _sources(question) if source.step > question.every}):
         text = listed([f"{step} s" for step in steps], 3)
         yield (
             f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "

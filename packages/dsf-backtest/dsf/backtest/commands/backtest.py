@@ -38,7 +38,8 @@ Keep = Annotated[bool, typer.Option("--keep", help="Show it on the hub's page, t
 
 def backtest(
     scorer: Annotated[
-        str | None, typer.Argument(help="Name of the DynamicScorer; not needed if -f has a single one.")
+        str | None,
+        typer.Argument(help="Name of the DynamicScorer; not needed if -f has a single one, or one and its inputs."),
     ] = None,
     clusters: Annotated[
         list[str] | None,
@@ -51,7 +52,10 @@ def backtest(
         typer.Option("--file", "-f", exists=True, help="Test the DynamicScorer in this file, registered or not."),
     ] = None,
     scorer_url: Annotated[
-        str, typer.Option("--scorer-url", metavar="URL", help="The scoring API's address from here.")
+        str,
+        typer.Option(
+            "--scorer-url", metavar="URL", help="The scoring API's address from here, also of a composite's inputs."
+        ),
     ] = "",
     source_url: Annotated[
         str, typer.Option("--source-url", metavar="URL", help="The Prometheus's address from here: a port-forward.")

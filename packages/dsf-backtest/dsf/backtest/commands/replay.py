@@ -20,16 +20,18 @@ from dsf.api.scorerule import HoldRule, build_rule_items
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
 from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed
+from dsf.backtest.errors import BacktestError
+from dsf.backtest.inputs import find_inputs
 from dsf.backtest.recording import Question, QuestionLine, Record, Recording, as_line
 from dsf.backtest.run import check, moments, run
 from dsf.backtest.runstore import KeptRun, keep, new_id
-from dsf.backtest.scorers import from_hub, from_manifest, redirected
+from dsf.backtest.scorers import ManifestFile, from_hub, redirected
 from dsf.backtest.summary import BacktestView, summarised
 from dsf.cli.delivery import open_delivery
 from dsf.cli.group import USAGE, fail
 from dsf.cli.localuser import who
 from dsf.cli.session import agent_settings, command_settings, hub_settings, session
-from dsf.errors import UnknownScorerError
+from dsf.errors import DsfError, UnknownScorerError
 from dsf.extras import needs
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.views import ScoreView
@@ -47,6 +49,8 @@ class Subject:
     summary: ScorerSummary
     settings: Settings
     secrets: SecretSource
+    #: The scorers whose scores it combines; see `find_inputs`.
+    inputs: tuple[ScorerSummary, ...] = ()
 
     def run(
         self,
@@ -64,14 +68,16 @@ class Subject:
         # A name may lead to another server on each cluster, and connections are kept by name.
         http.use(self.settings)
         transport.close()
-        question = Question.of(self.cluster, self.summary, every)
+        question = Question.of(self.cluster, self.summary, every, self.inputs)
         recording.begin(question)
         see(QuestionLine(question=question))
         missing_moments = recording.missing(self.cluster, moments)
         for record in recording.records(self.cluster, moments[0], moments[-1]):
             if record.outcome != "error":
                 see(record)
-        records = run(self.cluster, self.summary, self.settings, self.secrets, missing_moments, rate=rate)
+        records = run(
+            self.cluster, self.summary, self.settings, self.secrets, missing_moments, inputs=self.inputs, rate=rate
+        )
         for record in _with_progress(records, f"{self.summary.name} on {self.cluster}", len(missing_moments)):
             recording.add(record)
             see(record)
@@ -95,18 +101,43 @@ def subject(
         # Beside an agent: its cycles go first.
         os.nice(10)
     delivery = open_delivery(stack, cluster, settings)
-    if manifest is not None:
-        summary = from_manifest(manifest, scorer, cluster, scorer_url)
-    elif delivery is None:
-        summary = _of_hub(settings, scorer or "", cluster, scorer_url)
-    else:
-        summary = delivery.summary(scorer or "", cluster, "see `dsf status`, or test a manifest with -f")
+    file = ManifestFile(manifest) if manifest is not None else None
+
+    def find_registered(name: str, namespace: str | None = None) -> ScorerSummary:
+        if delivery is None:
+            return _of_hub(settings, name, cluster, scorer_url, namespace)
+        return delivery.summary(name, cluster, "see `dsf status`, or test a manifest with -f")
+
+    summary = file.summary(scorer, cluster, scorer_url) if file is not None else find_registered(scorer or "")
+    # Delivered summaries leave out the hub's own namespace.
+    namespace = summary.namespace or settings.namespace
+
+    def find_input(name: str) -> ScorerSummary:
+        input_summary = file.find_input(name, namespace, cluster, scorer_url) if file is not None else None
+        if input_summary is None:
+            try:
+                input_summary = find_registered(name, namespace)
+            except DsfError as error:
+                where = f"neither {manifest} nor its folder has it; " if file is not None else ""
+                raise BacktestError(f"{where}{error}") from None
+        if (input_summary.namespace or settings.namespace) != namespace:
+            raise BacktestError(f"it is in namespace {input_summary.namespace!r}, the composite in {namespace!r}")
+        return input_summary.model_copy(update={"namespace": summary.namespace})
+
     check(summary)
+    inputs = find_inputs(summary, find_input)
+    # --scorer-url is of the inputs with a scoring API, if there are any.
+    with_api = [each for each in (*inputs, summary) if each.expression is None] or [summary]
+    redirected_summaries = [
+        redirected(each, scorer_url if each in with_api else "", source_url) for each in (*inputs, summary)
+    ]
     secrets = delivery.secrets if delivery else FileSecrets(settings.agent_secrets_dir, Release(settings))
-    return Subject(cluster, redirected(summary, scorer_url, source_url), settings, secrets)
+    return Subject(cluster, redirected_summaries[-1], settings, secrets, tuple(redirected_summaries[:-1]))
 
 
-def _of_hub(settings: Settings, scorer: str, cluster: str, scorer_url: str) -> ScorerSummary:
+def _of_hub(
+    settings: Settings, scorer: str, cluster: str, scorer_url: str, namespace: str | None = None
+) -> ScorerSummary:
     from dsf.kube.session import Session
 
     kubeconfig = hub_settings(settings).kubeconfig
@@ -116,7 +147,7 @@ def _of_hub(settings: Settings, scorer: str, cluster: str, scorer_url: str) -> S
             "nor DSF_AGENT_CONFIG; -f tests a manifest"
         )
     with closing(Session.load(kubeconfig)) as hub:
-        return from_hub(hub, scorer, cluster, scorer_url)
+        return from_hub(hub, scorer, cluster, scorer_url, namespace)
 
 
 def run_all(

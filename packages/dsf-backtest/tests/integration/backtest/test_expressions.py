@@ -52,12 +52,6 @@ def test_each_moment_of_an_expression_is_an_instant_query_at_its_time(dsf: Dsf, 
 @pytest.mark.parametrize(
     ("spec", "options", "code", "words"),
     [
-        (
-            {"source": {"type": "Scores", "scores": [{"scorer": "a", "as": "last"}]}},
-            (),
-            2,
-            "the scores that it combines are those of now",
-        ),
         ({}, ("--scorer-url", "http://127.0.0.1:1"), 2, "has an expression and no scoring API: leave out --scorer-url"),
         (
             {"scoring": {"expression": "lats", "params": {"name": "free", "interval": 30}}},
@@ -107,11 +101,3 @@ def test_compare_of_a_composite_with_its_input_shows_the_scores_of_now(dsf: Dsf,
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert [(item["item"], item["meanDifference"]) for item in report["items"]] == [("n1", 0), ("n2", 0)] * 2
-
-
-def test_compare_of_a_composite_in_the_past_is_refused_with_the_cause(dsf: Dsf, tmp_path: Path) -> None:
-    file = tmp_path / "mix.yaml"
-    command(file, "http://p.test", source={"type": "Scores", "scores": [{"scorer": "a", "as": "last"}]})
-    result = dsf("compare", str(file), str(file), "--since", "50m", "-c", "c1")
-    assert result.exit_code == 2
-    assert "the scores that it combines are those of now: backtest their scorers" in " ".join(result.stderr.split())
