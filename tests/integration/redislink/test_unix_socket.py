@@ -41,7 +41,7 @@ def test_score_is_published_and_visible_through_a_unix_socket(fleet: Fleet) -> N
     )
     # Its page of queues has a connection of its own.
     queues = fleet.page("flower", "/api/queues/length").json()["active_queues"]
-    assert queues == [{"name": "hub.results", "messages": 0}]
+    assert queues == [{"name": "spoke.c1", "messages": 0}]
 
 
 def test_unusable_unix_socket_is_named_in_the_error(settings_factory: SettingsFactory, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
     for path in paths:
         yield f"flower {path}", fleet.get(fleet.flower_port, path)
     assert "dsf.fetch" in fleet.get(fleet.flower_port, "/api/tasks")
-    assert "hub.results" in fleet.get(fleet.flower_port, "/broker")
+    assert "spoke.c1" in fleet.get(fleet.flower_port, "/broker")
 
 
 def secrets_in(text: str, secrets: Mapping[str, str]) -> list[str]:
