@@ -63,7 +63,7 @@ _MIN_TRY_SECONDS: Final = 0.5
 #: Maximum number of consecutive ticks that are skipped because the scorer's last cycle took too long. The next one
 #: runs.
 _MAX_SKIPPED_TICKS: Final = 5
-#: Seconds before the second try of a stage. They double with each try, up to _MAX_PAUSE.
+#: Seconds before the second try of a stage. The pause doubles with each try, up to _MAX_PAUSE.
 FIRST_PAUSE: Final = 0.5
 _MAX_PAUSE: Final = 10.0
 #: Number of run ids that are stored per scorer to detect duplicate ticks. Simultaneous ticks begin in any order.
@@ -142,8 +142,8 @@ class RunningCycles:
             for running_cycle in self._cycles.values():
                 if running_cycle.scorer != cycle.scorer:
                     continue
-                # A cycle may overlap one that is past its deadline and about to end. It may not begin beside a cycle
-                # that hangs, because a cycle for each tick would soon block all threads.
+                # A cycle may overlap one that is past its deadline and about to end. A cycle that hangs prevents further
+                # ones, because a cycle for each tick would soon block all threads.
                 if not running_cycle.deadline <= now <= running_cycle.deadline + _MAX_OVERRUN:
                     return False
             self._cycles[cycle.run_id] = cycle
@@ -252,7 +252,7 @@ class CycleRunner:
             return self._send_failure(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
         first_stage, *further_stages = stages
         try:
-            # The chain runs in this thread, with the retries that `_try_stage` requests. It raises the error of the
+            # The chain runs in this thread, with the retries that `_try_stage` requests, and raises the error of the
             # failed stage.
             outcome: str = chain(first_stage.s(cycle), *(task.s() for task in further_stages)).apply().get()
         except Exception as error:
@@ -406,8 +406,8 @@ class CycleRunner:
         """Return seconds until another try. Return None if a retry cannot succeed or if there is no time for it."""
         if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
             return None
-        # The pause grows exponentially up to _MAX_PAUSE, unless the server requests a pause. It has jitter so that
-        # scorers that failed together do not retry together.
+        # The pause grows exponentially up to _MAX_PAUSE, unless the server requests a pause. Jitter prevents
+        # scorers that failed together from retrying together.
         max_pause = min(FIRST_PAUSE * 2.0**tries, _MAX_PAUSE)
         pause = failure.retry_after
         if pause is None:

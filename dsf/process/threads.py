@@ -80,7 +80,7 @@ class SupervisedThread:
         self._recovered_at = time.monotonic() + _RECOVERED_AFTER
         try:
             self._work()
-        except BaseException:  # also SystemExit, which would end this thread silently
+        except BaseException:  # SystemExit would otherwise end this thread silently
             is_first = time.monotonic() >= self._recovered_at
             self._recovered_at = math.inf
             self._failures = 1 if is_first else self._failures + 1
