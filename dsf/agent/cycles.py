@@ -142,7 +142,7 @@ class RunningCycles:
             for running_cycle in self._cycles.values():
                 if running_cycle.scorer != cycle.scorer:
                     continue
-                # A cycle may overlap one that is past its deadline and about to end. A cycle that hangs prevents further
+                # A cycle may overlap one that is past its deadline and about to end. A hanging cycle prevents further
                 # ones, because a cycle for each tick would soon block all threads.
                 if not running_cycle.deadline <= now <= running_cycle.deadline + _MAX_OVERRUN:
                     return False
