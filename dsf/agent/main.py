@@ -33,6 +33,7 @@ from dsf.messages import CYCLE_TASK, MAX_FRAME_BYTES, STAGE_TASKS
 from dsf.process import gctuning, threads
 from dsf.process.hubclock import AGENT_INTERVAL, HubClock
 from dsf.process.launch import USAGE
+from dsf.redislink import broker
 from dsf.redislink.link import Link
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
@@ -241,6 +242,8 @@ def _run(config: Settings) -> int:
     app = make_app(config)
     gctuning.prepare()
     agent = Runtime(config)
+    # Events need no connection of their own beside that of results and the clock.
+    app.conf.broker_transport_options[broker.CLIENT] = agent.redis
     agent.start()
 
     signals.worker_ready.connect(lambda **_: gctuning.settle(), weak=False)

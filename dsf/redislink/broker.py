@@ -6,7 +6,9 @@ address without the password. Credentials and TLS come from Celery's configurati
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,6 +24,7 @@ from dsf.redislink import connection
 CREDENTIALS: Final = "credential_provider"
 ADDRESS: Final = "address"
 TRANSPORT: Final = "transport"
+CLIENT: Final = "shared_client"
 #: Maximum seconds between two attempts to connect. It limits the delay after a rotated password or a restarted Redis,
 #: and spreads the reconnects of 3,500 agents over some seconds.
 MAX_RETRY_SECONDS: Final = 5.0
@@ -32,9 +35,20 @@ _Transport: Any = redis_transport.Transport
 
 
 class Channel(_Channel):  # type: ignore[misc]
-    """A channel that uses this package's connection classes, also behind Sentinel. Its options name the class."""
+    """A channel that uses this package's connection classes, also behind Sentinel. Its options name the class.
 
-    from_transport_options = (*_Channel.from_transport_options, "connection_class", "connection_class_ssl")
+    With `shared_client` in the options, a channel has connections of its own for what it waits for, and sends all other
+    commands with that client.
+    """
+
+    from_transport_options = (*_Channel.from_transport_options, "connection_class", "connection_class_ssl", CLIENT)
+    shared_client: redis.Redis | None = None
+
+    @contextlib.contextmanager
+    def conn_or_acquire(self, client: redis.Redis | None = None) -> Iterator[redis.Redis]:
+        """Yield a client for commands that return at once."""
+        with super().conn_or_acquire(client or self.shared_client) as chosen:
+            yield chosen
 
 
 class Transport(_Transport):  # type: ignore[misc]

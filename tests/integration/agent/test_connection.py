@@ -93,8 +93,8 @@ def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, Scr
     assert agent.no_result()
 
 
-def test_agent_at_rest_has_four_connections(server: RedisServer, tmp_path: Path) -> None:
-    """One waits for ticks, one for commands, one sends events; one is for results and the clock."""
+def test_agent_at_rest_has_three_connections(server: RedisServer, tmp_path: Path) -> None:
+    """One waits for ticks, one for commands; one is for results, events and the clock."""
     agent = Agent(tmp_path, server.url)
     agent.configure()
     agent.start()
@@ -102,7 +102,7 @@ def test_agent_at_rest_has_four_connections(server: RedisServer, tmp_path: Path)
         # Events are sent once a second, the first when the worker is ready.
         wait_for(lambda: "publish" in [client["cmd"] for client in agent.redis.client_list()], 20, "the first events")
         names = [client["name"] for client in agent.redis.client_list() if client["name"].startswith("dsf")]
-        assert sorted(names) == ["dsf-agent-worker01"] * 3 + ["dsf-control"]
+        assert sorted(names) == ["dsf-agent-worker01"] * 2 + ["dsf-control"]
     finally:
         agent.stop()
 
