@@ -54,8 +54,8 @@ class Action(StrEnum):
     PLAN_RESET = "plan-reset"
 
 
-#: Interface through which an action was done.
-Way = Literal["cli", "page", "api", "mcp", "annotation"]
+#: Interface through which an action was done. `watch`: the hub itself, which watches Redis.
+Way = Literal["cli", "page", "api", "mcp", "annotation", "watch"]
 
 
 class Actor(View):

@@ -1,4 +1,4 @@
-"""Watches the Redis server: version, owner, eviction, persistence, memory, and all clocks."""
+"""Watches the Redis server: version, owner, eviction, persistence, misuse of credentials, and all clocks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import redis
 
 import dsf.log
 from dsf.errors import SettingsError
+from dsf.fleet.actions import Actions
+from dsf.fleet.changes import Actor
 from dsf.process.hubclock import HubClock
 from dsf.process.outage import Outage
 from dsf.process.threads import SupervisedThread
-from dsf.redisacl.memoryrelief import MemoryRelief
+from dsf.redisacl.misuse import MisuseWatch
 from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store import server
@@ -29,6 +31,8 @@ log = dsf.log.get(__name__)
 #: Seconds between two checks of the clocks, and of the server.
 _CHECK_SECONDS: Final = 5.0
 _SERVER_CHECK_SECONDS: Final = 30.0
+#: Seconds before the next check if a credential may be misused.
+_URGENT_CHECK_SECONDS: Final = 1.0
 
 
 class RedisWatch:
@@ -53,7 +57,7 @@ class RedisWatch:
         self._foreign_claims: int | None = None
         self._problems: dict[str, str] = {}
         self._is_memory_logged = False
-        self._relief = MemoryRelief(client)
+        self._misuse = MisuseWatch(client, self._revoke if settings.redis_manage_users else None)
         # time.monotonic() of the next check of the server.
         self._next_server_check = 0.0
         self._stopping = threading.Event()
@@ -86,8 +90,10 @@ class RedisWatch:
         repeat(self._check, self._stopping, doing="look at redis", pause=_CHECK_SECONDS)
 
     def _check(self) -> float:
-        if self._outage.is_on:
-            return 1.0
+        # Before all else and also during an outage, because misuse may be its cause.
+        self._check_misuse()
+        if self._outage.is_on or self._misuse.is_urgent:
+            return _URGENT_CHECK_SECONDS
         if time.monotonic() >= self._next_server_check:
             try:
                 self._check_server()
@@ -96,19 +102,21 @@ class RedisWatch:
                 return _CHECK_SECONDS
         now = self._clock.now()
         clocks = clock_problem(read_reports(self._redis, now))
-        problems = {**self._problems, **({server.CLOCK: clocks} if clocks else {})}
-        if memory := self._relieve_memory():
-            problems[server.MEMORY] = memory
+        problems = {**self._problems, **self._misuse.problems(), **({server.CLOCK: clocks} if clocks else {})}
         server.write_problems(self._redis, problems)
         return _CHECK_SECONDS
 
-    def _relieve_memory(self) -> str:
-        """Free memory that clients fill; returns the sentence about it for people."""
+    def _check_misuse(self) -> None:
         try:
-            return self._relief.relieve()
-        except redis.exceptions.NoPermissionError:
+            self._misuse.check()
+        except redis.exceptions.NoPermissionError as error:
             # The operator's Redis user has rules of an earlier version.
-            return ""
+            log.debug("misuse of credentials is not watched", error=str(error))
+
+    def _revoke(self, clusters: Sequence[str], reason: str) -> None:
+        """Request new credentials for clusters."""
+        actor = Actor(name="the hub", claimed=False, way="watch")
+        Actions(self._redis, self._settings, actor).request_credentials("revoke", clusters, note=reason)
 
     def _claim(self, owner: server.Owner, where: str) -> None:
         """Claim or renew. Raises SettingsError if two hubs of the same installation do so in turns."""

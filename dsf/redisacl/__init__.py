@@ -3,7 +3,7 @@
 rules         what each process may do, as ACL rules
 users         the text of an ACL file
 clusterusers  reconciles the users of managed clusters
-memoryrelief  frees memory that a cluster's credential fills
+misuse        switches off a cluster's credential that fills or blocks Redis
 keyids        valid credentials of a cluster during a rotation
 
 `python -m dsf.redisacl` writes an ACL file.

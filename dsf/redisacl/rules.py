@@ -350,7 +350,7 @@ _CONTROLLER: Final = [
     selector("hget hset hincrby", rw=[keys.WRITE_STATS]),
     selector("del", w=[_PAIRS, _HISTORIES, _SPOKES, _MAIL]),
     selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
-    selector("hget hgetall hdel watch", rw=[keys.KEY_REQUESTS]),
+    selector("hget hgetall hset hdel watch", rw=[keys.KEY_REQUESTS]),
     selector("hgetall hdel", rw=[keys.AGENTS]),
     selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
     # User actions become Events.

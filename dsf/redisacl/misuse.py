@@ -1,0 +1,228 @@
+"""Detects a cluster's credential that is used to fill or to block Redis, and switches it off.
+
+Redis limits neither the connections of a user nor the size of its commands: 20 connections that send commands with a
+million keys each keep Redis busy for seconds. It also keeps texts of its clients in places that have no limit in bytes:
+refused commands in ACL LOG, slow commands with the name of their connection in SLOWLOG, and the names of all open
+connections. `maxmemory-clients` counts none of these texts, `maxmemory` all: beyond it, Redis refuses the results of
+every cluster.
+
+Redis does not tell the memory of a user, and a list of its connections has their names, which may be what fills the
+memory. The watch therefore closes the connections of one cluster after the other, and reads what this frees.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import redis
+
+import dsf.log
+from dsf.redisacl.rules import cluster_user
+from dsf.store.client import batched
+from dsf.store.registry import Registry
+from dsf.store.server import CREDENTIALS, MEMORY
+
+log = dsf.log.get(__name__)
+
+#: Share of `maxmemory` from which memory is freed.
+FULL: Final = 0.8
+#: Most connections of a cluster that are not suspicious: an agent has 12 when all its threads write at once.
+MOST_CONNECTIONS: Final = 50
+#: Most bytes that the connections of a cluster hold: 12 results of 2 MB, and the buffers of the connections.
+MOST_BYTES: Final = 32 * 1024 * 1024
+#: Bytes of all connections together from which those of clusters are closed, and bytes of a busy connection. Redis
+#: counts a quarter of the memory of short keys.
+_SUSPICIOUS_BYTES: Final = 16 * 1024 * 1024
+_CONNECTION_BYTES: Final = 16 * 1024
+#: Number of connections from which those of clusters are closed: of the hub, and of each cluster.
+_HUB_CONNECTIONS: Final = 500
+_CLUSTER_CONNECTIONS: Final = 12
+#: Share of the memory that must be freed to be worth a report.
+_USEFUL: Final = 0.1
+#: Seconds after which connections are closed again although no misused credential was found.
+_PAUSE: Final = 60.0
+#: Seconds for which people read of a problem.
+_REPORT_SECONDS: Final = 600.0
+#: Clusters per round trip.
+_BATCH: Final = 100
+#: Redis' user of connections that have not logged in. Their number has no other limit than `maxclients`.
+_ANONYMOUS: Final = "default"
+
+
+class _Usage(NamedTuple):
+    """Memory and connections of the server."""
+
+    #: Used bytes, and `maxmemory`, which is 0 if there is none.
+    used: int
+    limit: int
+    #: Bytes of buffers and of incomplete commands.
+    client_bytes: int
+    connections: int
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self.limit) and self.used >= FULL * self.limit
+
+    @property
+    def has_large_clients(self) -> bool:
+        return self.client_bytes > _SUSPICIOUS_BYTES + self.connections * _CONNECTION_BYTES
+
+
+class _Held(NamedTuple):
+    """Connections of a cluster, and the bytes that they held."""
+
+    connections: int
+    size: int
+
+    @property
+    def is_misuse(self) -> bool:
+        return self.connections > MOST_CONNECTIONS or self.size > MOST_BYTES
+
+    def __str__(self) -> str:
+        return f"{self.connections} connections, {self.size // 1024} KB"
+
+
+class MisuseWatch:
+    """Checks one server periodically. For one thread."""
+
+    def __init__(self, client: redis.Redis, revoke: Callable[[Sequence[str], str], object] | None = None) -> None:
+        """The client's user must be allowed to manage users. `revoke` requests new credentials for clusters, with a
+        reason; without it, misused credentials are only reported."""
+        self._redis = client
+        self._revoke = revoke
+        self._had_large_clients = False
+        # time.monotonic() before which connections stay.
+        self._next_closing = 0.0
+        # Kind of a problem -> sentence, and the monotonic time until which people read it.
+        self._reports: dict[str, tuple[str, float]] = {}
+
+    @property
+    def is_urgent(self) -> bool:
+        """True if the next check should follow soon."""
+        return self._had_large_clients
+
+    def check(self) -> None:
+        """Free memory if Redis is nearly full, and close connections that hold too much.
+
+        Agents whose connections are closed are back within a second and lose nothing. Raises redis.RedisError.
+        """
+        usage = self._read_usage()
+        if usage.is_full:
+            usage = self._empty_logs(usage)
+        # Large results may arrive at this moment, so only the second check counts.
+        had_large_clients, self._had_large_clients = self._had_large_clients, usage.has_large_clients
+        if usage.has_large_clients and not had_large_clients:
+            return
+        if self._is_suspicious(usage) and time.monotonic() >= self._next_closing:
+            # Anybody who reaches the port may hold such connections.
+            self._redis.client_kill_filter(user=_ANONYMOUS)
+            usage = self._read_usage()
+            if self._is_suspicious(usage):
+                self._close_connections(usage)
+
+    def problems(self) -> dict[str, str]:
+        """Return sentences for people by kind, each for some minutes."""
+        now = time.monotonic()
+        return {kind: text for kind, (text, until) in self._reports.items() if now < until}
+
+    def _read_usage(self) -> _Usage:
+        info: Mapping[str, Any] = self._redis.info("memory", "clients")
+        names = "used_memory", "maxmemory", "mem_clients_normal", "connected_clients"
+        return _Usage(*(int(info.get(name, 0)) for name in names))
+
+    def _is_suspicious(self, usage: _Usage) -> bool:
+        if usage.is_full or usage.has_large_clients:
+            return True
+        if usage.connections <= _HUB_CONNECTIONS:
+            return False
+        return usage.connections > _HUB_CONNECTIONS + _CLUSTER_CONNECTIONS * len(Registry(self._redis).clusters())
+
+    def _empty_logs(self, before: _Usage) -> _Usage:
+        # Some of its methods are untyped.
+        pipe: Any = self._redis.pipeline(transaction=False)
+        with pipe:
+            pipe.execute_command("ACL LOG", "RESET")
+            pipe.execute_command("SLOWLOG RESET")
+            for answer in pipe.execute(raise_on_error=False):
+                if isinstance(answer, redis.RedisError):
+                    log.warning("a log of redis cannot be emptied", error=str(answer))
+        after = self._read_usage()
+        if after.used < (1 - _USEFUL) * before.used:
+            self._report(
+                MEMORY,
+                f"Redis was nearly full ({before.used} bytes), and its logs of refused and of slow commands took "
+                f"{before.used - after.used} bytes: they were emptied. A stolen credential can fill them: ask Redis "
+                "with ACL LOG 1 who is refused, and revoke those credentials (dsf credentials revoke); acllog-max-len "
+                "and slowlog-max-len should be as in deploy/redis/redis.conf",
+            )
+        return after
+
+    def _close_connections(self, before: _Usage) -> None:
+        """Close the connections of all clusters, and switch off the users of those that held too much."""
+        held = self._close_each(before.used)
+        after = self._read_usage()
+        freed = before.used - after.used
+        suspects = {cluster: usage for cluster, usage in held.items() if usage.is_misuse}
+        self._next_closing = time.monotonic() + (0.0 if suspects else _PAUSE)
+        log.warning(
+            "connections of agents were closed",
+            freed=freed,
+            closed=before.connections - after.connections,
+            misused={cluster: str(usage) for cluster, usage in suspects.items()},
+        )
+        if suspects:
+            self._switch_off(suspects)
+        elif before.is_full and freed >= _USEFUL * before.used:
+            self._report(
+                MEMORY,
+                f"Redis was nearly full ({before.used} bytes), and connections of agents held {freed} bytes: they were "
+                "closed. If this comes again, a cluster's credential is misused",
+            )
+
+    def _close_each(self, used: int) -> dict[str, _Held]:
+        """Close the connections of each cluster, and return what they held."""
+        held: dict[str, _Held] = {}
+        for clusters in batched(sorted(Registry(self._redis).clusters()), _BATCH):
+            pipe: Any = self._redis.pipeline(transaction=False)
+            with pipe:
+                for cluster in clusters:
+                    pipe.execute_command("CLIENT KILL", "USER", cluster_user(cluster))
+                    pipe.info("memory")
+                # A server without our users answers with errors.
+                answers = pipe.execute(raise_on_error=False)
+            for cluster, count, info in zip(clusters, answers[::2], answers[1::2], strict=True):
+                before, used = used, int(info["used_memory"])
+                if isinstance(count, int):
+                    held[cluster] = _Held(count, before - used)
+        return held
+
+    def _switch_off(self, suspects: Mapping[str, _Held]) -> None:
+        """Refuse the users of these clusters until they have new credentials."""
+        named = ", ".join(f"{cluster} ({usage})" for cluster, usage in list(suspects.items())[:5])
+        if self._revoke is None:
+            self._report(
+                CREDENTIALS,
+                f"Clients with the credentials of these clusters held more of Redis than an agent needs: {named}; "
+                "revoke them (dsf credentials revoke --cluster NAME)",
+            )
+            return
+        pipe: Any = self._redis.pipeline(transaction=False)
+        with pipe:
+            for cluster in suspects:
+                pipe.execute_command("ACL SETUSER", cluster_user(cluster), "off")
+                pipe.execute_command("CLIENT KILL", "USER", cluster_user(cluster))
+            pipe.execute(raise_on_error=False)
+        self._report(
+            CREDENTIALS,
+            f"Clients with the credentials of these clusters held more of Redis than an agent needs: {named}. Their "
+            "credentials were revoked, and their agents work again when OCM has delivered new ones. If this comes "
+            "again, an attacker can read the new ones on that cluster: set hubAcceptsClient: false",
+        )
+        self._revoke(list(suspects), f"their Redis users held {'; '.join(map(str, suspects.values()))}")
+
+    def _report(self, kind: str, text: str) -> None:
+        if self._reports.get(kind, ("", 0.0))[0] != text:
+            log.error("redis was filled or blocked", problem=text)
+        self._reports[kind] = text, time.monotonic() + _REPORT_SECONDS
