@@ -95,7 +95,15 @@ EVERYTHING: Values = {
     "redis": {
         "persistence": {"storageClass": "fast"},
         "tls": {"extraHosts": ["redis.example.com", "192.0.2.7"]},
-        "exposure": {"type": "LoadBalancer", "host": "192.0.2.8", "sourceRanges": ["192.0.2.0/24"]},
+        "exposure": {
+            "type": "LoadBalancer",
+            "host": "192.0.2.8",
+            "sourceRanges": ["192.0.2.0/24"],
+            "loadBalancerClass": "example.com/internal",
+            "externalTrafficPolicy": "Local",
+            "ipFamilyPolicy": "PreferDualStack",
+            "ipFamilies": ["IPv6", "IPv4"],
+        },
     },
     "networkPolicy": {
         "flowerFrom": [{"podSelector": {}}],
@@ -178,6 +186,7 @@ FOREIGN = {
     "keda": {"ScaledObject"},
     "cert-manager": {"Certificate"},
     "route": {"Route"},
+    "tlsroute": {"TLSRoute"},
     "skupper-v2": {"Connector"},
 }
 FOREIGN_KINDS = set().union(*FOREIGN.values())

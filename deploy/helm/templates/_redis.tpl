@@ -67,8 +67,12 @@ dynamic-scoring-redis
 {{- $exposure := .Values.redis.exposure -}}
 {{- $type := include "dsf.redis.exposure" . -}}
 {{- $host := include "dsf.redis.exposedHost" . -}}
-{{- if and (has $type (list "NodePort" "Route")) (not $host) -}}
+{{- $chosenByName := has $type (list "TLSRoute" "Ingress" "Route") -}}
+{{- if and (or $chosenByName (eq $type "NodePort")) (not $host) -}}
 {{- fail (printf "redis.exposure.host: required with redis.exposure.type %s, it is what agents connect to" $type) -}}
+{{- end -}}
+{{- if and $chosenByName (not .Values.redis.tls.enabled) -}}
+{{- fail (printf "redis.tls.enabled: required with redis.exposure.type %s, which finds Redis by the host name in the TLS handshake" $type) -}}
 {{- end -}}
 {{- $port := 6379 -}}
 {{- if eq $type "NodePort" -}}
@@ -76,7 +80,7 @@ dynamic-scoring-redis
 {{- fail "redis.agentUrl: required when redis.exposure.nodePort is null" -}}
 {{- end -}}
 {{- $port = $exposure.nodePort -}}
-{{- else if eq $type "Route" -}}
+{{- else if $chosenByName -}}
 {{- $port = 443 -}}
 {{- end -}}
 {{- $name := $host | default (include "dsf.redis.host" .) -}}

@@ -87,6 +87,8 @@ def test_no_object_is_rendered_twice(objects: list[chart.Object]) -> None:
         ({"redis": {"agentUrl": "rediss://user:password@h:1/0"}}, "agentUrl"),
         ({"redis": {"exposure": {"type": "Route"}}}, "redis.exposure.host: required"),
         ({"redis": {"exposure": {"type": "NodePort"}}}, "redis.exposure.host: required"),
+        ({"redis": {"exposure": {"type": "Ingress"}}}, "redis.exposure.host: required"),
+        ({"redis": {"exposure": {"type": "TLSRoute", "host": "h"}}}, "redis.exposure.parentRefs: required"),
         (
             {"redis": {"exposure": {"type": "NodePort", "host": "192.0.2.1:30379"}}},
             "redis.exposure.host: 192.0.2.1:30379 has a port",
@@ -279,7 +281,7 @@ kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.
 
 def _is_builtin(obj: chart.Object) -> bool:
     group = obj["apiVersion"].partition("/")[0]
-    return "." not in group or group.endswith(".k8s.io")
+    return ("." not in group or group.endswith(".k8s.io")) and obj["kind"] not in chart.FOREIGN_KINDS
 
 
 @functools.cache

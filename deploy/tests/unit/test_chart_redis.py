@@ -160,6 +160,11 @@ def test_passwords_differ_and_are_long() -> None:
         ({"exposure": {"type": "NodePort", "host": "192.0.2.1"}}, "rediss://192.0.2.1:30379/0"),
         ({"exposure": {"type": "LoadBalancer", "host": "2001:db8::20"}}, "rediss://[2001:db8::20]:6379/0"),
         ({"exposure": {"type": "Route", "host": "r.example.com"}}, "rediss://r.example.com:443/0"),
+        ({"exposure": {"type": "Ingress", "host": "r.example.com"}}, "rediss://r.example.com:443/0"),
+        (
+            {"exposure": {"type": "TLSRoute", "host": "r.example.com", "parentRefs": [{"name": "edge"}]}},
+            "rediss://r.example.com:443/0",
+        ),
         ({"exposure": {"type": "SkupperV2"}}, "rediss://dynamic-scoring-redis:6379/0"),
         ({"exposure": {"type": "SkupperV1"}}, "rediss://dynamic-scoring-redis:6379/0"),
         ({"agentUrl": "rediss://tunnel.example.com:16379/0"}, "rediss://tunnel.example.com:16379/0"),
@@ -173,6 +178,66 @@ def test_agents_get_the_address_of_redis(values: chart.Values, url: str) -> None
     environment = _agent_environment({"redis": values})
     assert environment["DSF_REDIS_URL"] == url
     assert str(address.parse(url)) == url
+
+
+def test_service_for_agents_has_the_network_settings_of_the_values() -> None:
+    settings = {
+        "externalTrafficPolicy": "Local",
+        "ipFamilyPolicy": "RequireDualStack",
+        "ipFamilies": ["IPv6", "IPv4"],
+        "loadBalancerClass": "example.com/internal",
+    }
+    for kind, names in (("LoadBalancer", set(settings)), ("NodePort", set(settings) - {"loadBalancerClass"})):
+        for values in ({}, settings):
+            exposure = {"type": kind, "host": "192.0.2.8"} | values
+            objects = chart.render({"redis": {"exposure": exposure}})
+            spec = chart.one(objects, "Service", "dynamic-scoring-redis-external")["spec"]
+            assert {name: spec[name] for name in settings if name in spec} == {
+                name: value for name, value in values.items() if name in names
+            }
+            # The Service of the hub's own processes is not exposed.
+            assert not set(chart.one(objects, "Service", "dynamic-scoring-redis")["spec"]) & set(settings)
+
+
+def test_tls_route_passes_the_host_to_redis() -> None:
+    values = chart.MATRIX["tlsroute"]
+    route = chart.one(chart.render(values), "TLSRoute")
+    exposure = values["redis"]["exposure"]
+    assert route["spec"] == {
+        "parentRefs": exposure["parentRefs"],
+        "hostnames": [exposure["host"]],
+        "rules": [{"backendRefs": [{"name": "dynamic-scoring-redis", "port": 6379}]}],
+    }
+
+
+def test_ingress_passes_tls_through_to_redis() -> None:
+    values = chart.MATRIX["ingress"]
+    ingress = chart.one(chart.render(values), "Ingress", "dynamic-scoring-redis")
+    host = values["redis"]["exposure"]["host"]
+    # A Secret here would end TLS at the controller.
+    assert ingress["spec"]["tls"] == [{"hosts": [host]}]
+    (rule,) = ingress["spec"]["rules"]
+    assert rule["host"] == host
+    assert rule["http"]["paths"][0]["backend"]["service"]["name"] == "dynamic-scoring-redis"
+    annotations = ingress["metadata"]["annotations"]
+    passthrough = {name for name, value in annotations.items() if name.endswith("/ssl-passthrough") and value == "true"}
+    assert {name.partition("/")[0] for name in passthrough} == {
+        "haproxy-ingress.github.io",
+        "haproxy.org",
+        "nginx.ingress.kubernetes.io",
+    }
+    values = {
+        "redis": {"exposure": {"type": "Ingress", "host": host, "annotations": {"haproxy.org/ssl-passthrough": "x"}}}
+    }
+    annotations = chart.one(chart.render(values), "Ingress", "dynamic-scoring-redis")["metadata"]["annotations"]
+    assert annotations["haproxy.org/ssl-passthrough"] == "x"
+
+
+@pytest.mark.parametrize("kind", ["Ingress", "Route", "TLSRoute"])
+def test_exposure_by_host_name_requires_tls(kind: str) -> None:
+    exposure = {"type": kind, "host": "r.example.com", "parentRefs": [{"name": "edge"}]}
+    with pytest.raises(chart.RenderError, match=rf"redis\.tls\.enabled: required with redis\.exposure\.type {kind}"):
+        chart.render({"redis": {"exposure": exposure, "tls": {"enabled": False}}})
 
 
 def test_every_process_gets_the_sentinels() -> None:

@@ -9,4 +9,5 @@ require (
 	github.com/kedacore/keda/v2 v2.18.0
 	github.com/openshift/api v0.0.0-20251125174858-5cf710f68a92
 	github.com/prometheus-operator/prometheus-operator v0.85.0
+	sigs.k8s.io/gateway-api v1.5.1
 )
