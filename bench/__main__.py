@@ -77,6 +77,7 @@ BENCHES = (
     Bench("writes", (), on_request=True),
     Bench("hub", on_request=True),
     Bench("agent", on_request=True),
+    Bench("rest", on_request=True),
     Bench("fleet", on_request=True),
     Bench("readmodel", on_request=True),
     Bench("web", on_request=True),

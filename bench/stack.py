@@ -13,7 +13,7 @@ from tests.support.stack import Stack
 
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 CLUSTER = "c1"
-_PROCESSES = ("hub", "beat", "results", "web", "agent")
+_PROCESSES = ("hub", "beat", "results", "web", "whole", "agent")
 #: Settings that the tests' stack makes shorter, and that are here as long as in production.
 _SHORTENED = (
     "health_interval",
@@ -24,12 +24,14 @@ _SHORTENED = (
 
 
 class Production(Stack):
-    """Hub, beat, results worker, exporter and the agent of one cluster, and a Redis with AOF every second."""
+    """Hub, beat, results worker, web service and the agent of one cluster, and a Redis with AOF every second; with
+    `single` one process for the first four."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, single: bool = False) -> None:
         values = {name: Settings.model_fields[name].default for name in _SHORTENED} | {"log_level": "WARNING"}
         settings = dict.fromkeys(_PROCESSES, values)
-        super().__init__(folder, (CLUSTER,), settings=settings, redis_options=("--appendfsync", "everysec"))
+        options = ("--appendfsync", "everysec")
+        super().__init__(folder, (CLUSTER,), settings=settings, redis_options=options, single=single)
 
     def start(self) -> None:
         """Start everything, with the cluster accepted and nothing to score."""

@@ -123,11 +123,11 @@ nothing renders.
 {{- $options := dict "extraEnv" list "nodeSelector" dict "tolerations" list "affinity" dict "topologySpreadConstraints" list "podLabels" dict "podAnnotations" dict "serviceAccount" (dict "annotations" dict) "extraVolumes" list "extraVolumeMounts" list -}}
 {{- $resources := dict "limits" (dict "memory" "512Mi") "requests" (dict "cpu" "50m" "memory" "96Mi") -}}
 {{- $processes := dict
-  "hub" (dict "replicas" 1 "resources" (dict "limits" (dict "memory" "1Gi") "requests" (dict "cpu" "100m" "memory" "128Mi")))
+  "hub" (dict "replicas" 1 "resources" (dict "limits" (dict "memory" "1Gi") "requests" (dict "cpu" "100m" "memory" "148Mi")))
   "controller" (dict "replicas" 2 "resources" (dict "limits" (dict "memory" "1Gi") "requests" (dict "cpu" "50m" "memory" "96Mi")))
   "beat" (dict "replicas" 2 "resources" $resources)
   "results" (dict "replicas" 2 "resources" $resources)
-  "web" (dict "replicas" 1 "resources" (dict "limits" (dict "memory" "512Mi") "requests" (dict "cpu" "50m" "memory" "128Mi"))) -}}
+  "web" (dict "replicas" 1 "resources" (dict "limits" (dict "memory" "512Mi") "requests" (dict "cpu" "50m" "memory" "136Mi"))) -}}
 {{- $active := include "dsf.processes" . | fromJson -}}
 {{- range $process, $defaults := $processes -}}
 {{- if not (hasKey $active $process) -}}
