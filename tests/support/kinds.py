@@ -40,6 +40,7 @@ PLACES: Final = {
     "tests/unit/release/": "whole",
     "tests/unit/docs/test_pictures.py": "whole",
     "tests/unit/docs/test_site.py": "whole",
+    "tests/unit/docs/test_site_browser.py": "browser",
     "tests/unit/policywatcher/": "whole",
     "tests/integration/policywatcher/": "whole",
     "tests/faults/": "whole",

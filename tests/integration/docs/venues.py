@@ -71,6 +71,7 @@ NOWHERE = {
     r"^dsf credentials revoke ": "makes cycles fail; tests/integration/security/running/test_credentials.py runs it",
     r"dynamic-scoring-redis-ca\b|redis\.tls\.ca=": "another CA; deploy/tests/integration/test_install.py types it",
     r"^make (demo|test|test-all|node|bench)\b": _TARGET,
+    r"^make docs\b|^python3 -m http\.server ": "tests/unit/docs builds the site and serves it to a browser",
     r"^(\.venv/bin/)?pytest\b": _TARGET,
     r"^(uv tool|pipx) install ": "needs a release; tests/integration/release installs the files of one",
     r"^scripts/release ": "tags; tests/unit/release runs it in a repository of its own",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import html.parser
+import importlib.machinery
+import importlib.util
 import json
 import re
-import subprocess
-import sys
+import tomllib
+import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.support.child import ran
-
 ROOT = Path(__file__).resolve().parents[3]
-SCRIPT = ROOT / "scripts" / "docs"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 #: Kinds of pages, which the navigation keeps apart.
 KINDS = ["Tutorials", "How-to guides", "Reference", "Explanation"]
 #: Tags that make a browser load what they name, and the attributes with its address.
@@ -27,20 +28,6 @@ _LOADED = {
 }
 #: Links that a browser does not follow by itself.
 _NOT_LOADED = {"canonical", "next", "prev", "edit", "author", "license"}
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the site and its sources."""
-    folder = tmp_path_factory.mktemp("site")
-    process = _build(folder)
-    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
-    return folder
-
-
-def _build(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, SCRIPT, folder]
-    return ran(command, cwd=ROOT)
 
 
 class _Loads(html.parser.HTMLParser):
@@ -66,7 +53,7 @@ def _foreign(address: str) -> bool:
 
 
 def test_no_page_loads_anything_from_another_host(built: Path) -> None:
-    pages = sorted((built / "site").rglob("*.html"))
+    pages = sorted((built / "site" / VERSION).rglob("*.html"))
     assert len(pages) > 40
     for page in pages:
         reader = _Loads()
@@ -78,7 +65,7 @@ def test_no_page_loads_anything_from_another_host(built: Path) -> None:
         assert not re.search(
             r"@import|url\(['\"]?(https?:)?//", "".join(re.findall(r"<style.*?</style>", text, re.DOTALL))
         )
-    for style in (built / "site").rglob("*.css"):
+    for style in (built / "site" / VERSION).rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
 
 
@@ -89,43 +76,103 @@ def test_foreign_addresses_are_detected() -> None:
 
 
 def test_every_page_of_docs_is_built_and_searchable(built: Path) -> None:
-    index = json.loads((built / "site" / "search" / "search_index.json").read_text(encoding="utf-8"))
-    indexed_pages = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    site = built / "site" / "latest"
+    index = json.loads((site / "search.json").read_text(encoding="utf-8"))
+    indexed_pages = {entry["location"].partition("#")[0] for entry in index["items"]}
     for page in (ROOT / "docs").rglob("*.md"):
         name = str(page.relative_to(ROOT).with_suffix(".html"))
         name = name.replace("README.html", "index.html")
-        assert (built / "site" / name).is_file(), name
+        assert (site / name).is_file(), name
         assert name in indexed_pages, f"the search does not know {name}"
-    texts = " ".join(entry["text"] for entry in index["docs"])
+    texts = " ".join(entry["text"] for entry in index["items"])
     assert "too_many_results" in texts
     assert "DSF_REDIS_URL" in texts
 
 
 def test_navigation_has_four_sections_with_every_page() -> None:
-    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    sections = re.findall(r"^  - ([\w -]+):\n((?:      - .*\n)+)", nav, re.MULTILINE)
-    names = [name for name, _ in sections]
-    assert names[: len(KINDS)] == KINDS
-    linked_pages = re.findall(r": (docs/\S+\.md)$", nav, re.MULTILINE)
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    sections = {title: entries for entry in nav for title, entries in entry.items() if isinstance(entries, list)}
+    assert list(sections)[: len(KINDS)] == KINDS
+    pages = [target for entries in [nav, *sections.values()] for entry in entries for target in entry.values()]
+    linked_pages = [target for target in pages if isinstance(target, str) and target.startswith("docs/")]
     assert sorted(linked_pages) == sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")), "each once"
-    reference = dict(sections)["Reference"]
+    reference = [target for entry in sections["Reference"] for target in entry.values()]
     for name in ("settings", "helm-values", "cli", "crds", "metrics", "reasons", "http-api"):
         assert f"docs/{name}.md" in reference
 
 
-def test_broken_links_fail_the_build(built: Path) -> None:
-    pages = built / "pages" / "docs"
-    page = pages / "tuning.md"
+def test_broken_links_fail_the_build(built: Path, script: ModuleType) -> None:
+    page = built / "pages" / "docs" / "tuning.md"
     before = page.read_text(encoding="utf-8")
     page.write_text(f"{before}\n[nowhere](nowhere.md)\n[nowhere](upgrade.md#no-such-heading)\n", encoding="utf-8")
-    (pages / "stray.md").write_text("# A page that the navigation does not have\n", encoding="utf-8")
     try:
-        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", built / "other"]
-        process = ran([*command, "--config-file", built / "mkdocs.yml"])
+        problems = script.build(built, built / "zensical.yml")
     finally:
-        (pages / "stray.md").unlink()
         page.write_text(before, encoding="utf-8")
-    assert process.returncode == 1
-    for name in ("nowhere.md", "no-such-heading", "stray.md"):
-        assert name in process.stderr
-    assert "Aborted with 3 warnings in strict mode" in process.stdout + process.stderr
+    for name in ("nowhere.md", "no-such-heading"):
+        assert name in problems
+
+
+def test_pages_outside_of_the_navigation_fail_the_build(script: ModuleType, tmp_path: Path) -> None:
+    pages = {ROOT / name: "" for name in ("README.md", "docs/install.md")}
+    with pytest.raises(SystemExit, match=r"docs/web\.md"):
+        script.configuration(pages, tmp_path)
+
+
+def test_each_version_is_kept_and_latest_is_the_highest(script: ModuleType, tmp_path: Path) -> None:
+    built, site = tmp_path / "built", tmp_path / "site"
+    built.mkdir()
+    site.mkdir()
+    for version in ("0.9.0", "0.10.0", "0.9.1"):
+        (built / "index.html").write_text(version, encoding="utf-8")
+        script.publish(built, site, version)
+    listed = json.loads((site / "versions.json").read_text(encoding="utf-8"))
+    assert [(entry["version"], entry["aliases"]) for entry in listed] == [
+        ("0.10.0", ["latest"]),
+        ("0.9.1", []),
+        ("0.9.0", []),
+    ]
+    pages = {name: (site / name / "index.html").read_text(encoding="utf-8") for name in ("latest", "0.9.0", "0.9.1")}
+    assert pages == {"latest": "0.10.0", "0.9.0": "0.9.0", "0.9.1": "0.9.1"}
+    assert 'url=latest/"' in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_sitemap_has_the_address_of_each_page(built: Path) -> None:
+    site = built / "site" / "latest"
+    addresses = {
+        location.text
+        for location in ET.parse(site / "sitemap.xml").iter("{http://www.sitemaps.org/schemas/sitemap/0.9}loc")
+    }
+    base = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["site_url"]
+    assert {f"{base}docs/install.html", f"{base}docs/network.html"} <= addresses
+    pages = {
+        f"{base}{page.relative_to(site)}"
+        for page in site.rglob("*.html")
+        if page.name not in {"404.html", "index.html"}
+    }
+    assert pages <= addresses
+
+
+def test_edit_links_lead_to_files_of_the_repository(built: Path) -> None:
+    site = built / "site" / "latest"
+    edited = set()
+    for page in site.rglob("*.html"):
+        for name in re.findall(r'href="[^"]*/edit/main/([^"]+)"', page.read_text(encoding="utf-8")):
+            assert (ROOT / name).is_file(), f"{page.relative_to(site)}: {name}"
+            edited.add(name)
+    assert {"README.md", "docs/install.md", "docs/network.md", "CONTRIBUTING.md"} <= edited
+
+
+def test_folders_that_pages_link_to_are_in_the_site(built: Path) -> None:
+    assert (built / "site" / "latest" / ".github" / "workflows" / "release.yaml").is_file()
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """Import scripts/docs, which has no ending."""
+    loader = importlib.machinery.SourceFileLoader("docs_script", str(ROOT / "scripts" / "docs"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
