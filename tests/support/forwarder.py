@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 
 
 class Forwarder:
@@ -19,6 +20,8 @@ class Forwarder:
         #: Ends of the connections that pass, and those of which a subclass passes nothing on.
         self.passing: list[socket.socket] = self._open
         self.forgotten: set[socket.socket] = set()
+        self._flows = threading.Event()
+        self._flows.set()
 
     def __enter__(self) -> Forwarder:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -34,6 +37,17 @@ class Forwarder:
         self.target = 0
         for connection in self._open:
             _end(connection)
+
+    @contextlib.contextmanager
+    def stalled(self) -> Iterator[None]:
+        """While the context is open, connections stay and new ones are accepted, but no data passes. What was sent
+        meanwhile passes at the end.
+        """
+        self._flows.clear()
+        try:
+            yield
+        finally:
+            self._flows.set()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -59,6 +73,7 @@ class Forwarder:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self._flows.wait()
                 self.pass_on(source, sink, data)
         for connection in (source, sink):
             _end(connection)

@@ -2,7 +2,7 @@
 
 pyproject.toml registers them.
 
-kube     a real API server: `make test-kube`
+kube     a real API server or kubectl: `make test-kube`
 browser  Chromium: `make test-browser`
 whole    releases, downloads of packages, documentation pages command by command, and long runs of whole fleets: only
          `make test-all`

@@ -19,7 +19,7 @@ from dsf.errors import BackendError
 from dsf.kube.leader import LEASE_NAME, LeaderElector, Times
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
-from tests.integration.kube.way import Way
+from tests.support.apirelay import ApiServerRelay
 from tests.support.child import Child, stopped
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
@@ -120,10 +120,10 @@ def test_leader_without_an_api_server_resigns_before_its_lease_lapses(
     def seconds() -> float:
         """From the newest renewal to the loss."""
         namespace = control_plane.namespace()
-        with Way(control_plane) as server_proxy:
-            first = candidates(control_plane, namespace, "first", kubeconfig=server_proxy.kubeconfig)
+        with ApiServerRelay(control_plane) as relay:
+            first = candidates(control_plane, namespace, "first", kubeconfig=relay.kubeconfig)
             first.when("leading")
-            server_proxy.cut()
+            relay.cut()
             renewed = _renewed(session, namespace)
             lost = first.when("lost")
             assert first.process.wait() == 0, "its release does not wait for the API server"

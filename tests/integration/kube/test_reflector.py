@@ -15,7 +15,7 @@ from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, Resource
 from dsf.kube.session import Session
 from dsf.kube.store import key_of, version_of
 from tests.integration.kube.recorder import Recorder, on_server, reflecting
-from tests.integration.kube.way import Way
+from tests.support.apirelay import ApiServerRelay
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
@@ -170,11 +170,11 @@ def test_objects_deleted_during_an_outage_are_reported(control_plane: ControlPla
     for name in ("a", "b", "c"):
         _create(session, namespace, name)
     with (
-        Way(control_plane) as server_proxy,
-        contextlib.closing(Session.load(server_proxy.kubeconfig)) as lasting_session,
+        ApiServerRelay(control_plane) as relay,
+        contextlib.closing(Session.load(relay.kubeconfig)) as lasting_session,
         reflecting(lasting_session, CONFIG_MAPS, recorder, namespace=namespace) as reflector,
     ):
-        server_proxy.cut()
+        relay.cut()
         session.delete(CONFIG_MAPS.path(namespace, "b"))
         session.merge(CONFIG_MAPS.path(namespace, "c"), {"data": {"value": "2"}})
         _create(session, namespace, "d")
@@ -183,7 +183,7 @@ def test_objects_deleted_during_an_outage_are_reported(control_plane: ControlPla
         _create(session, namespace, "a")
         # As after hours, when the server does not know any more what has changed since then.
         reflector._version = None
-        server_proxy.mend()
+        relay.restore()
         wait_for(lambda: recorder.copy == on_server(session, CONFIG_MAPS, namespace), 40)
         assert recorder.names("deleted") == ["b"]
         assert sorted(recorder.names("changed")) == ["a", "c"]

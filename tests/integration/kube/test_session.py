@@ -16,7 +16,7 @@ from kubernetes.config import incluster_config
 from dsf.errors import ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
-from tests.integration.kube.way import Way
+from tests.support.apirelay import ApiServerRelay
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import PATIENCE
 
@@ -110,20 +110,20 @@ def test_many_threads_share_the_connections(control_plane: ControlPlane, caplog:
 
 def test_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plane: ControlPlane) -> None:
     path = CONFIG_MAPS.path("default")
-    with Way(control_plane) as server_proxy, contextlib.closing(Session.load(server_proxy.kubeconfig)) as session:
+    with ApiServerRelay(control_plane) as relay, contextlib.closing(Session.load(relay.kubeconfig)) as session:
         session.get(path)
-        server_proxy.cut()
+        relay.cut()
         began = time.monotonic()
-        with pytest.raises(UnreachableError, match=f"cannot reach {server_proxy.server}: "):
+        with pytest.raises(UnreachableError, match=f"cannot reach {relay.server}: "):
             session.get(path)
         assert time.monotonic() - began < PATIENCE
-        server_proxy.mend()
+        relay.restore()
         session.get(path)
-        server_proxy.cut()
-        server_proxy.mend()
+        relay.cut()
+        relay.restore()
         # The connection in the pool has ended.
         session.get(path)
-        with control_plane.paused():
+        with relay.stalled():
             began = time.monotonic()
             with pytest.raises(UnreachableError):
                 session.request("GET", path, timeout=(0.5, 0.5))

@@ -18,9 +18,9 @@ from kubernetes import client, config
 from dsf.kube.resources import SECRETS
 from dsf.kube.session import Session
 from dsf.placements.kinds import POLICIES
-from tests.integration.kube.way import Way
 from tests.integration.policywatcher.kinds import CLAIMS, install, uninstall
 from tests.integration.policywatcher.managedcluster import CLAIM, MANIFEST, SAMPLE, ManagedCluster
+from tests.support.apirelay import ApiServerRelay
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer, hang
@@ -180,14 +180,14 @@ def test_watcher_waits_for_missing_kinds_and_survives_a_killed_server(
 ) -> None:
     uninstall(session)
     cluster = ManagedCluster(control_plane, session, tmp_path, kinds=False)
-    with Way(control_plane, cluster.kubeconfig) as server_proxy:
-        cluster.kubeconfig = server_proxy.kubeconfig
+    with ApiServerRelay(control_plane, cluster.kubeconfig) as relay:
+        cluster.kubeconfig = relay.kubeconfig
         with cluster.watcher(stable=3600) as child:
             says(child, "install its CRD (for policies, OCM's policy add-on)")
             install(session)
             cluster.wait_claim("empty", 20)
-            server_proxy.cut()
+            relay.cut()
             says(child, "the API server cannot be reached")
-            server_proxy.mend()
+            relay.restore()
             cluster.policy("one", "NonCompliant")
             cluster.wait_claim("noncompliant")

@@ -186,12 +186,12 @@ def test_ingested_results_are_visible_to_flower(bed: Bed, redis_url: str, folder
                     event_bodies.append(json.loads(event["data"])["body"])
             return {
                 kind
-                for kind in ("task-received", "task-started", "task-succeeded", "worker-heartbeat")
+                for kind in ("task-received", "task-started", "task-succeeded", "worker-online")
                 if any(f'"{kind}"' in text for text in event_bodies)
             }
 
         with WorkerProcess(redis_url, folder):
-            wait_for(lambda: "worker-heartbeat" in kinds(), 30, "the worker to be connected")
+            wait_for(lambda: "worker-online" in kinds(), 30, "the worker to be connected")
             push(bed.client, [bed.frame(bed.open())])
             wait_for(lambda: len(kinds()) == 4, 30, "the task's events")
     text = "\n".join(event_bodies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import kombu
@@ -11,9 +12,11 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
+from dsf.worker import events
 from dsf.worker.application import make_app
-from dsf.worker.events import MAX_EVENT_BYTES
+from dsf.worker.events import MAX_EVENT_BYTES, GatheredEvents
 from tests.support.fixtures import SettingsFactory
+from tests.support.wait import wait_for
 
 
 class Wire:
@@ -108,3 +111,27 @@ def test_events_are_never_retried(dispatcher: Any, monkeypatch: pytest.MonkeyPat
     some_tasks(dispatcher, range(3))
     dispatcher.flush()
     assert retry_options == [False, False]
+
+
+def test_worker_is_announced_once_per_connection_and_then_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT_INTERVAL", 0.05)
+    monkeypatch.setattr(events, "_GATHER_SECONDS", 0.01)
+    for signal in ("task_prerun", "task_success", "task_failure", "task_retry"):
+        # Handlers of signals would outlive this test.
+        monkeypatch.setattr(getattr(events.signals, signal), "connect", lambda *_, **__: None)
+    kinds: list[str] = []
+    consumer = SimpleNamespace(pool=SimpleNamespace(num_processes=4), call_soon=lambda _: None)
+    sender = GatheredEvents(consumer)
+    try:
+        for expected_count in (3, 6):
+            consumer.event_dispatcher = SimpleNamespace(
+                publisher=None, send=lambda kind, **_: kinds.append(kind), flush=lambda: None
+            )
+            sender.start(consumer)
+            wait_for(lambda count=expected_count: len(kinds) >= count)  # type: ignore[misc]
+    finally:
+        sender.shutdown(consumer)
+    first, *others, last = kinds
+    assert (first, last) == ("worker-online", "worker-offline")
+    assert others.count("worker-online") == 1, "one for the second connection"
+    assert set(others) == {"worker-online", "worker-heartbeat"}

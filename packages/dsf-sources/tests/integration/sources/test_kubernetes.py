@@ -10,7 +10,7 @@ from dsf.errors import HttpError
 from dsf.owncluster.background import OwnCluster
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
-from tests.integration.kube.way import Way
+from tests.support.apirelay import ApiServerRelay
 from tests.support.clusterobjects import NODES, PODS, RULES, add_node, add_pod, end_pod
 from tests.support.controlplane import ControlPlane
 from tests.support.sourcefetch import ask, memory, summary
@@ -27,10 +27,10 @@ class Cluster:
         self.plane = plane
         self.admin = plane.session()
         self.namespace = plane.namespace("pods")
-        self.way = Way(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
+        self.relay = ApiServerRelay(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
         self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
         self.memory: SourceMemory = memory(SCORER)
-        self.memory.settings = Settings(agent_kube=True, kubeconfig=self.way.kubeconfig)
+        self.memory.settings = Settings(agent_kube=True, kubeconfig=self.relay.kubeconfig)
         running = self.memory.begun(OwnCluster)
         assert isinstance(running, OwnCluster)
         self.view = running.cluster
@@ -45,7 +45,7 @@ class Cluster:
     def close(self) -> None:
         """End watches and connections."""
         self.memory.stop()
-        self.way.__exit__()
+        self.relay.__exit__()
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_watch_runs_only_while_a_scorer_needs_it(cluster: Cluster) -> None:
 
 def test_stale_copy_is_not_used_while_the_server_is_away(control_plane: ControlPlane) -> None:
     cluster = Cluster(control_plane, RULES)
-    with control_plane.paused(), pytest.raises(HttpError) as caught:
+    with cluster.relay.stalled(), pytest.raises(HttpError) as caught:
         cluster.values(seconds=1)
     assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
 
@@ -162,7 +162,7 @@ def test_stale_copy_is_not_used_while_the_server_is_away(control_plane: ControlP
             return {}
 
     assert wait_for(back, 20)["cpu", ""] == 0
-    cluster.way.cut()
+    cluster.relay.cut()
 
     def refusal() -> HttpError | None:
         try:

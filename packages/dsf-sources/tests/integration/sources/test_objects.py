@@ -15,8 +15,8 @@ from dsf.kube.session import ForbiddenError, Session
 from dsf.owncluster import kubelisting
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
-from tests.integration.kube.way import Way
 from tests.support import chart
+from tests.support.apirelay import ApiServerRelay
 from tests.support.controlplane import ControlPlane
 from tests.support.sourcefetch import ask, memory, summary
 from tests.support.wait import PATIENCE, wait_for
@@ -41,16 +41,16 @@ class Cluster:
         self.admin = plane.session()
         self.namespace = plane.namespace("objects")
         rules = chart.one(chart_objects(), "ClusterRole")["rules"]
-        self.way = Way(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
-        self.session = Session.load(self.way.kubeconfig)
+        self.relay = ApiServerRelay(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
+        self.session = Session.load(self.relay.kubeconfig)
         self.memory: SourceMemory = memory()
-        self.memory.settings = Settings(agent_kube=True, kubeconfig=self.way.kubeconfig)
+        self.memory.settings = Settings(agent_kube=True, kubeconfig=self.relay.kubeconfig)
 
     def close(self) -> None:
         """End connections."""
         self.memory.stop()
         self.session.close()
-        self.way.__exit__()
+        self.relay.__exit__()
 
     def deployment(self, name: str, app: str, **limits: str) -> None:
         """A Deployment with two replicas."""
@@ -178,12 +178,12 @@ def test_invalid_object_source_is_refused(
 
 def test_silent_or_absent_server_is_reported(control_plane: ControlPlane) -> None:
     cluster = Cluster(control_plane)
-    with control_plane.paused():
+    with cluster.relay.stalled():
         began = time.monotonic()
         error = cluster.failure_of(seconds=2)
         assert time.monotonic() - began < PATIENCE
     assert (error.reason, error.retryable) == ("timeout", True)
-    cluster.way.cut()
+    cluster.relay.cut()
     error = cluster.failure_of()
     assert (error.reason, error.retryable) == ("connection_failed", True)
     cluster.close()

@@ -1,4 +1,4 @@
-"""The way to an API server that tests share: who takes it can be kept from the server, which runs on for all others."""
+"""A relay between a client and the API server that tests share: one test loses the server, all others keep it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from tests.support.controlplane import ControlPlane
 from tests.support.forwarder import Forwarder
 
 
-class Way(Forwarder):
-    """As an admin or with another kubeconfig; `kubeconfig` leads over it. Use as a context manager."""
+class ApiServerRelay(Forwarder):
+    """`kubeconfig` leads through the relay, as an admin or as the user of another kubeconfig. Use as a context manager.
+
+    `cut` is to a client as a server that was killed, and `stalled` as one that was stopped by SIGSTOP.
+    """
 
     def __init__(self, plane: ControlPlane, kubeconfig: Path | None = None) -> None:
         super().__init__(plane.port)
@@ -22,6 +25,6 @@ class Way(Forwarder):
         self.kubeconfig = plane.dir / f"kubeconfig-{self.port}"
         self.kubeconfig.write_text(json.dumps(config))
 
-    def mend(self) -> None:
-        """After `cut`: the server is back."""
+    def restore(self) -> None:
+        """Accept connections again after `cut`."""
         self.target = self._plane.port
