@@ -61,7 +61,7 @@ class MemoryBackend:
 
     def apply_score(self, manifest: dict[str, Any], status: dict[str, Any]) -> ScoreState:
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         key = (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
         with self.lock:
             self.objects[key] = {**manifest, "status": status}
@@ -72,7 +72,7 @@ class MemoryBackend:
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[dict[str, Any], datetime] | None]) -> int:
         """Take over all objects without a validUntil, as if upstream's agent had written them."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         adopted = 0
         for key, score_object in self.objects.items():
             if not score_object["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
@@ -84,7 +84,7 @@ class MemoryBackend:
 
     def delete_score(self, namespace: str, name: str) -> None:
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         with self.lock:
             self.objects.pop((namespace, name), None)
             self.log.append(("delete", namespace, name))
