@@ -13,8 +13,10 @@ A test gets its mark from the fixtures that it uses, from the lists here, or fro
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -52,12 +54,12 @@ PLACES: Final = {
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip folders and files of which `-m` selects no test: each test process takes seconds to import them."""
     path = collection_path.relative_to(config.rootpath).as_posix() + ("/" if collection_path.is_dir() else "")
-    marks = {mark for place, mark in PLACES.items() if path.startswith(place)}
+    marks = kinds_by_place(path)
     expression = config.getoption("markexpr")
     return True if marks and expression and not may_select(expression, marks) else None
 
 
-def may_select(expression: str, marks: set[str]) -> bool:
+def may_select(expression: str, marks: AbstractSet[str]) -> bool:
     """True if an expression for `-m` selects tests with these marks, whichever further marks they have."""
     compiled = Expression.compile(expression)
     further = sorted(set(re.findall(r"\w+", expression)) - {"and", "or", "not"} - marks)
@@ -76,5 +78,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kinds(item: pytest.Item) -> set[str]:
     """Return the marks of a test."""
     by_fixture = {mark for fixture, mark in _FIXTURES.items() if fixture in getattr(item, "fixturenames", ())}
-    by_place = {mark for prefix, mark in PLACES.items() if item.nodeid.startswith(prefix)}
-    return by_fixture | by_place
+    return by_fixture | kinds_by_place(item.nodeid.partition("::")[0])
+
+
+@functools.cache
+def kinds_by_place(path: str) -> frozenset[str]:
+    """Return the marks of a file or folder, named relative to the repository. A folder ends with a slash."""
+    return frozenset(mark for place, mark in PLACES.items() if path.startswith(place))

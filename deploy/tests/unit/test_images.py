@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Iterator
@@ -15,12 +16,16 @@ from tests.support.child import ran
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-LOCKED: dict[str, dict[str, Any]] = {
-    package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
-}
 #: Packages that are in no agent, whatever it is built with.
 LEFT_OUT = set(re.findall(r"--no-install-package ([a-z0-9-]+)", DOCKERFILE.partition("RUN case")[0]))
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+@functools.cache
+def locked() -> dict[str, dict[str, Any]]:
+    """Return the packages of uv.lock by name."""
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    return {package["name"]: package for package in packages}
 
 
 def needed(extra: str) -> set[str]:
@@ -29,14 +34,14 @@ def needed(extra: str) -> set[str]:
 
     def follow(dependencies: list[dict[str, Any]]) -> None:
         for dependency in dependencies:
-            package = LOCKED[dependency["name"]]
+            package = locked()[dependency["name"]]
             if not dependency["name"].startswith("dynamic-scoring-") and dependency["name"] not in packages:
                 packages.add(dependency["name"])
                 follow(package.get("dependencies", []))
             for name in dependency.get("extra", ()):
                 follow(package.get("optional-dependencies", {}).get(name, []))
 
-    follow(LOCKED["dynamic-scoring-framework"]["optional-dependencies"][extra])
+    follow(locked()["dynamic-scoring-framework"]["optional-dependencies"][extra])
     return packages
 
 
