@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from dsf.errors import ToolError
 from dsf.up.ports import LOCALHOST
@@ -84,7 +86,14 @@ class EmbeddedRedis:
         )
 
     def _answers(self) -> bool:
-        client = redis.Redis(host=LOCALHOST, port=self._port, password=self._password, socket_timeout=1)
+        # Without the client's default retries, which would block the supervisor for 14 s.
+        client = redis.Redis(
+            host=LOCALHOST,
+            port=self._port,
+            password=self._password,
+            socket_timeout=1,
+            retry=Retry(NoBackoff(), 0),
+        )
         try:
             client.ping()
             self._writer.write_text(self._version, encoding="utf-8")

@@ -71,7 +71,7 @@ class Urls:
             "scoring": {
                 "host": self.server.url,
                 "path": f"/scoring?token={_TOKEN}",
-                "params": {"name": "remote-config-score", "interval": 1},
+                "params": {"name": "remote-config-score", "interval": 5},
             },
         }
 
@@ -97,7 +97,7 @@ class Urls:
                 "scoring": {
                     "host": user if name == "user-in-scoring" else url,
                     "path": f"{scoring.get(name, '/scoring')}?token={_TOKEN}",
-                    "params": {"name": f"{name}-score", "interval": 1},
+                    "params": {"name": f"{name}-score", "interval": 5},
                 },
             },
         }

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -33,8 +34,10 @@ def test_forked_command_behaves_like_a_process(
 ) -> None:
     foreign_variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
     environment = foreign_variables | {"COLUMNS": "100", "XDG_STATE_HOME": str(tmp_path)} | settings
-    fresh = ran([sys.executable, "-m", "dsf.cli", *arguments], env=environment)
-    process = forked.dsf(arguments, environment)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(ran, [sys.executable, "-m", "dsf.cli", *arguments], env=environment)
+        process = forked.dsf(arguments, environment)
+        fresh = running.result()
     assert (process.returncode, process.stdout, process.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
     assert fresh.stdout + fresh.stderr
 

@@ -101,6 +101,11 @@ def test_silent_redis_is_not_ready(tmp_path: Path) -> None:
         program = EmbeddedRedis(tmp_path, silent.getsockname()[1]).program()
         assert program.ready is not None
         assert program.ready() is False
+        # One attempt: the supervisor must not wait for retries.
+        silent.accept()[0].close()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 def test_embedded_redis_is_private_to_its_user(supervisor: Supervisor, tmp_path: Path) -> None:
