@@ -31,7 +31,7 @@ MAX_WEIGHT: Final = 1000
 MAX_AMOUNT: Final = 10**9
 MAX_REPLICAS: Final = 10_000
 
-_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}")
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}?")
 _PLACEHOLDERS: Final = frozenset({"${app}", "${cluster}", "${device}", "${scoreName}"})
 
 
@@ -134,6 +134,12 @@ class Preference:
         what = f"weight {self.weight} of score {self.score}"
         if weight_units(self.weight, what) == 0:
             raise ManifestError(f"{what} is zero to {WEIGHT_DECIMALS} decimals; leave the score out instead")
+        name = self.score_name or self.score
+        if "${" in name:
+            raise ManifestError(
+                f"score {name!r} has a placeholder; a score has the same name on every cluster, and placeholders are "
+                "for its dimension format"
+            )
         unusable = sorted({*_PLACEHOLDER.findall(self.dimension_format)} - _PLACEHOLDERS)
         if unusable:
             raise ManifestError(

@@ -47,6 +47,11 @@ WORKLOAD = Workload("a", "a", {})
                 "allowed are ${app}, ${cluster}, ${device}, ${scoreName}"
             ),
         ),
+        (lambda: Preference("s", 1, "${app};${cluster"), "score s has ${cluster, which an app on a cluster does not"),
+        (
+            lambda: Preference("s--cluster", 1, score_name="s-${cluster}"),
+            "score 's-${cluster}' has a placeholder; a score has the same name on every cluster",
+        ),
         (lambda: PlanInput((WORKLOAD, WORKLOAD), (), (Preference("s"),)), "workload named more than once: a"),
         (lambda: PlanInput((), (Cluster("c"), Cluster("c")), (Preference("s"),)), "cluster named more than once: c"),
         (lambda: PlanInput((), (), (Preference("s"), Preference("s", 2))), "preferred score named more than once: s"),
