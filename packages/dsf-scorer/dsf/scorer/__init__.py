@@ -23,6 +23,7 @@ This package imports nothing else of `dsf`: it is also published alone, for imag
     app             the service of one or more scorers
     endpoint        handles one scoring request
     bodies          bounds the bodies that are being received
+    connections     divides the server's connections among clients
     requestbody     parses a body into series
     answer          builds the response
     metrics         metrics of the service

@@ -62,6 +62,8 @@ class ScorerApp:
         """Serve until Ctrl-C."""
         import uvicorn
 
+        from dsf.scorer.connections import MAX_CONNECTIONS, BoundedHttp
+
         if not logging.getLogger().handlers:
             logging.basicConfig(
                 stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -71,8 +73,9 @@ class ScorerApp:
             host=host,
             port=port,
             access_log=False,
-            # Beyond it, requests get 503: each holds memory for its series.
-            limit_concurrency=256,
+            http=BoundedHttp,
+            # Far above the connections, because requests of closed ones count until their turn comes.
+            limit_concurrency=16 * MAX_CONNECTIONS,
             # Longer than balancers in front keep idle connections.
             timeout_keep_alive=620,
             h11_max_incomplete_event_size=64 * 1024,
