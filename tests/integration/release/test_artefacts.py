@@ -6,14 +6,17 @@ import configparser
 import hashlib
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from email import message_from_bytes
 from email.message import Message
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +195,13 @@ def test_chart_index_keeps_earlier_versions(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "index.yaml").write_text(EARLIER)
     script = str(ROOT / "scripts" / "artefacts")
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "dist"), str(tmp_path / "index.yaml")])
-    # Building with uv takes seconds and does not concern the chart.
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+
+    def write_empty_bill(command: Sequence[str], **_: object) -> None:
+        """Replace uv, which takes seconds and does not concern the chart."""
+        if "--output-file" in command:
+            Path(command[command.index("--output-file") + 1]).write_text('{"components": []}')
+
+    monkeypatch.setattr(subprocess, "run", write_empty_bill)
     runpy.run_path(script, run_name="__main__")
     index = yaml.safe_load((tmp_path / "dist" / "index.yaml").read_text())
     entry, earlier = index["entries"]["dynamic-scoring-framework"]
@@ -225,7 +233,10 @@ def test_bill_of_materials_lists_the_locked_packages(dist: Path, sources: Path) 
         "dynamic-scoring-framework",
         VERSION,
     )
-    components = {(component["name"], component["version"]) for component in bill["components"]}
+    vendored = [component for component in bill["components"] if component.get("purl", "").startswith("pkg:npm/")]
+    components = {
+        (component["name"], component["version"]) for component in bill["components"] if component not in vendored
+    }
     locked = {
         (package["name"], package["version"]) for package in tomllib.loads((sources / "uv.lock").read_text())["package"]
     }
@@ -233,6 +244,35 @@ def test_bill_of_materials_lists_the_locked_packages(dist: Path, sources: Path) 
     names = {name for name, _ in components}
     assert {"celery", "redis", "highspy", "dynamic-scoring-optimizer"} <= names
     assert not {"pytest", "ruff"} & names
+    licences = {component["name"]: component.get("licenses") for component in bill["components"]}
+    assert licences["celery"] == [{"license": {"name": "BSD-3-Clause"}}]
+    assert licences["dynamic-scoring-optimizer"] == [{"expression": "Apache-2.0"}]
+    # Packages for other machines are not installed here, so that nothing reads their licences.
+    installed = {distribution.name.lower().replace("_", "-") for distribution in distributions()}
+    assert {name for name, licence in licences.items() if not licence} & installed == set()
+    (swagger,) = vendored
+    assert (swagger["name"], swagger["licenses"]) == ("swagger-ui-dist", [{"expression": "Apache-2.0"}])
+    readme = (sources / "dsf" / "http" / "swagger" / "README.md").read_text()
+    assert f"Swagger UI {swagger['version']} " in readme
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_page_on_pypi_has_no_relative_link(name: str, dist: Path, sources: Path) -> None:
+    message = metadata(wheel(dist, name))
+    urls = dict(value.split(", ", 1) for value in message.get_all("Project-URL", []))
+    assert urls["Documentation"].startswith("https://")
+    description = str(message.get_payload())
+    links = re.findall(r"\]\(([^)\s]+)", description)
+    assert [link for link in links if not link.startswith(("https://", "http://", "#"))] == []
+    assert not re.search(r"<(?:img|a)\b", description)
+    files = [link.partition(f"/v{VERSION}/")[2].partition("#")[0] for link in links if f"/v{VERSION}/" in link]
+    assert [file for file in files if not (sources / file).exists()] == []
+    if name == "framework":
+        assert message["Description-Content-Type"] == "text/markdown"
+        assert len(files) > 20
+        assert re.search(
+            rf"!\[[^\]]+\]\(https://raw\.githubusercontent\.com/\S+/v{VERSION}/docs/pictures/\S+\.png\)", description
+        )
 
 
 def test_existing_target_folder_is_left_unchanged(tmp_path: Path) -> None:
