@@ -368,6 +368,13 @@ class Settings(BaseSettings):
     )
 
     # --- page --------------------------------------------------------------------------------------------------
+    hub_name: str = Field(
+        default="",
+        max_length=80,
+        description="Name of this hub on the page and in the titles of its tabs. Default: the address of the API "
+        "server in kubeconfig; without one, the name of the ManagedCluster with OCM's label `local-cluster=true`, "
+        "unless it is just `local-cluster`.",
+    )
     web_root_path: str = Field(
         default="", description="Path prefix of all addresses, such as /scores, behind a reverse proxy."
     )

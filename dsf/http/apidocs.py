@@ -21,7 +21,11 @@ _MEDIA_TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css", _START: "
 #: Paths of the files that the page loads. They need no token, even in services that require one.
 ASSETS: Final = tuple(f"{PATH}/{name}" for name in _MEDIA_TYPES)
 # Content of `start.js`. The script is a separate file, because a content security policy may forbid inline scripts.
-_START_SCRIPT: Final = b"""SwaggerUIBundle({
+_START_SCRIPT: Final = b"""const dark = matchMedia("(prefers-color-scheme: dark)");
+const applyTheme = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+applyTheme();
+dark.addEventListener("change", applyTheme);
+SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",
   layout: "BaseLayout",
@@ -37,6 +41,7 @@ _PAGE: Final = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <title>{{title}}</title>
 <link rel="icon" href="data:,"><link rel="stylesheet" href="docs/{_STYLE}">
 </head>

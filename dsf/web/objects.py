@@ -131,7 +131,9 @@ def list_settings(
         add("scoring path", synced_path, shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
     add("score name", synced_scoring and synced_scoring.params.name, spec_params and spec_params.name)
     add(INTERVAL, synced_scoring and synced_scoring.params.interval, spec_params and spec_params.interval)
-    add("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])
+    first_format = spec.dimension_formats[0]
+    is_declared = any((spec.score_dimension_format, *spec.score_dimension_formats))
+    add("dimension format", None, first_format if is_declared else None, first_format)
     if spec.aggregate is not None:
         add("aggregate", None, f"{spec.aggregate.how} by {', '.join(spec.aggregate.by) or 'nothing'}")
     if spec.dimension_formats[1:]:

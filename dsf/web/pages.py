@@ -129,6 +129,8 @@ class PagePlugin:
     #: True if the plug-in has a tab on the page of each scorer instead of an entry in the navigation.
     is_tab: bool = False
     acts: tuple[Act, ...] = ()
+    #: True if the navigation has the entry. A page without data or a way to get them is a dead end.
+    is_offered: Callable[[Sources], bool] = lambda _: True
     #: Returns the object that performs `acts`. It is called once for each web service.
     actions: Callable[[Sources], PluginActions] | None = None
 

@@ -7,6 +7,7 @@ from functools import cache
 from importlib import metadata, resources
 from typing import Any, Final
 
+import redis
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
@@ -14,7 +15,8 @@ from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.process.valuecache import ValueCache
 from dsf.web.access import ACT, LOOK, PageUser, Right, UserAccess
 from dsf.web.actions import all_acts
-from dsf.web.pages import ALLOWED, PageView, Sources
+from dsf.web.hubname import HubName
+from dsf.web.pages import ALLOWED, PageView, Sources, plugins
 from dsf.web.rendering import digest, insert_ages, render
 from dsf.web.sessions import Sessions, form_secret, read_cookie, set_cookie
 
@@ -33,6 +35,8 @@ class _Rendering:
     """Stores the part of a page that is the same for all viewers."""
 
     title: str
+    #: What fails, such as `2 failing`, for the title and the icon of the tab; empty if nothing does.
+    alert: str
     #: Seconds between two polls of an open page, 0 if it is not polled.
     poll_seconds: int
     html: str
@@ -52,6 +56,7 @@ class Site:
         self._renderings: ValueCache[str, _Rendering] = ValueCache(
             seconds=_RENDERING_SECONDS, max_entries=_MAX_RENDERINGS
         )
+        self._hub_name = HubName(sources.settings, sources.session, sources.reading.model)
         self.version = metadata.version("dynamic-scoring-framework")
 
     def authenticate(self, request: Request) -> PageUser | None:
@@ -135,7 +140,7 @@ class Site:
             context = {"every": _POLL_SECONDS if view.live else 0, **view.build(self.sources, names, query)}
             template_context = {**context, "options": self.sources.settings, "query": query}
             html = render(context.get("template", view.template), root, template_context)
-            return _Rendering(context["title"], context["every"], html)
+            return _Rendering(context["title"], context.get("alert", ""), context["every"], html)
 
         if view.live:
             key = f"{root} {request.scope['path']} {sorted(query.items())}"
@@ -148,6 +153,7 @@ class Site:
             request,
             "page.html",
             title=rendering.title,
+            alert=rendering.alert,
             every=rendering.poll_seconds,
             content=rendering.html,
             acts=all_acts() if view.acts and self.access.allows(caller, ACT) else {},
@@ -178,6 +184,10 @@ class Site:
                 "path": request.scope["path"],
                 "caller": caller,
                 "leave": logout_secret,
+                # Only users may know it, as the version.
+                "hub": self._hub_name.read() if caller is not None else "",
+                "alert": "",
+                "offered": self._list_offered_plugins(),
                 **context,
             },
         )
@@ -187,6 +197,17 @@ class Site:
         if status == 200 and request.headers.get("if-none-match", "").removeprefix("W/") == headers["ETag"]:
             return HTMLResponse(status_code=304, headers=headers)
         return HTMLResponse(insert_ages(html), status_code=status, headers=headers)
+
+    def _list_offered_plugins(self) -> list[tuple[str, str]]:
+        """Return path and title of each plug-in in the navigation; none if Redis is unreadable, as the page says."""
+        try:
+            return [
+                (plugin.path, plugin.title)
+                for plugin in plugins().values()
+                if not plugin.is_tab and plugin.is_offered(self.sources)
+            ]
+        except redis.RedisError:
+            return []
 
 
 @cache

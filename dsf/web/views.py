@@ -42,8 +42,9 @@ _MAX_LISTED_PAIRS: Final = 60
 _MAX_SCORERS: Final = 60
 #: Maximum entries of the shorter lists of a page: problem groups, overrides, unready scorers.
 _MAX_ENTRIES: Final = 30
-#: Maximum cycles on the page of a pair.
+#: Maximum cycles on the page of a pair, and those that its table lists unless a link asks for all.
 _MAX_CYCLES: Final = 50
+_MAX_LISTED_CYCLES: Final = 10
 
 _Page = TypeVar("_Page", ClusterPage, Rows)
 
@@ -52,7 +53,14 @@ def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) 
     reading = sources.reading
     fleet = reading.model.summary()
     groups = reading.list_problem_groups(fleet.scorers)
-    context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_MAX_ENTRIES]}
+    alert = _describe_failing(fleet.states.failing) or ("hub problem" if fleet.problems else "")
+    # The title is as short as a tab: what fails, and on which hub.
+    context: dict[str, Any] = {
+        "title": "" if alert else "Fleet",
+        "alert": alert,
+        "fleet": fleet,
+        "groups": groups[:_MAX_ENTRIES],
+    }
     context |= {"more_groups": max(0, len(groups) - _MAX_ENTRIES), "max_scorers": _MAX_SCORERS}
     context |= {"page": None, "lines": []}
     scorers = sorted(scorer.name for scorer in fleet.scorers if scorer.pairs)
@@ -78,6 +86,10 @@ def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) 
     pair_filter = PairFilter(clusters=selection.clusters, states=problem_states)
     problem_page = _read_page_or_first(lambda cursor: reading.read_page(pair_filter, cursor), query)
     return context | {"mode": "large", "page": problem_page}
+
+
+def _describe_failing(count: int) -> str:
+    return f"{count} failing" if count else ""
 
 
 def _read_page_or_first(read_page: Callable[[str | None], _Page], query: Query) -> _Page:
@@ -146,6 +158,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
     overrides = sorted(scorer_overrides, key=lambda item: (item[0] != all_clusters, item[0]))
     return {
         "title": title,
+        "alert": _describe_failing(scorer.states.failing),
         "record": record,
         "scorer": scorer,
         "validity": validity_at(scorer.effective_interval_seconds, record.validity, record.interval),
@@ -185,6 +198,7 @@ def _build_cluster_page(sources: Sources, names: Mapping[str, str], query: Query
     cluster, agent = sources.reading.model.cluster(name), Agents(sources.reading.redis).one(name)
     return {
         "title": f"Cluster {name}",
+        "alert": _describe_failing(cluster.states.failing),
         "cluster": cluster,
         "messages": agent.schema_version if agent else None,
         "page": sources.reading.read_page(PairFilter(clusters=[name]), query.get("cursor")),
@@ -199,16 +213,21 @@ def _build_cluster_page(sources: Sources, names: Mapping[str, str], query: Query
 def _build_pair_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     row, detail = sources.reading.read_pair(names["cluster"], names["scorer"])
     cycles = detail.cycles[:_MAX_CYCLES]
+    run = query.get("run", "")
+    lists_all = query.get("cycles") == "all" or any(cycle.run_id == run for cycle in cycles[_MAX_LISTED_CYCLES:])
     return {
         "title": f"{names['scorer']} on {names['cluster']}",
+        "alert": row.state.word if row.state.name == Verdict.FAILING else "",
         "row": row,
         "pair": detail,
         "cycles": cycles,
+        "listed_cycles": cycles if lists_all else cycles[:_MAX_LISTED_CYCLES],
+        "max_listed": _MAX_LISTED_CYCLES,
         "longest": max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0,
         "items": detail.score_items[:PAGE_ROWS],
         "more_items": max(0, len(detail.score_items) - PAGE_ROWS),
         "commands": _list_commands(row, sources.reading.registry.scorer(row.scorer).namespace),
-        "asked_for": query.get("run", ""),
+        "asked_for": run,
     }
 
 
@@ -243,7 +262,7 @@ VIEWS: Final = (
     PageView("/", "fleet.html", _build_fleet_page, knows=("cursor", "set", "label")),
     PageView("/scorers/{scorer}", "scorer.html", _build_scorer_page, acts=True),
     PageView("/clusters/{cluster}", "cluster.html", _build_cluster_page),
-    PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _build_pair_page, acts=True, knows=("run",)),
+    PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _build_pair_page, acts=True, knows=("run", "cycles")),
     PageView("/changes", "changes.html", _build_changes_page, knows=("cursor", "scorer", "cluster")),
     PageView("/find", "find.html", build_search_page, knows=("cursor", "q")),
     PageView("/outcomes/{ident}", "outcome.html", build_outcome_page),

@@ -16,6 +16,7 @@
 {{- include "dsf.setting" (list "DSF_ALLOW_LINK_LOCAL" (.Values.hubSetting).allowLinkLocal) }}
 {{- include "dsf.setting" (list "DSF_WRITE_RATE" (.Values.controller).writeRate) }}
 {{- include "dsf.setting" (list "DSF_QUEUE_LIMIT" (.Values.beat).queueLimit) }}
+{{- include "dsf.setting" (list "DSF_HUB_NAME" (.Values.hubSetting).name) }}
 {{- include "dsf.setting" (list "DSF_WEB_AUTH" (.Values.web).auth) }}
 {{- include "dsf.setting" (list "DSF_WEB_ROOT_PATH" (.Values.web).rootPath) }}
 {{- include "dsf.setting" (list "DSF_WEB_TRUSTED_PROXIES" (.Values.web).trustedProxies) }}
@@ -38,6 +39,7 @@
 {{- define "dsf.settings.results" }}
 {{- end }}
 {{- define "dsf.settings.web" }}
+{{- include "dsf.setting" (list "DSF_HUB_NAME" (.Values.hubSetting).name) }}
 {{- include "dsf.setting" (list "DSF_SCORER_NAMESPACES" (.Values.hubSetting).scorerNamespaces) }}
 {{- include "dsf.setting" (list "DSF_SCORER_HOSTS" (.Values.hubSetting).scorerHosts) }}
 {{- include "dsf.setting" (list "DSF_QUEUE_LIMIT" (.Values.beat).queueLimit) }}

@@ -60,7 +60,8 @@
     if (old.nodeName !== made.nodeName) return old.replaceWith(made);
     if (old.nodeType !== Node.ELEMENT_NODE) { old.data = made.data; return; }
     const chosen = old.value;
-    for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
+    // The reader opened it: `open` is of DETAILS alone.
+    for (const { name } of [...old.attributes]) if (!made.hasAttribute(name) && name !== "open") old.removeAttribute(name);
     for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     const before = {};
     for (const one of old.childNodes) (before[keyOf(one)] ??= []).push(one);
@@ -87,6 +88,8 @@
     const made = await parsed(answer);
     if (!answer.ok) throw new Error(made.querySelector("h1")?.textContent || `the answer is ${answer.status}`);
     show("page", made);
+    document.title = made.title;
+    update(document.querySelector("link[rel=icon]"), made.querySelector("link[rel=icon]"));
     tag = answer.headers.get("ETag");
     announce();
   };

@@ -174,6 +174,89 @@ def test_matrix_heads_are_readable(page: WebProcess, browser: Browser, redis_cli
         assert tab.violations() == []
 
 
+@pytest.mark.parametrize(("width", "highest"), [(1280, 3300), (390, 5400)])
+def test_pair_page_leads_with_the_failure_and_lists_ten_cycles(
+    acting: WebProcess, browser: Browser, redis_client: redis.Redis, width: int, highest: int
+) -> None:
+    fleet = failing_fleet(redis_client)
+    fleet.failure("worker02", message=MESSAGE, in_a_row=50)
+    runs = [new_run_id(fleet.now - 500 + 10 * number) for number in range(50)]
+    for number, run in enumerate(runs):
+        failure = {"outcome": "error", "stage": "fetch", "reason": "bad_query", "message": f"{MESSAGE} {number}"}
+        fleet.cycle("worker02", run=run, timings={"fetch": 0.02}, counts={"series": 0, "bytes": 211}, **failure)
+    path = PAIR.replace("01", "02")
+    with Tab(browser, acting.url, viewport={"width": width, "height": 800}) as tab:
+        browser_page = tab.open(path)
+        actions = browser_page.get_by_role("group", name="What you can do")
+        tops = [
+            box["y"]
+            for place in (browser_page.locator("h1"), browser_page.locator("#failure"), actions)
+            if (box := place.bounding_box()) is not None
+        ]
+        assert tops == sorted(tops)
+        assert len(tops) == 3
+        assert browser_page.evaluate("document.documentElement.scrollHeight") < highest
+        rows = browser_page.locator("#history tbody tr")
+        expect(rows).to_have_count(10)
+        expect(rows.first).to_contain_text(runs[-1])
+        # Commands stay open while the page updates.
+        commands = browser_page.get_by_text(f"dsf explain {SAMPLE} --cluster worker02")
+        expect(commands).to_be_hidden()
+        browser_page.get_by_text("Commands that show more").click()
+        expect(commands).to_be_visible()
+        fleet.failure("worker02", message="the fifty-first")
+        expect(browser_page.locator("#failure")).to_contain_text("the fifty-first")
+        expect(commands).to_be_visible()
+        assert tab.violations(*THEMES) == []
+        browser_page.get_by_role("link", name="40 more cycles").click()
+        expect(rows).to_have_count(50)
+        browser_page.get_by_role("link", name="only the newest 10 cycles").click()
+        expect(rows).to_have_count(10)
+        # A link to a run shows it, however old it is.
+        expect(tab.open(f"{path}?run={runs[0]}").locator("tr.asked")).to_contain_text(runs[0])
+
+
+def test_title_and_icon_show_failures_and_the_hub(
+    redis_server: RedisServer, browser: Browser, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    fleet = good_fleet(redis_client)
+    with (
+        WebProcess(redis_server.url, tmp_path / "log", hub_name="hub <eu>") as named,
+        Tab(browser, named.url) as tab,
+    ):
+        browser_page = tab.open("/")
+        expect(browser_page).to_have_title("Fleet - hub <eu> - Dynamic scoring")
+        expect(browser_page.locator("header")).to_contain_text("hub <eu>")
+        icon = browser_page.locator("link[rel=icon]")
+        expect(icon).to_have_attribute("href", re.compile("/icon.svg$"))
+        # An open tab follows, also in the background of the user's attention.
+        fleet.failure("worker01")
+        fleet.failure("worker02")
+        expect(browser_page).to_have_title("2 failing - hub <eu> - Dynamic scoring")
+        expect(icon).to_have_attribute("href", re.compile("/icon-failing.svg$"))
+        assert named.get(icon.get_attribute("href") or "").headers["content-type"].startswith("image/svg+xml")
+        for path, title in (
+            (f"/scorers/{SAMPLE}", f"2 failing - Scorer {SAMPLE}"),
+            ("/clusters/worker01", "1 failing - Cluster worker01"),
+            (PAIR, f"failing - {SAMPLE} on worker01"),
+            ("/changes", "Changes"),
+        ):
+            tab.open(path)
+            expect(browser_page).to_have_title(f"{title} - hub <eu> - Dynamic scoring")
+        assert tab.violations(*THEMES) == []
+
+
+def test_documentation_of_the_api_is_dark_in_dark_mode(page: WebProcess, browser: Browser) -> None:
+    with Tab(browser, page.url) as tab:
+        browser_page = tab.open("/docs")
+        expect(browser_page.get_by_text("/api/v1/summary")).to_be_visible()
+        background = "getComputedStyle(document.documentElement).backgroundColor"
+        for theme, colour in zip(THEMES, ("rgba(0, 0, 0, 0)", "rgb(28, 32, 34)"), strict=True):
+            browser_page.emulate_media(color_scheme=theme)
+            wait_for(lambda colour=colour: browser_page.evaluate(background) == colour, 20)  # type: ignore[misc]
+        assert tab.wrong == []
+
+
 def test_open_page_follows_changes_without_a_reload(
     page: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -66,9 +67,13 @@ def comparison(namespace: str = "apps", text: str = XSS, **overrides: Any) -> Pl
 
 
 def test_proposal_is_shown_beside_the_plan_in_force(page: WebProcess, redis_client: redis.Redis) -> None:
-    fetch(page, "/plans", "<h1>Plans</h1>", "There are no plans yet")
+    # The navigation leads to no page that is empty without an API server.
+    html = fetch(page, "/plans", "<h1>Plans</h1>", "There are no plans yet")
+    assert not re.search('href="/(plans|placements)"', html)
+    assert "this page has no API server. Run it in a pod" in fetch(page, "/placements", "<h1>Placements</h1>")
     remember(redis_client, comparison())
     html = fetch(page, "/plans", "Plan of apps")
+    assert re.findall('href="(/plans|/placements)"', html) == ["/plans"]
     assert "the scores would sum to 150, now to 70" in html
     assert html.index("<b>moves</b>") < html.index(">stays<")
     assert "scores 80 less &lt;script&gt;" in html

@@ -118,3 +118,27 @@ def test_settings_of_an_expression_show_it_with_its_inputs() -> None:
     assert values["input cpu"] == "the score of free"
     assert values["input watts"] == "the score of power, -100 if it is missing"
     assert not {"source host", "scoring host", "scoring path"} & values.keys()
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({}, ("${scoreName}", "default")),
+        ({"scoreDimensionFormat": "${node}"}, ("${node}", "spec")),
+        ({"scoreDimensionFormats": ["${pod}", "${app}"]}, ("${pod}", "spec")),
+        ({"scoreDimensionFormat": "${scoreName}"}, ("${scoreName}", "spec")),
+    ],
+)
+def test_origin_of_the_dimension_format(declared: dict[str, Any], expected: tuple[str, str]) -> None:
+    spec = {"description": "d", "configURL": "http://scorer.test/config", "configSyncMode": "Full", **declared}
+    dynamic_scorer = parse_scorer({"metadata": {"name": "s", "namespace": "n"}, "spec": spec})
+    assert dynamic_scorer is not None
+    formats = {
+        setting.name: (setting.value, setting.origin)
+        for setting in list_settings(dynamic_scorer)
+        if "dimension" in setting.name
+    }
+    assert formats["dimension format"] == expected
+    assert formats.get("more dimension formats") == (
+        ("${app}", "spec") if len(declared.get("scoreDimensionFormats", ())) > 1 else None
+    )

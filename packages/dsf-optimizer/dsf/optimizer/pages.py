@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsf.optimizer.plans import PlanBlock, PlanColumn, PlanComparison, read_plans
+from dsf.optimizer.redisrights import PLANS
 from dsf.web.pages import PagePlugin, PageView, Sources
 
 #: Most rows of a table.
@@ -114,6 +115,15 @@ def plans(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) 
     }
 
 
+def _is_offered(sources: Sources) -> bool:
+    """True if there are plans, or Placements and workloads of which the optimiser makes some."""
+    return sources.session is not None or bool(sources.reading.redis.exists(PLANS))
+
+
 PAGES: Final = PagePlugin(
-    "Plans", "/plans", "dsf.optimizer", (PageView("/plans", "plans/plan.html", plans, knows=("namespace",)),)
+    "Plans",
+    "/plans",
+    "dsf.optimizer",
+    (PageView("/plans", "plans/plan.html", plans, knows=("namespace",)),),
+    is_offered=_is_offered,
 )

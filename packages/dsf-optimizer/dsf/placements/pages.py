@@ -105,4 +105,5 @@ PAGES: Final = PagePlugin(
             knows=("cluster", "score", "value"),
         ),
     ),
+    is_offered=lambda sources: sources.session is not None,
 )
