@@ -32,8 +32,8 @@ _FLOWER: Final = {
     "max_tasks": "10000",
     # Seconds after which it removes a stopped worker from its list.
     "purge_offline_workers": "600",
-    # The arguments are scorer and run id, which users search for.
-    "tasks_columns": "name,args,state,received,started,runtime,worker,uuid",
+    # The arguments are scorer and run id, which users search for. A laptop shows all of these; a task's page has the rest.
+    "tasks_columns": "name,worker,args,state,runtime,received",
 }
 
 #: The options of `celery worker` with which it is the results worker: Celery reads them from CELERY_WORKER_*.

@@ -16,16 +16,20 @@ import psutil
 import pytest
 import redis
 import requests
+from playwright.sync_api import Browser, expect
 
-from dsf.messages import FETCH_TASK
+from dsf.messages import CYCLE_TASK, FETCH_TASK
 from dsf.settings import EVERYWHERE
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
 from dsf.worker.application import make_app
+from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
 from tests.support.fixtures import SettingsFactory
 from tests.support.redisserver import RedisServer, free_port, has_ipv6
 from tests.support.wait import wait_for
+
+__all__ = ["browser"]
 
 #: Bytes that Flower may grow by, whatever is published.
 GROWTH = 64 * 2**20
@@ -185,6 +189,19 @@ def test_events_of_unknown_types_do_not_affect_others(flower: Flower) -> None:
     log = flower.child.log.read_text()[before:]
     assert "Failed to capture events" not in log
     assert "Traceback" not in log
+
+
+def test_columns_of_tasks_fit_on_a_laptop(flower: Flower, browser: Browser) -> None:
+    arguments = "('sample-scorer', '1796045555332-5bc86b8d', 1796045565.332)"
+    flower.publish(_task("1a", name=CYCLE_TASK, args=arguments, kwargs="{}"))
+    flower.publish(_task("1a", type="task-succeeded", runtime=0.0234))
+    _comes_after_all(flower, "1b")
+    with Tab(browser, flower.url, viewport={"width": 1280, "height": 800}) as tab:
+        page = tab.open("/tasks")
+        expect(page.locator("tbody tr", has_text=CYCLE_TASK)).to_contain_text("spoke@c1", timeout=TIMEOUT)
+        heads = page.locator("#tasks-table thead th")
+        assert heads.evaluate_all("all => all.map(head => head.dataset.column)")[:2] == ["name", "worker"]
+        assert max(heads.evaluate_all("all => all.map(head => head.getBoundingClientRect().right)")) <= 1280
 
 
 def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
