@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,9 +62,14 @@ def command_settings() -> Settings:
     dsf.log.prepare(settings)
     demo = running_demo(settings)
     if demo is not None and not is_redis_configured():
-        # Name the demo, because users with several demos must know which one the command uses.
-        typer.echo(f"dsf: using the demo {flat(str(demo))}", err=True)
+        _name_demo(str(demo))
     return _apply_demo(settings, demo)
+
+
+@functools.cache
+def _name_demo(demo: str) -> None:
+    """Name the demo once, because users with several demos must know which one the command uses."""
+    typer.echo(f"dsf: using the demo {flat(demo)}", err=True)
 
 
 def for_a_person(settings: SettingsT) -> SettingsT:

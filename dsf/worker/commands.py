@@ -32,7 +32,8 @@ _FLOWER: Final = {
     "max_tasks": "10000",
     # Seconds after which it removes a stopped worker from its list.
     "purge_offline_workers": "600",
-    # The arguments are scorer and run id, which users search for. A laptop shows all of these; a task's page has the rest.
+    # The arguments are scorer and run id, which users search for. These columns fit on a laptop; the page of a task has
+    # the others.
     "tasks_columns": "name,worker,args,state,runtime,received",
 }
 

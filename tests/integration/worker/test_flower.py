@@ -194,7 +194,7 @@ def test_events_of_unknown_types_do_not_affect_others(flower: Flower) -> None:
 def test_columns_of_tasks_fit_on_a_laptop(flower: Flower, browser: Browser) -> None:
     arguments = "('sample-scorer', '1796045555332-5bc86b8d', 1796045565.332)"
     flower.publish(_task("1a", name=CYCLE_TASK, args=arguments, kwargs="{}"))
-    flower.publish(_task("1a", type="task-succeeded", runtime=0.0234))
+    flower.publish(_task("1a", name=CYCLE_TASK, type="task-succeeded", runtime=0.0234))
     _comes_after_all(flower, "1b")
     with Tab(browser, flower.url, viewport={"width": 1280, "height": 800}) as tab:
         page = tab.open("/tasks")

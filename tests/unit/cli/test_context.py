@@ -40,6 +40,13 @@ def test_published_context_is_loaded(tmp_path: Path) -> None:
     assert loaded.out_dir == str(Path("relative").resolve())
 
 
+def test_commands_name_the_demo_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with context.published(redis_url=URL) as file:
+        # Some commands read the settings for each of their steps.
+        assert {str(command_settings().resolved_redis_url()) for _ in range(3)} == {URL}
+    assert capsys.readouterr().err.count("using the demo") == 1, file
+
+
 def test_context_file_is_readable_only_by_its_owner() -> None:
     with context.published(redis_url=URL) as file:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -163,7 +163,7 @@ def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
             for item, correlations in sorted(orders.items())
         ],
         placements=[],
-        notes=list(_notes(a, b, common.clusters)),
+        notes=[*_notes(a, b, common.clusters), *([] if pairs else [_explain_nothing_in_common(a, b, common)])],
         backtests_a=_tested(a, common),
         backtests_b=_tested(b, common),
     )
@@ -236,6 +236,28 @@ def _notes(a: Recording, b: Recording, clusters: Sequence[str]) -> Iterator[str]
     cadences = {side.questions[cluster].every for side in (a, b) for cluster in clusters}
     if len(cadences) > 1:
         yield f"the moments are {' and '.join(map(str, sorted(cadences)))} s apart: a score counts until the next one"
+
+
+def _explain_nothing_in_common(a: Recording, b: Recording, common: Common) -> str:
+    """Return why no item could be compared."""
+    names_a, names_b = (
+        {
+            name
+            for at in common.times
+            for cluster in common.clusters
+            if (record := side.get(cluster, at)) is not None
+            for name in record.items
+        }
+        for side in (a, b)
+    )
+    if names_a & names_b:
+        return f"{a.name} and {b.name} never have the same item on one cluster at one moment: nothing is in common"
+    described = [
+        f"{side.name} has {listed(sorted(names), 5) if names else 'no items'}"
+        for side, names in ((a, names_a), (b, names_b))
+    ]
+    remedy = "; items are compared by name, so give both the same scoreDimensionFormat" if names_a and names_b else ""
+    return f"no item is in both: {', '.join(described)}{remedy}"
 
 
 def _names(questions: Mapping[str, Question]) -> str:

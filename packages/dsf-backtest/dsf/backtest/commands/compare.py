@@ -50,7 +50,8 @@ def compare(
     """Compare two scorers: items, the order of clusters, and which Placements would have chosen otherwise, and when.
 
     Two files of `dsf backtest --out`; or two scorers, tested now with --since; or as their scores are in the hub.
-    Placements are evaluated by the rules of OCM's scheduler, as by `dsf placement`. Exit code 1 if one cannot be.
+    Placements are evaluated by the rules of OCM's scheduler, as by `dsf placement`. Exit code 1 if one cannot be, or if
+    A and B have no item in common.
     Ctrl-C ends the tests, and compares what was computed.
 
     Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
@@ -83,7 +84,7 @@ def compare(
         )
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
-    if problems or any(placement.problem for placement in view.placements):
+    if not view.items or problems or any(placement.problem for placement in view.placements):
         raise typer.Exit(BAD)
 
 
@@ -104,7 +105,8 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
         for item in view.items[:limit]
     ]
     headers = ("CLUSTER", "ITEM", "A", "B", "B - A", "LARGEST")
-    parts.append(table(headers, rows, right=headers[2:]))
+    if rows:
+        parts.append(table(headers, rows, right=headers[2:]))
     if limit is not None and len(view.items) > limit:
         parts.append(f"and {len(view.items) - limit} items more, which differ less; --limit 0 shows all")
     parts += [

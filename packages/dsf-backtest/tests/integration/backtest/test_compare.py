@@ -37,6 +37,25 @@ def test_compare_shows_current_scores(dsf: Dsf, fleet: Fleet, redis_client: redi
     assert "--since" in needs.output
 
 
+def test_compare_without_a_common_item_says_what_there_is(dsf: Dsf, tmp_path: Path) -> None:
+    files = []
+    for name, items in (("nodes", {"n1": 5, "n2": 7}), ("pods", {"p1": 5}), ("nothing", {})):
+        files.append(tmp_path / f"{name}.jsonl")
+        with Recording(files[-1], writing=True) as recording:
+            recording.begin(QUESTION)
+            recording.add(record(3000, items))
+    nodes, pods, nothing = map(str, files)
+    result = dsf("compare", nodes, pods)
+    assert result.exit_code == 1, result.output
+    expected = f"note: no item is in both: {nodes} has n1, n2, {pods} has p1; items are compared by name, so give both"
+    assert expected in result.stdout.replace("\n", " ")
+    # There is no table without rows.
+    assert "LARGEST" not in result.stdout
+    assert f"{nothing} has no items" in dsf("compare", nodes, nothing).stdout.replace("\n", " ")
+    report = json.loads(dsf("compare", nodes, pods, "-o", "json").stdout)
+    assert (report["items"], len(report["notes"])) == ([], 1)
+
+
 def test_compare_without_the_scheduler_names_the_missing_package(
     dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
