@@ -23,6 +23,7 @@ _LONGEST, _LONGEST_ITEM = 10_000, 200
 
 _NUMBER = r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[iI][nN][fF]|[nN][aA][nN])"
 _ITEM = re.compile(rf"(?P<blank>_)|(?P<stale>stale)|(?P<value>[-+]?{_NUMBER})(?P<step>[-+]{_NUMBER}(?=x))?", re.ASCII)
+_OCTAL = re.compile(r"([-+]?)0([0-7]+)", re.ASCII)
 _TIMES = re.compile(r"x([0-9]+)", re.ASCII)
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL = re.compile(
@@ -100,6 +101,10 @@ def matrix(labels: dict[str, str], values: list[float | None], start: float, int
 
 
 def _number(text: str) -> float:
+    octal = _OCTAL.fullmatch(text)
+    # As Go reads it: a whole number of 64 bits in octal digits after a zero, and else a decimal one.
+    if octal is not None and (number := int(octal[2], 8)) < 2**63:
+        return float(f"{octal[1]}{number}")
     value = float(text)
     if math.isinf(value) and not text.lower().endswith("inf"):
         raise ValueError(f"{text[:100]} is too large for a sample")

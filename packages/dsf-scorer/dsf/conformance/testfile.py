@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,17 +208,31 @@ def _read(text: str) -> tuple[yaml.Node, Any]:
     if len(text) > _MOST_CHARACTERS:
         raise kubeyaml.YamlError(0, f"has more than {_MOST_CHARACTERS} characters")
     root = kubeyaml.compose(text)
+    _keep_notation(root)
     document = None if root is None else kubeyaml.construct(root)
     if root is None or not isinstance(document, dict):
         raise kubeyaml.YamlError(0, "is not a mapping with scorer or url, and tests")
     return root, document
 
 
+def _keep_notation(root: yaml.Node | None) -> None:
+    """Make series and values text, as promtool does: YAML reads `0x20`, which is 21 samples, as the number 32."""
+    nodes, seen = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        # An anchor is in several places.
+        if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        pairs = node.value if isinstance(node, yaml.MappingNode) else [(None, item) for item in node.value]
+        for key, value in pairs:
+            if isinstance(value, yaml.CollectionNode):
+                nodes.append(value)
+            elif key is not None and key.value in ("series", "values") and value.value:
+                value.tag = "tag:yaml.org,2002:str"
+
+
 def _text(value: Any) -> str:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, str | int | float)
-        or (isinstance(value, float) and not math.isfinite(value))
-    ):
-        raise ValueError("must be text; put it into quotes")
-    return str(value)
+    if not isinstance(value, str):
+        raise ValueError("must be text in promtool's notation, such as 0+1x10")
+    return value

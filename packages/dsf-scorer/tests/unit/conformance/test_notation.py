@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from dsf.conformance.notation import MOST, labels_of, matrix, values_of
+from dsf.conformance.testfile import TestFile
+from dsf.errors import ManifestError
 from tests.support import programs
 
 GONE = None
@@ -149,6 +151,58 @@ def test_promtool_reads_it_the_same_way(tmp_path: Path) -> None:
     # NaN equals no number, not even in promtool.
     process = promtool(tmp_path, [unit_test(text, expected) for text, expected in TABLE if "NaN" not in text])
     assert process.returncode == 0, (process.stdout, process.stderr)
+
+
+#: Values without quotes, which YAML would read as something else, and their samples.
+PLAIN: list[tuple[str, list[float | None]]] = [
+    ("0x20", [0] * 21),
+    ("0x10", [0] * 11),
+    ("1e2", [100]),
+    # Octal, also for promtool, unless a digit is not.
+    ("010", [8]),
+    ("-010+010x1", [-8, 0]),
+    ("08 018", [8, 18]),
+    ("00 -00", [0, 0]),
+    ("0777777777777777777777777", [7.77777777777777777777777e23]),
+    ("-1.50", [-1.5]),
+    ("1x3", [1] * 4),
+    ("'0x1'", [0, 0]),
+    ("stale", [GONE]),
+    ("_", [GONE]),
+    (".5", [0.5]),
+]
+
+
+def test_values_without_quotes_are_read_as_by_promtool(tmp_path: Path) -> None:
+    lines = [
+        "scorer: a:b\ntests:\n- name: all\n  exp_items: []\n  input_series:\n",
+        *(f"  - {{series: up{number}, values: {text}}}\n" for number, (text, _) in enumerate(PLAIN)),
+    ]
+    file = tmp_path / "test.yaml"
+    file.write_text("".join(lines))
+    (case,) = TestFile(file).cases
+    assert [series.values for series in case.input_series] == [samples for _, samples in PLAIN]
+    # The text itself is in promtool's file, too.
+    tests = [unit_test(f"VALUES{number}", samples) for number, (_, samples) in enumerate(PLAIN)]
+    text = yaml.safe_dump({"tests": tests})
+    for number, (values, _) in enumerate(PLAIN):
+        text = text.replace(f"values: VALUES{number}\n", f"values: {values}\n")
+    assert "VALUES" not in text
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(text)
+    command = [programs.find("promtool"), "test", "rules", rules]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, (process.stdout, process.stderr)
+
+
+@pytest.mark.parametrize("text", ["0b101", "1_000", "0o17", "true", "~", "[1, 2]", "1:30"])
+def test_values_that_only_yaml_reads_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "test.yaml"
+    file.write_text(
+        f"scorer: a:b\ntests:\n- name: t\n  exp_items: []\n  input_series: [{{series: up, values: {text}}}]\n"
+    )
+    with pytest.raises(ManifestError, match=r"test.yaml:5: tests\[0\].input_series\[0\].values"):
+        TestFile(file)
 
 
 def test_promtool_refuses_the_same(tmp_path: Path) -> None:
