@@ -4,6 +4,7 @@ service         runs the page, the JSON API and the fleet's metrics as a service
 app             builds the application
 guard           checks host names, and applies the headers of proxies (outer middleware)
 site            renders whole pages with access control
+hubname         finds the name of the hub, for pages and titles of tabs
 rendering       renders views as HTML, which open pages poll
 states          names the states of a pair
 pagedata        reads the data of pages from `dsf.fleet`
