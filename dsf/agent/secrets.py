@@ -66,9 +66,10 @@ class Release:
             if hosts.allow(url) or listed_hosts.allow(url) or (is_bindable and use.hosts.allow(url)):
                 continue
             where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
+            binding = ", or to allowedHosts of a ScoringAuthentication in the hub's namespace" if is_bindable else ""
             raise SecretError(
                 f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
-                f"server to {location}{', or to allowedHosts of a ScoringAuthentication' if is_bindable else ''}",
+                f"server to {location}{binding}",
                 "secret_refused",
             )
 

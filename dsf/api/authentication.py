@@ -341,12 +341,17 @@ class ServerAccess(SpecModel):
 
     methods: Methods = Field(default_factory=Methods)
     tls: Tls | None = None
-    #: The ScoringAuthentication, and the servers to which it binds its Secrets; else empty.
+    #: The ScoringAuthentication in the hub's own namespace, and the servers to which it binds its Secrets; else empty.
     authentication: str = ""
     allowed_hosts: tuple[str, ...] = ()
     proxy_url: str | None = Field(default=None, alias="proxyURL")
     #: Unknown settings of a newer hub, for which this agent sends no request.
     problem: str = Field(default="", exclude=True)
+
+    @property
+    def unbound(self) -> ServerAccess:
+        """The same without the binding, so that its Secrets must name the server themselves."""
+        return self.model_copy(update={"authentication": "", "allowed_hosts": ()})
 
     @property
     def references(self) -> frozenset[Reference]:

@@ -142,6 +142,22 @@ class ScorerSummary(BaseModel):
             }
         )
 
+    def of_namespace(self, namespace: str) -> ScorerSummary:
+        """Return the summary of the scorer in another namespace than the hub's.
+
+        ScoringAuthentications there bind no Secret: their authors could send every Secret of a cluster to themselves.
+        """
+        sources = self.sources and tuple(
+            source.model_copy(update={"access": source.access and source.access.unbound}) for source in self.sources
+        )
+        update = {
+            "namespace": namespace,
+            "sources": sources,
+            "source_access": self.source_access and self.source_access.unbound,
+            "scoring_access": self.scoring_access and self.scoring_access.unbound,
+        }
+        return self.model_copy(update=update)
+
     @property
     def references(self) -> frozenset[Reference]:
         """The referenced Secrets and ConfigMaps in the agent's namespace."""

@@ -529,10 +529,9 @@ def _check_account(
 def _add_namespace(
     namespace: str, resolved: ResolvedScorer, results: Mapping[str, ScorerSummary | ResolutionError | None]
 ) -> tuple[ResolvedScorer, dict[str, ScorerSummary | ResolutionError | None]]:
-    """Add the namespace of the scorer to all summaries, by which agents share their capacity."""
-    namespace_update = {"namespace": namespace}
-    return replace(resolved, summary=resolved.summary.model_copy(update=namespace_update)), {
-        cluster: result.model_copy(update=namespace_update) if isinstance(result, ScorerSummary) else result
+    """Mark all summaries as those of a scorer in another namespace than the hub's."""
+    return replace(resolved, summary=resolved.summary.of_namespace(namespace)), {
+        cluster: result.of_namespace(namespace) if isinstance(result, ScorerSummary) else result
         for cluster, result in results.items()
     }
 

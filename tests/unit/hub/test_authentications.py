@@ -81,6 +81,36 @@ def test_identity_of_the_agents_is_for_the_hubs_own_namespace(method: dict[str, 
         assert "uses the identity of the agents, which only those in the hub's own namespace, hub, may" in message
 
 
+@pytest.mark.parametrize("place", ["source", "sources", "scoring"])
+def test_authentication_in_another_namespace_binds_no_secret(place: str) -> None:
+    auth = {"authenticationRef": {"name": "thanos"}}
+    scoring = {"host": "https://thanos.example", "auth": auth, "params": {"name": "s", "interval": 30}}
+    spec: dict[str, Any] = {
+        "source": {"source": SOURCE},
+        "sources": {"sources": [{"name": "a", **SOURCE}, {"name": "b", **SOURCE}]},
+        "scoring": {"source": {**SOURCE, "auth": {"headers": [{"name": "A", "value": "b"}]}}, "scoring": scoring},
+    }[place]
+    for namespace, is_bound in (("team", False), ("hub", True)):
+        metadata = {"name": "thanos", "namespace": namespace}
+        whole = {"allowedHosts": ["https://thanos.example"], **TOKEN}
+        bound = ScoringAuthentication.from_manifest(
+            {"apiVersion": GROUP, "kind": "ScoringAuthentication", "metadata": metadata, "spec": whole}
+        )
+        fleet_plan = make_plan(
+            [scorer("s", **spec, metadata={"namespace": namespace})],
+            config(),
+            [cluster("a")],
+            NOW,
+            authentications=[bound],
+            names=NameRules(home="hub"),
+        )
+        (summary,) = summaries(fleet_plan, "a")
+        accesses = [access for access in summary.accesses if access.methods.token_secret_ref is not None]
+        assert {(access.authentication, access.allowed_hosts) for access in accesses} == (
+            {("thanos", ("https://thanos.example",))} if is_bound else {("", ())}
+        )
+
+
 @pytest.mark.parametrize(
     "method",
     [
