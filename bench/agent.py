@@ -4,7 +4,8 @@
 
 A real agent and Redis; source and scoring API are a process of their own (100 x 61 samples, 10 results). Measured are
 CPU until it is ready, memory, connections and CPU at rest, CPU with 10 scorers of 30 s, and over a line with a round
-trip of 100 ms (`bench.delay`) the time from tick to result and the cycles a second.
+trip of 100 ms (`bench.delay`) the time from tick to result and the cycles a second. The last two are measured again
+through a port-forward, as with `redis.exposure.type: HubAPI`, in turns with the direct connection.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import redis
@@ -28,7 +30,8 @@ from dsf import keys
 from dsf.messages import derive_key, new_run_id
 from dsf.store.ticks import tick_message
 from tests.support.mail import Sent
-from tests.support.redisserver import RedisServer
+from tests.support.portforwardserver import POD, write_kubeconfig
+from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 
 CLUSTER, SERIES, RESULTS = "bench", 100, 10
@@ -36,7 +39,9 @@ CLUSTER, SERIES, RESULTS = "bench", 100, 10
 SCORERS, INTERVAL, MANY = 10, 30, 40
 SECONDS, QUICK_SECONDS = 90.0, 30.0
 #: Limits of the figures.
-_MEMORY, _REST, _WORK, _CONNECTIONS, _START, _RATE, _TRIPS = 75, 0.2, 0.5, 12, 1.2, 15, 2
+_MEMORY, _REST, _WORK, _CONNECTIONS, _START, _RATE, _TRIPS = 75, 0.2, 0.5, 4, 1.2, 15, 2
+#: Cycles a second through a port-forward, as a share of those over a direct connection.
+_FORWARDED = 0.8
 
 
 class ReadyAgent:
@@ -102,23 +107,25 @@ class ReadyAgent:
 
 
 @contextmanager
-def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[ReadyAgent]:
-    """A ready one with so many scorers, over a line with this round trip."""
+def agent(
+    url: str, scorers: int, milliseconds: float = 0.0, *, uses_port_forward: bool = False
+) -> Iterator[ReadyAgent]:
+    """A ready one with so many scorers, over a line with this round trip to Redis or to the API server before it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis_server = stack.enter_context(RedisServer())
-        address = redis_server.url
+        port = redis_server.port
+        if uses_port_forward:
+            port = _port(stack.enter_context(server("bench.portforward", "--to", str(port))))
         if milliseconds:
-            port = address.rpartition(":")[2].partition("/")[0]
-            command = ("bench.delay", "--to", port, "--milliseconds", str(milliseconds))
-            line = stack.enter_context(server(*command))
-            address = "redis://" + line.partition("://")[2]
+            command = ("bench.delay", "--to", str(port), "--milliseconds", str(milliseconds))
+            port = _port(stack.enter_context(server(*command)))
         summaries = [summary(f"scorer-{n}", url, SERIES, RESULTS).model_dump(by_alias=True) for n in range(scorers)]
         (folder / "config.json").write_text(json.dumps(summaries))
         (folder / "key").write_text(derive_key(bytes(range(32)), CLUSTER, 1).dump())
         environment = os.environ | {
             "DSF_CLUSTER": CLUSTER,
-            "DSF_REDIS_URL": address,
+            "DSF_REDIS_URL": f"redis://127.0.0.1:{free_port() if uses_port_forward else port}/0",
             "DSF_AGENT_CONFIG": str(folder / "config.json"),
             "DSF_AGENT_SPOOL_DIR": str(folder / "spool"),
             "DSF_LISTEN_HOST": "127.0.0.1",
@@ -126,6 +133,9 @@ def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[ReadyAg
             "DSF_PROBE_DIR": str(folder),
             "DSF_SIGNING_KEY_FILE": str(folder / "key"),
         }
+        if uses_port_forward:
+            write_kubeconfig(folder / "kubeconfig", port, "token")
+            environment |= {"DSF_REDIS_POD": POD, "DSF_HUB_KUBECONFIG": str(folder / "kubeconfig")}
         # As in the image, whose modules are compiled.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         started = stack.enter_context(process([sys.executable, "-m", "dsf.agent"], environment, folder / "log"))
@@ -133,6 +143,12 @@ def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[ReadyAg
         cpu = float(sum(psutil.Process(started.pid).cpu_times()[:2]))
         client = redis_server.client()
         yield ReadyAgent(client, started.pid, cpu)
+
+
+def _port(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port
 
 
 def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
@@ -149,11 +165,15 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
             connections = running_agent.connections()
             at_work = running_agent.percent(seconds, INTERVAL / SCORERS)
             after, busy = running_agent.process.memory_info().rss, running_agent.connections()
-        with agent(url, MANY, milliseconds) as far:
-            far.first_result()
+        with agent(url, MANY, milliseconds) as far, agent(url, MANY, milliseconds, uses_port_forward=True) as forwarded:
+            for each in (far, forwarded):
+                each.first_result()
+                each.rate(MANY)
             firsts = [far.first_result() for _ in range(2 * rounds)]
-            far.rate(MANY)
-            rate = far.rate(3 * MANY)
+            forwarded_firsts = [forwarded.first_result() for _ in range(2 * rounds)]
+            rates, forwarded_rates = zip(*((far.rate(MANY), forwarded.rate(MANY)) for _ in range(rounds)), strict=True)
+    rate, forwarded_rate = statistics.median(rates), statistics.median(forwarded_rates)
+    forwarded_trips = 1000 * statistics.median(forwarded_firsts) / milliseconds
     trips = 1000 * statistics.median(firsts) / milliseconds
     line = f"a round trip of {milliseconds:g} ms"
     usual = f"{SCORERS} scorers x {INTERVAL} s"
@@ -171,8 +191,24 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
         Figure(f"agent: CPU with {usual}", f"{at_work:.2f} % of a core", at_work, "%", upper_limit=_WORK),
         Figure("agent: connections to Redis", f"{connections}; {busy} after work", busy, "", upper_limit=_CONNECTIONS),
         Figure("agent: tick to result", spread(firsts, "s", 3), trips, "round trips", line, upper_limit=_TRIPS),
-        Figure("agent: cycles a second", f"{rate:.1f} /s", rate, "/s", line, lower_limit=_RATE),
-    ], {"starts": starts, "firsts": firsts, "seconds": seconds}
+        Figure("agent: cycles a second", spread(rates, "/s"), rate, "/s", line, lower_limit=_RATE),
+        Figure(
+            "agent: tick to result through a port-forward",
+            spread(forwarded_firsts, "s", 3),
+            forwarded_trips,
+            "round trips",
+            line,
+            upper_limit=_TRIPS,
+        ),
+        Figure(
+            "agent: cycles a second through a port-forward, to direct",
+            spread(forwarded_rates, "/s"),
+            forwarded_rate / rate,
+            "",
+            line,
+            lower_limit=_FORWARDED,
+        ),
+    ], {"starts": starts, "firsts": firsts, "rates": rates, "forwarded_rates": forwarded_rates, "seconds": seconds}
 
 
 def main() -> int:

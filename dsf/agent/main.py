@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import bootsteps
 from kombu.common import ignore_errors
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 log = dsf.log.get(__name__)
 
+#: Maximum number of connections for results, events and the clock. A result takes as many round trips as its tick, and
+#: ticks come over one connection, so that two are fast enough for all threads.
+_MAX_WRITING_CONNECTIONS: Final = 2
+
 
 class Runtime:
     """Everything that an agent's tasks use. Construction checks the settings; `start` starts watches and servers."""
@@ -75,7 +79,7 @@ class Runtime:
         #: Set at shutdown: cycles that have begun are finished, and nothing is tried again.
         self.ending = threading.Event()
         self.relay = make_relay(settings)
-        self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
+        self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}", max_connections=_MAX_WRITING_CONNECTIONS)
         self.clock = HubClock(self.redis, interval=AGENT_INTERVAL)
         #: State of sources between cycles.
         self.memory = SourceMemory(window_budget(settings.agent_window_series), self.config.summaries)

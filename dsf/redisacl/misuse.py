@@ -28,7 +28,7 @@ log = dsf.log.get(__name__)
 
 #: Share of `maxmemory` from which memory is freed.
 FULL: Final = 0.8
-#: Most connections of a cluster that are not suspicious: an agent has 12 when all its threads write at once.
+#: Most connections of a cluster that are not suspicious: an agent has 4.
 MOST_CONNECTIONS: Final = 50
 #: Most bytes that the connections of a cluster hold: 12 results of 2 MB, and the buffers of the connections.
 MOST_BYTES: Final = 32 * 1024 * 1024

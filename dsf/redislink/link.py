@@ -178,17 +178,33 @@ class Link:
         file_options = {name: str(file) for name, file in files.items() if file is not None}
         return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **file_options}
 
-    def client(self, **options: Any) -> redis.Redis:
-        """Return a client that connects at the first command. `options` are for redis-py connections."""
-        return self._create_client(self.connection_class, *self.address.hosts[0], options)
+    def client(self, max_connections: int | None = None, **options: Any) -> redis.Redis:
+        """Return a client that connects at the first command. `options` are for redis-py connections.
+
+        With `max_connections`, a thread waits for a free connection, as long as for a response of Redis.
+        """
+        return self._create_client(self.connection_class, *self.address.hosts[0], options, max_connections)
 
     def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
         """Return a client of this server, regardless of Sentinel."""
         return self._create_client(self._class_for(host), host, port, options)
 
-    def _create_client(self, kind: Any, host: str, port: int, options: dict[str, Any]) -> redis.Redis:
+    def _create_client(
+        self, kind: Any, host: str, port: int, options: dict[str, Any], max_connections: int | None = None
+    ) -> redis.Redis:
         options |= {"db": self.address.db, "credential_provider": self.credentials} | self.tls_options
-        pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **options)
+        pool: redis.ConnectionPool
+        if max_connections is None:
+            pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **options)
+        else:
+            pool = redis.BlockingConnectionPool(
+                max_connections,
+                self._settings.redis_socket_timeout,
+                connection_class=kind,
+                host=host,
+                port=port,
+                **options,
+            )
         self._pools.add(pool)
         return redis.Redis.from_pool(pool)
 

@@ -28,13 +28,21 @@ log = dsf.log.get(__name__)
 _Item = TypeVar("_Item")
 
 
-def connect(settings: Settings, *, name: str = "dsf", retries: int = 3, decode_responses: bool = True) -> redis.Redis:
+def connect(
+    settings: Settings,
+    *,
+    name: str = "dsf",
+    retries: int = 3,
+    decode_responses: bool = True,
+    max_connections: int | None = None,
+) -> redis.Redis:
     """Return a thread-safe client that connects at the first command, and reconnects with the current password.
 
-    With `decode_responses`, responses are str instead of bytes. Raises SettingsError if the URL or a file is unusable.
+    With `decode_responses`, responses are str instead of bytes. Without `max_connections`, each thread gets a
+    connection. Raises SettingsError if the URL or a file is unusable.
     """
     options = _options(settings, name, retries) | {"decode_responses": decode_responses}
-    return Link(settings).client(**options)
+    return Link(settings).client(max_connections, **options)
 
 
 def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:

@@ -11,6 +11,7 @@ import json
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import tornado.httpserver
@@ -18,6 +19,8 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 
+#: Value of DSF_REDIS_POD that the server accepts, as it does any other.
+POD = "open-cluster-management/dynamic-scoring-redis-0:6379"
 Response = tuple[int, Any]
 DATA, ERROR = b"\x00", b"\x01"
 
@@ -168,3 +171,19 @@ def serving(target: int) -> Iterator[PortForwardServer]:
         yield server
     finally:
         server.close()
+
+
+def write_kubeconfig(file: Path, port: int, token: str) -> None:
+    """Write a kubeconfig for an API server on this port, with a token."""
+    file.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "hub", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+                "users": [{"name": "agent", "user": {"token": token}}],
+                "contexts": [{"name": "hub", "context": {"cluster": "hub", "user": "agent"}}],
+                "current-context": "hub",
+            }
+        )
+    )

@@ -12,8 +12,8 @@ import pytest
 from dsf import http
 from dsf.errors import HttpError
 from dsf.http import transport
-from tests.integration.http.forgetfulrelay import ForgetfulRelay
 from tests.support import httpserver
+from tests.support.forgetfulrelay import ForgetfulRelay
 from tests.support.httpserver import ScriptedServer, answer
 
 #: Seconds until the relay forgets a connection, and from one request to the next.

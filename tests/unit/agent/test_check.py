@@ -16,9 +16,8 @@ from dsf.messages import derive_key
 from dsf.redisacl.rules import cluster_rules, cluster_user
 from dsf.settings import Settings
 from tests.support.fixtures import SettingsFactory
-from tests.support.portforwardserver import serving
+from tests.support.portforwardserver import POD, serving, write_kubeconfig
 from tests.support.redisserver import free_port
-from tests.unit.agent.test_relay import POD, write_kubeconfig
 
 CLUSTER = "worker01"
 

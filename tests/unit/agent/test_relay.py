@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,10 +17,12 @@ from dsf.agent.main import make_relay
 from dsf.agent.relay import HubRelay
 from dsf.errors import SettingsError
 from tests.support.fixtures import SettingsFactory
-from tests.support.portforwardserver import PortForwardServer, serving
+from tests.support.forgetfulrelay import ForgetfulRelay
+from tests.support.portforwardserver import POD, PortForwardServer, serving, write_kubeconfig
 from tests.support.wait import wait_for
 
-POD = "open-cluster-management/dynamic-scoring-redis-0:6379"
+#: Seconds after which a load balancer of these tests drops an idle connection.
+_IDLE_LIMIT = 0.5
 
 
 @pytest.fixture
@@ -50,21 +52,6 @@ def client(relay: HubRelay) -> Iterator[redis.Redis]:
         host="127.0.0.1", port=relay.address[1], socket_timeout=5.0, retry=Retry(NoBackoff(), 0)
     ) as connected:
         yield connected
-
-
-def write_kubeconfig(file: Path, port: int, token: str) -> None:
-    file.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "clusters": [{"name": "hub", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-                "users": [{"name": "agent", "user": {"token": token}}],
-                "contexts": [{"name": "hub", "context": {"cluster": "hub", "user": "agent"}}],
-                "current-context": "hub",
-            }
-        )
-    )
 
 
 def refusal(client: redis.Redis, relay: HubRelay) -> str:
@@ -137,6 +124,26 @@ def test_idle_connections_are_pinged(
             assert client.ping()
     finally:
         hub_relay.stop()
+
+
+def test_pings_keep_connections_through_a_load_balancer_that_drops_idle_ones(
+    monkeypatch: pytest.MonkeyPatch, settings_factory: SettingsFactory, kubeconfig: Path, api_server: PortForwardServer
+) -> None:
+    """The default interval is to 60 s, a usual idle limit, as this one to half a second."""
+    monkeypatch.setattr(relay_module, "_PING_INTERVAL", relay_module._PING_INTERVAL * _IDLE_LIMIT / 60)
+    with ForgetfulRelay(api_server.port, _IDLE_LIMIT, resets=False) as balancer:
+        write_kubeconfig(kubeconfig, balancer.port, "token")
+        hub_relay = HubRelay(settings_factory(role="agent", redis_pod=POD, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)
+        hub_relay.start()
+        try:
+            with redis.Redis(host="127.0.0.1", port=hub_relay.address[1], socket_timeout=5.0) as client:
+                client.ping()
+                idle_since = time.monotonic()
+                wait_for(lambda: time.monotonic() > idle_since + 4 * _IDLE_LIMIT, 10.0, "the limit to pass")
+                assert client.ping()
+        finally:
+            hub_relay.stop()
+    assert (balancer.connections, balancer.forgotten) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ class ForgetfulRelay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        # time.monotonic() of the last call of forget().
+        self._forgot_at = 0.0
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
         #: Connections that were made, and those that were used after they were forgotten.
         self.connections = 0
         self.forgotten = 0
@@ -45,11 +48,19 @@ class ForgetfulRelay:
         for connection in (self._listener, *self._open):
             connection.close()
 
+    def forget(self) -> None:
+        """Forget all connections that there are now. New ones work."""
+        self._forgot_at = time.monotonic()
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    near.close()
+                    continue
                 self.connections += 1
                 self._open += [near, far]
                 for target in (self._ask, self._answer):
@@ -57,10 +68,10 @@ class ForgetfulRelay:
                     self._threads[-1].start()
 
     def _ask(self, near: socket.socket, far: socket.socket) -> None:
-        last_used_at = time.monotonic()
+        began_at = last_used_at = time.monotonic()
         with contextlib.suppress(OSError):
             while data := near.recv(65536):
-                if time.monotonic() - last_used_at > self._seconds:
+                if time.monotonic() - last_used_at > self._seconds or began_at < self._forgot_at:
                     self.forgotten += 1
                     if self._resets:
                         near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -71,6 +82,8 @@ class ForgetfulRelay:
                 far.sendall(data)
 
     def _answer(self, near: socket.socket, far: socket.socket) -> None:
+        began_at = time.monotonic()
         with contextlib.suppress(OSError):
             while data := far.recv(65536):
-                near.sendall(data)
+                if began_at >= self._forgot_at:
+                    near.sendall(data)
