@@ -197,7 +197,7 @@ class Link:
         if max_connections is None:
             pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **options)
         else:
-            pool = redis.BlockingConnectionPool(
+            pool = redis.BlockingConnectionPool(  # type: ignore[no-untyped-call]
                 max_connections,
                 self._settings.redis_socket_timeout,
                 connection_class=kind,
