@@ -12,7 +12,7 @@ from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
 from tests.support.distribution import asks_api_server, is_unit
 
-#: The one that tests of this process share, once there was one.
+#: The one that tests share, once there was one.
 _shared: list[ControlPlane] = []
 #: Marks of the test that runs.
 _marks: set[str] = set()
@@ -20,7 +20,7 @@ _marks: set[str] = set()
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A real API server, one per test process. Tests may kill and stall it.
+    """A real API server, one for the run: one test process runs all of its tests, which may kill and stall it.
 
     The server stops where the unit tests begin, which need none and come last.
     """

@@ -19,11 +19,13 @@ from xdist.scheduler import LoadScopeScheduling
 #: Folders whose files run in one process: they take well-known ports, or share what takes seconds to build.
 _TOGETHER = (
     "demo/tests/integration/demo/",
-    "packages/dsf-optimizer/tests/integration/optimizer/",
     "tests/integration/release/",
     "tests/integration/security/running/",
     "deploy/tests/unit/",
 )
+#: Name of the group of all files that use the shared API server, so that a run starts one server. Hubs work on all
+#: objects of a server, so tests in other processes would change what their tests see.
+_API_SERVER = "api-server/"
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"
 #: Spread the files of that folder: every eighth file that begins is from it.
@@ -33,8 +35,7 @@ _ROOT = Path(__file__).parents[2]
 
 @functools.cache
 def asks_api_server(file: str) -> bool:
-    """Whether tests of this file or folder, named relative to the repository, use the API server that a test process
-    shares."""
+    """Whether tests of this file or folder, named relative to the repository, use the API server that tests share."""
     path = _ROOT / file
     sources = (
         path,
@@ -51,19 +52,25 @@ def is_unit(file: str) -> bool:
     return "tests/unit/" in file
 
 
+def group_of(nodeid: str) -> str:
+    """Return the group of a test, which one process runs: its file, or a folder or name that files share."""
+    file = nodeid.partition("::")[0]
+    if asks_api_server(file):
+        return _API_SERVER
+    return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+
+
 def _turn(file: str) -> int:
     # A folder that one process runs takes longer than a file: at the end the other processes would wait for it.
-    if file in _TOGETHER:
+    if file in (*_TOGETHER, _API_SERVER):
         return 0
-    # Files that use the API server follow each other, so that it stops as early as possible.
-    return 2 if asks_api_server(file) else 3 if is_unit(file) else 1
+    return 2 if is_unit(file) else 1
 
 
 class Spread(OrderedDict[str, dict[str, bool]]):
     """Tests by file, given out in the order of names, with three exceptions.
 
-    Folders that one process runs come first. Files of fleets are spread over the others. Files of the API server come
-    together, before the unit tests.
+    Groups that one process runs come first. Files of fleets are spread over the others. Unit tests come last.
     """
 
     def __init__(self) -> None:
@@ -85,8 +92,7 @@ class _ByFile(LoadScopeScheduling):
         self.workqueue = Spread()
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+        return group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.child import ran
-from tests.support.distribution import Spread
+from tests.support.distribution import Spread, group_of
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = """
@@ -57,21 +57,26 @@ def test_fleets_are_spread_over_the_other_files_and_each_runs_once() -> None:
     assert not queue
 
 
-def test_files_of_the_api_server_follow_each_other() -> None:
-    asking = ["tests/integration/api/test_crds.py", "tests/integration/hub/kube/test_gitops.py"]
-    other_files = [
-        "tests/integration/agent/test_small.py",
-        "tests/integration/store/test_ticks.py",
-        "tests/unit/test_log.py",
+def test_files_of_the_api_server_are_one_group() -> None:
+    """Otherwise each test process would start a server."""
+    asking = [
+        "tests/integration/api/test_crds.py",
+        "tests/integration/hub/kube/test_gitops.py",
+        "packages/dsf-optimizer/tests/integration/optimizer/mcp/test_access.py",
     ]
+    groups = {group_of(f"{file}::test_one[a::b]") for file in asking}
+    assert len(groups) == 1
+    other_file = "tests/integration/agent/test_small.py"
+    assert group_of(f"{other_file}::test_one") == other_file
     queue = Spread()
-    for name in sorted(asking + other_files):
+    for name in [other_file, *groups]:
         queue[name] = {}
-    assert [queue.popitem(last=False)[0] for _ in range(5)] == [*other_files[:2], *asking, other_files[2]]
+    assert [queue.popitem(last=False)[0] for _ in range(2)] == [*groups, other_file]
 
 
-def test_folders_of_one_process_come_first() -> None:
+def test_groups_of_one_process_come_first_and_unit_tests_last() -> None:
     queue = Spread()
-    for name in ("tests/integration/store/test_ticks.py", "tests/unit/test_log.py", "deploy/tests/unit/"):
+    for name in ("tests/unit/test_log.py", "tests/integration/store/test_ticks.py", "deploy/tests/unit/"):
         queue[name] = {}
-    assert queue.popitem(last=False)[0] == "deploy/tests/unit/"
+    order = [queue.popitem(last=False)[0] for _ in range(3)]
+    assert order == ["deploy/tests/unit/", "tests/integration/store/test_ticks.py", "tests/unit/test_log.py"]
