@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"dsf.redisacl: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
-    left_out = [role for role in hub_roles() if role != "probe" and role not in passwords]
+    left_out = [role for role in hub_roles() if role not in passwords]
     if left_out:
         print(f"dsf.redisacl: no user for {', '.join(left_out)}: no such file in {options.passwords}", file=sys.stderr)
     if options.file is not None:
@@ -66,7 +66,7 @@ def _passwords(folder: Path) -> dict[str, str]:
     passwords: dict[str, str] = {}
     for role in hub_roles():
         file = folder / role
-        if role != "probe" and file.is_file():
+        if file.is_file():
             password = file.read_text(encoding="utf-8").strip()
             if len(password) < _SHORTEST:
                 raise SettingsError(f"{file}: a password of at least {_SHORTEST} characters is needed")

@@ -108,7 +108,7 @@ def hub_roles() -> tuple[str, ...]:
 
     `hub` is that of a process with all services; `controller`, `beat`, `results` and `web` are those of single
     services. `operator` is for users and the command line: it is admin of the framework, not of Redis. `flower-tasks`:
-    a Flower that may start tasks. `probe`: health checks. `sentinel`, `replica`: Redis' own processes.
+    a Flower that may start tasks. `sentinel`, `replica`: Redis' own processes.
     """
     return tuple(_rules_by_role())
 
@@ -463,7 +463,6 @@ _RULES: Final[dict[str, list[str]]] = {
         selector("hget hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
     ],
     "operator": _OPERATOR,
-    "probe": _commands("ping"),
     "sentinel": [
         *_commands("ping info role multi exec subscribe publish slaveof config|rewrite client|setname client|kill"),
         *_commands("script|kill"),

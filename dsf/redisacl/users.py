@@ -21,16 +21,17 @@ def password_hash(password: str) -> str:
 
 @dataclass(frozen=True)
 class User:
-    """One user. `hashes` are those of its valid passwords; none: it needs no password."""
+    """One user. `hashes` are those of its valid passwords. Every user has one, because Redis accepts commands of any
+    length from a client that has logged in, and only short ones from others."""
 
     name: str
     rules: tuple[str, ...]
-    hashes: tuple[str, ...] = ()
+    hashes: tuple[str, ...]
 
     @classmethod
     def of_hub(cls, role: str, *passwords: str) -> User:
-        """Return the user of a role on the hub. Raises ValueError without a password, except for `probe`."""
-        if not passwords and role != "probe":
+        """Return the user of a role on the hub. Raises ValueError without a password."""
+        if not passwords:
             raise ValueError(f"user {hub_user(role)} needs a password")
         return cls(hub_user(role), tuple(hub_rules(role)), tuple(password_hash(text) for text in passwords))
 
@@ -44,23 +45,19 @@ class User:
 
     def setuser(self) -> list[str]:
         """Arguments for ACL SETUSER after the name: they replace all previous rules."""
-        return ["reset", "on", *self._secrets(), *self.rules]
+        return ["reset", "on", *self._passwords(), *self.rules]
 
     def line(self) -> str:
         """Its line in an ACL file."""
-        return " ".join(["user", self.name, "on", *self._secrets(), *self.rules])
+        return " ".join(["user", self.name, "on", *self._passwords(), *self.rules])
 
-    def _secrets(self) -> list[str]:
-        return [f"#{digest}" for digest in self.hashes] if self.hashes else ["nopass"]
+    def _passwords(self) -> list[str]:
+        return [f"#{digest}" for digest in self.hashes]
 
 
 def hub_users(passwords: Mapping[str, str]) -> list[User]:
-    """Return the users of the hub's processes that have passwords, and `probe`, which needs none."""
-    return [
-        User.of_hub(role, *filter(None, [passwords.get(role)]))
-        for role in hub_roles()
-        if role == "probe" or role in passwords
-    ]
+    """Return the users of the hub's processes that have passwords."""
+    return [User.of_hub(role, passwords[role]) for role in hub_roles() if role in passwords]
 
 
 def render_acl_file(users: Iterable[User], existing: str = "") -> str:
@@ -77,9 +74,7 @@ def render_acl_file(users: Iterable[User], existing: str = "") -> str:
 
 def acl_template() -> str:
     """Return an ACL file with all users of the hub, and `#<role>` where the hash of a password belongs."""
-    users = [
-        User(hub_user(role), tuple(hub_rules(role)), () if role == "probe" else (f"<{role}>",)) for role in hub_roles()
-    ]
+    users = [User(hub_user(role), tuple(hub_rules(role)), (f"<{role}>",)) for role in hub_roles()]
     return render_acl_file(users)
 
 

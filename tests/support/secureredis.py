@@ -46,7 +46,7 @@ class SecureRedis(Server):
         # Once: another program may not be able to read its data.
         self._program = find_tls_server()
         self.ca = ca
-        self.passwords = passwords or {role: f"password-of-{role}" for role in hub_roles() if role != "probe"}
+        self.passwords = passwords or {role: f"password-of-{role}" for role in hub_roles()}
         self.certificate = certificate or ca.issue("localhost", "127.0.0.1")
         self._aclfile = aclfile
         self._options = options

@@ -72,7 +72,7 @@ CANARIES = {
     "amazon session": "canary-session-19d4c2fa",
     "google token": "canary-google-8a3f60d1",
     **identities.CANARIES,
-    **{f"password of {role}": f"canary-redis-{role}-91c4" for role in hub_roles() if role != "probe"},
+    **{f"password of {role}": f"canary-redis-{role}-91c4" for role in hub_roles()},
     "master secret": "ca4a5ec2" * 8,
 }
 MASTER = bytes.fromhex(CANARIES["master secret"])
@@ -104,7 +104,7 @@ class Fleet:
         """Start everything and wait for the first scores."""
         self.logs.mkdir(parents=True)
         self._secret_file.write_text(CANARIES["master secret"])
-        passwords: dict[str, str] = {r: CANARIES[f"password of {r}"] for r in hub_roles() if r != "probe"}
+        passwords: dict[str, str] = {r: CANARIES[f"password of {r}"] for r in hub_roles()}
         self.redis = self._stack.enter_context(SecureRedis(TestCa(self.folder / "ca"), passwords=passwords))
         self.admin = self.redis.client()
         # For what tests do in the hub's place, and to know passwords; the users are made by the hub process.

@@ -268,8 +268,7 @@ def test_newer_servers_accept_the_rules(
     program = getattr(pytest.importorskip(package), function)()
     monkeypatch.setenv("DSF_TEST_REDIS_SERVER", str(program))
     file = tmp_path / "users.acl"
-    roles = [role for role in hub_roles() if role != "probe"]
-    text = render_acl_file(hub_users({role: f"password-{role}" for role in roles}))
+    text = render_acl_file(hub_users({role: f"password-{role}" for role in hub_roles()}))
     file.write_text(text.replace(DEFAULT_OFF, "user default on nopass ~* &* +@all"))
     with RedisServer(options=("--aclfile", str(file))) as server:
         hub = redis.Redis(port=server.port, username="dsf-hub", password="password-hub", decode_responses=True)

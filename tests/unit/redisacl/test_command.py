@@ -32,7 +32,7 @@ def test_command_prints_the_acl_file(passwords: Path, capsys: pytest.CaptureFixt
         "no user for controller, web, flower-tasks, operator, sentinel, replica, optimizer: no such file in" in stderr
     )
     names = [line.split()[1] for line in text.splitlines()]
-    assert names == ["default", "dsf-beat", "dsf-results", "dsf-flower", "dsf-probe", "dsf-hub"]
+    assert names == ["default", "dsf-beat", "dsf-results", "dsf-flower", "dsf-hub"]
     assert "a-long-password" not in text
 
 

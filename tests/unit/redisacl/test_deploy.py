@@ -87,7 +87,7 @@ def _write_users(passwords: Path, file: Path) -> subprocess.CompletedProcess[str
 
 
 def test_each_user_has_a_password() -> None:
-    assert set(_passwords()) == set(hub_roles()) - {"probe"}
+    assert set(_passwords()) == set(hub_roles())
     text = (FOLDER / "sentinel.conf.example").read_text()
     assert f"auth-pass hub {_passwords()['sentinel']}" in text
 

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from dsf.redisacl.users import User, hub_users, render_acl_file
+from dsf.redisacl.users import User, acl_template, hub_users, render_acl_file
 
 
 def test_acl_file_has_no_password_and_no_default_user() -> None:
@@ -14,13 +14,13 @@ def test_acl_file_has_no_password_and_no_default_user() -> None:
     text = render_acl_file(users)
     lines = text.splitlines()
     assert lines[0] == "user default off resetpass ~* &* +@all"
-    assert [line.split()[1] for line in lines[1:]] == ["dsf-beat", "dsf-results", "dsf-probe"]
+    assert [line.split()[1] for line in lines[1:]] == ["dsf-beat", "dsf-results"]
     assert "secret" not in text
     assert f"#{hashlib.sha256(b'secret-of-beat').hexdigest()}" in lines[1]
-    assert lines[3].split()[2:4] == ["on", "nopass"]
 
 
-def test_password_is_optional_only_for_the_probe() -> None:
+def test_each_user_needs_a_password() -> None:
+    assert all(line.split()[3].startswith("#") for line in acl_template().splitlines()[1:])
     with pytest.raises(ValueError, match="dsf-beat needs a password"):
         User.of_hub("beat")
     with pytest.raises(ValueError, match="spoke-c1 needs a password"):
@@ -34,7 +34,7 @@ def test_users_of_clusters_are_kept_when_the_file_is_rewritten() -> None:
     )
     lines = render_acl_file(hub_users({"beat": "new"}), existing).splitlines()
     assert lines[-1] == cluster
-    assert [line.split()[1] for line in lines] == ["default", "dsf-beat", "dsf-probe", "spoke-c1"]
+    assert [line.split()[1] for line in lines] == ["default", "dsf-beat", "spoke-c1"]
 
 
 def test_two_passwords_during_a_rotation() -> None:
