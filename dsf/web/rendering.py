@@ -20,7 +20,7 @@ from markupsafe import Markup
 from dsf.api.scorerule import describe_hold_rule
 from dsf.process import hubclock
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
-from dsf.text import shown_url
+from dsf.text import shown_url, visible
 from dsf.web import charts
 from dsf.web.pages import plugins
 from dsf.web.search import quote_term
@@ -80,6 +80,11 @@ def format_timestamp(time: float | datetime | None) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def _make_visible(value: Any) -> Any:
+    """Escape the non-printable characters of a text, such as terminals' commands and changes of the direction."""
+    return visible(value, allowed_characters="\n\t") if type(value) is str else value
+
+
 def _render_age(time: float | datetime | None, kind: str = "age") -> Markup:
     """Return a time element whose age is inserted by the browser or by `insert_ages`.
 
@@ -131,13 +136,14 @@ def get_meaning(reason: str) -> str:
 def environment() -> jinja2.Environment:
     """Return the Jinja environment with the templates of this package and of plug-ins.
 
-    All values are escaped, and an undefined name is an error.
+    All values are escaped, also their non-printable characters, and an undefined name is an error.
     """
     plugin_templates = {name: plugin.templates for name, plugin in plugins().items()}
     jinja_environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(plugin_templates)]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_make_visible,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,

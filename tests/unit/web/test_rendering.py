@@ -50,6 +50,13 @@ def test_template_values_are_escaped() -> None:
     assert "<img" not in html
 
 
+def test_non_printable_characters_of_template_values_are_escaped() -> None:
+    html = render("error.html", "", _base(title="a\x1b[31mb", text="c\u202ed\ne", again=False))
+    assert not {"\x1b", "\u202e"} & set(html)
+    assert r"a\x1b[31mb" in html
+    assert "c\\u202ed\ne" in html
+
+
 @pytest.mark.parametrize(("every", "seconds"), [(0, None), (1, 2), (3, 15), (10, 50)])
 def test_pages_choose_how_often_they_are_read_again(every: int, seconds: int | None) -> None:
     html = render("page.html", "", _base(title="t", every=every, content="", acts={}, names={}))
