@@ -15,7 +15,7 @@ from typing import Final
 
 from dsf.agent.config import read_limited
 from dsf.api.authentication import CaKind
-from dsf.api.types import CREDENTIALS_NAME
+from dsf.api.types import AGENT_SECRETS
 from dsf.api.urls import NO_HOSTS, TokenHosts, base_url, is_valid_url
 from dsf.auth.secrets import SecretError, Token, Use
 from dsf.errors import SettingsError
@@ -137,7 +137,7 @@ def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
     label = f"key {key!r} of {kind} {name!r}"
     if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
         raise SecretError(f"{label} is not a possible name; correct it in the DynamicScorer")
-    if name == CREDENTIALS_NAME:
+    if name in AGENT_SECRETS:
         raise SecretError(f"{label} is the agent's own and never sent anywhere", "secret_refused")
     return label
 

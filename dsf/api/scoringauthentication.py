@@ -17,9 +17,9 @@ from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusMod
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.selector import ClusterSelector
 from dsf.api.types import (
+    AGENT_SECRETS,
     API_VERSION,
     AUTHENTICATION_KIND,
-    CREDENTIALS_NAME,
     DELIVER_LABEL,
     PULL_SECRET_NAME,
 )
@@ -81,7 +81,7 @@ _CLUSTER: Final = "${cluster}"
 def _check_secret_name(name: str) -> str:
     if not is_dns_subdomain(name.replace(_CLUSTER, "c")):
         raise ValueError(f"{name!r} is not a valid name of a Secret; {_CLUSTER} is the only template here")
-    if name in (CREDENTIALS_NAME, PULL_SECRET_NAME):
+    if name in (*AGENT_SECRETS, PULL_SECRET_NAME):
         raise ValueError(f"{name} is the agents' own Secret")
     return name
 

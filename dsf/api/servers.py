@@ -6,13 +6,13 @@ from typing import Any, Final, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Methods, Reference, ServerAccess, Tls, find_references
+from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Methods, ServerAccess, Tls, find_references
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
 from dsf.api.scorer import DynamicScorer, Scoring, SourceSpec
 from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
 from dsf.api.templates import Renderer
-from dsf.api.types import CREDENTIALS_NAME, ConfigSyncMode, ResolveReason
+from dsf.api.types import AGENT_SECRETS, ConfigSyncMode, ResolveReason
 from dsf.api.urls import TokenHosts, base_url, join_url, parse_origin
 from dsf.errors import ResolutionError
 
@@ -257,7 +257,7 @@ def _check_references(part: Methods | Tls, where: str) -> None:
                 ResolveReason.InvalidTokenSecretRef,
                 f"{where}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
             )
-        if reference == Reference(CaKind.Secret, CREDENTIALS_NAME):
+        if reference.kind is CaKind.Secret and reference.name in AGENT_SECRETS:
             raise ResolutionError(
                 ResolveReason.InvalidTokenSecretRef,
                 f"{where}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",

@@ -67,6 +67,8 @@ DELIVER_LABEL: Final = f"{GROUP}/deliver"
 KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
 ADDON_NAME: Final = "dynamic-scoring-framework"
+#: The Secrets with an agent's own credentials: the framework's, and OCM's with its kubeconfig for the hub.
+AGENT_SECRETS: Final = frozenset((CREDENTIALS_NAME, f"{ADDON_NAME}-hub-kubeconfig"))
 AGENT_NAME: Final = "dynamic-scoring-agent"
 HUB_NAMESPACE: Final = "open-cluster-management"
 AGENT_NAMESPACE: Final = "dynamic-scoring"

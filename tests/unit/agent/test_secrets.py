@@ -9,7 +9,7 @@ import pytest
 
 from dsf.agent.outbox import KeyRing
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.api.types import CREDENTIALS_NAME
+from dsf.api.types import AGENT_SECRETS
 from dsf.api.urls import TokenHosts
 from dsf.auth.methods import parse_token
 from dsf.auth.secrets import SecretError, Use
@@ -24,7 +24,9 @@ URL = "http://prometheus.example.com:9090/api/v1/query_range"
 def release(settings_factory: Callable[..., Settings]) -> Release:
     """Return a release list that allows the tokens of `my-secret` and `s` for one host."""
     host = ["prometheus.example.com"]
-    return Release(settings_factory(agent_token_secrets={"my-secret": host, "s": host, CREDENTIALS_NAME: host}))
+    return Release(
+        settings_factory(agent_token_secrets={"my-secret": host, "s": host, **dict.fromkeys(AGENT_SECRETS, host)})
+    )
 
 
 class Tokens:
@@ -144,10 +146,11 @@ def test_administrator_list_is_not_widened_by_bindings(
         assert "allowedHosts" not in str(caught.value)
 
 
-def test_credentials_secret_of_the_agent_is_never_sent(tmp_path: Path, release: Release) -> None:
-    put(tmp_path, CREDENTIALS_NAME, "redis-password", b"stolen")
+@pytest.mark.parametrize("name", ["dynamic-scoring-agent-credentials", "dynamic-scoring-framework-hub-kubeconfig"])
+def test_credentials_secrets_of_the_agent_are_never_sent(name: str, tmp_path: Path, release: Release) -> None:
+    put(tmp_path, name, "password", b"stolen")
     with pytest.raises(SecretError, match="the agent's own") as caught:
-        Tokens(tmp_path, release).token(CREDENTIALS_NAME, "redis-password", URL)
+        Tokens(tmp_path, release).token(name, "password", URL)
     assert caught.value.reason == "secret_refused"
 
 

@@ -85,14 +85,13 @@ def test_token_may_go_to_a_host_listed_by_the_hub_administrator() -> None:
     assert summary.source_endpoint_auth_name == "prom"
 
 
+@pytest.mark.parametrize("name", ["dynamic-scoring-agent-credentials", "dynamic-scoring-framework-hub-kubeconfig"])
 @pytest.mark.parametrize("stage", ["source", "scoring"])
-def test_credentials_secret_of_the_agents_is_refused_as_token(stage: str) -> None:
-    auth = {f"{stage}.auth": {"tokenSecretRef": {"name": "dynamic-scoring-agent-credentials", "key": "signing-key"}}}
+def test_credentials_secret_of_the_agents_is_refused_as_token(stage: str, name: str) -> None:
+    auth = {f"{stage}.auth": {"tokenSecretRef": {"name": name, "key": "signing-key"}}}
     reason, message = refusal(changed(auth, {}))
     assert reason == "InvalidTokenSecretRef"
-    assert message.startswith(
-        f"spec.{stage}.auth.tokenSecretRef.name: dynamic-scoring-agent-credentials is the agents'"
-    )
+    assert message.startswith(f"spec.{stage}.auth.tokenSecretRef.name: {name} is the agents'")
 
 
 def test_full_without_a_synced_config_uses_the_spec() -> None:
