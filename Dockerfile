@@ -8,12 +8,12 @@
 # them depends on the processor:
 #   docker buildx build --platform linux/amd64,linux/arm64 --target agent .
 
-ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
-ARG UV_IMAGE=ghcr.io/astral-sh/uv:0.13.8
+# Base images are named once, by tag and digest of all architectures, where Dependabot renews them.
+FROM ghcr.io/astral-sh/uv:0.13.0@sha256:cdc6093146eb3ff6a40107b38f008b789e050e77ad87865e381d9917da55a168 AS uv
 
-FROM ${UV_IMAGE} AS uv
+FROM python:3.13.16-slim-trixie@sha256:bf44cdfcb76cd3b41e879bc058fc37ec5872002ccfde7fcb765e218cde0cd79c AS interpreter
 
-FROM ${PYTHON_IMAGE} AS build
+FROM interpreter AS build
 COPY --from=uv /uv /usr/local/bin/uv
 # Bytecode is compiled here because it cannot be written later.
 ENV UV_PROJECT_ENVIRONMENT=/opt/dsf \
@@ -32,7 +32,7 @@ COPY packages/dsf-backtest/pyproject.toml packages/dsf-backtest/README.md packag
 COPY packages/dsf-sources/pyproject.toml packages/dsf-sources/README.md packages/dsf-sources/LICENSE packages/dsf-sources/
 COPY demo/pyproject.toml demo/
 
-FROM ${PYTHON_IMAGE} AS base
+FROM interpreter AS base
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.source="https://github.com/open-cluster-management-io/dynamic-scoring-framework" \

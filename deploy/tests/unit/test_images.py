@@ -6,10 +6,11 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.child import ran
 
@@ -72,3 +73,37 @@ def test_agent_image_with_an_extra_has_its_dependencies(extra: str) -> None:
 
 def test_default_agent_image_has_no_cryptography() -> None:
     assert "cryptography" in conditional("--extra otel")
+
+
+def _base_images() -> Iterator[tuple[Path, str]]:
+    """Yield Dockerfile and image of each line FROM that names neither a stage of the file nor an argument."""
+    for path in (ROOT / "Dockerfile", *sorted(ROOT.glob("samples/*/Dockerfile"))):
+        stages: set[str] = set()
+        for image, stage in re.findall(r"^FROM (\S+)(?: AS (\S+))?$", path.read_text(), re.MULTILINE):
+            if image not in stages and not image.startswith("$"):
+                yield path, image
+            stages.add(stage)
+
+
+def test_base_images_have_tag_and_digest() -> None:
+    images = dict(_base_images())
+    assert len(images) > 5
+    pinned = re.compile(r"[\w./-]+:\d[\w.-]*@sha256:[0-9a-f]{64}")
+    assert {path: image for path, image in _base_images() if not pinned.fullmatch(image)} == {}
+
+
+def test_images_have_one_maintained_python() -> None:
+    (image,) = {image for _, image in _base_images() if image.startswith("python:")}
+    version = re.match(r"python:(\d+)\.(\d+)\.\d+-slim-trixie@", image)
+    assert version is not None, image
+    assert (int(version[1]), int(version[2])) >= (3, 13)
+    paths = re.findall(r"/lib/python([\d.]+)/", (ROOT / "samples" / "csv-source" / "Dockerfile").read_text())
+    assert set(paths) == {f"{version[1]}.{version[2]}"}
+
+
+def test_dependabot_renews_every_base_image() -> None:
+    updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())["updates"]
+    (docker,) = [update for update in updates if update["package-ecosystem"] == "docker"]
+    for path, _ in _base_images():
+        folder = f"/{path.parent.relative_to(ROOT)}".replace("/.", "/")
+        assert any(PurePosixPath(folder).match(pattern) for pattern in docker["directories"]), folder

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -78,9 +80,27 @@ def _client() -> str:
 def build(context: Path, tag: str, *options: str | Path) -> None:
     """Build an image with the machine's network. Raises LabError with the end of the build's output."""
     log = folders.LOGS / f"image-{tag.replace('/', '-').replace(':', '-')}.log"
-    command = docker("build", "--network=host", "--tag", tag, *options, context)
+    command = docker("build", "--network=host", *without_digests(["--tag", tag, *map(str, options), str(context)]))
     # Docker reuses layers of earlier builds; BuildKit is not in Debian's package.
     run("env", "DOCKER_BUILDKIT=0", *command, timeout=1800, log=log)
+
+
+def without_digests(arguments: list[str]) -> list[str]:
+    """Return the arguments of `docker build` with a Dockerfile whose base images are named by tags alone.
+
+    A stand-in can have the tag of an image, never its digest.
+    """
+    options = list(arguments)
+    dockerfile = Path(options[-1]) / "Dockerfile"
+    if "--file" in options:
+        number = options.index("--file")
+        dockerfile = Path(options[number + 1])
+        del options[number : number + 2]
+    text = re.sub(r"@sha256:[0-9a-f]{64}\b", "", dockerfile.read_text(encoding="utf-8"))
+    copy = folders.CACHE / "dockerfiles" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(text, encoding="utf-8")
+    return ["--file", str(copy), *options]
 
 
 def image_id(image: str) -> str:

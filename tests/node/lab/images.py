@@ -14,14 +14,22 @@ from tests.node.lab import engine, folders
 from tests.node.lab.command import LabError, run, say
 from tests.node.lab.noderuntime import PAUSE, NodeRuntime
 
-#: Its packages are what the project's own base image is made of: python:3.11.14-slim-bookworm.
-_SUITE = "bookworm"
-#: Debian's first suite with Valkey.
-_VALKEY_SUITE = "trixie"
+#: The Debian of the project's own base image, and the one with the oldest Redis that the docs call good enough.
+_SUITES = ("trixie", "bookworm")
 COREDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
 PROMETHEUS, NODE_EXPORTER = "prom/prometheus:v3.5.0", "prom/node-exporter:v1.9.1"
 VALKEY, REDIS = "valkey/valkey:9.1.2-trixie", "redis:7.4.6-bookworm"
-PYTHON = "python:3.11.14-slim-bookworm"
+
+
+def base_image(stage: str) -> str:
+    """Return the image of a stage of the project's Dockerfile, by its tag: builds here have no digests."""
+    match = re.search(rf"^FROM (\S+)@sha256:\S+ AS {stage}$", (folders.ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    if match is None:
+        raise LabError(f"the Dockerfile has no image with a digest for {stage}")
+    return match[1]
+
+
+PYTHON = base_image("interpreter")
 #: Folder below tests/node/images (and target, if any) -> the names that the project's files use.
 STAND_INS: dict[tuple[str, str], tuple[str, ...]] = {
     ("pause", ""): (PAUSE,),
@@ -41,10 +49,10 @@ def pulled(cluster: str) -> tuple[str, ...]:
 
 def make_bases(programs: Callable[[], Path]) -> None:
     """Make the stand-ins that are missing or whose folder has changed; that which needs a program is the last one."""
-    for suite in (_SUITE, _VALKEY_SUITE):
+    for suite in _SUITES:
         if not engine.image_id(f"local/debian:{suite}"):
             _debootstrap(suite)
-    _make("uv", "", (_uv_name(),), {"uv": _uv()})
+    _make("uv", "", (base_image("uv"),), {"uv": _uv()})
     authorities = Path("/etc/ssl/certs/ca-certificates.crt")
     files = {"pause": {"catatonit": Path("/usr/bin/catatonit")}, "python": {"ca-certificates.crt": authorities}}
     for (folder, target), names in STAND_INS.items():
@@ -125,13 +133,6 @@ def _make(folder: str, target: str, names: tuple[str, ...], files: dict[str, Pat
 
 def _succeeding(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def _uv_name() -> str:
-    uv_image = re.search(r"^ARG UV_IMAGE=(\S+)$", (folders.ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    if uv_image is None:
-        raise LabError("the Dockerfile names no UV_IMAGE")
-    return uv_image[1]
 
 
 def _uv() -> Path:

@@ -69,7 +69,14 @@ def docker(command_line: list[str]) -> None:
     """docker build, with the machine's network; tags and ids of images; `docker inspect` of a node that kind would run
     as a container."""
     if command_line[:1] == ["build"]:
-        os.execvp("env", ["env", "DOCKER_BUILDKIT=0", *engine.docker("build", "--network=host", *command_line[1:])])
+        os.execvp(
+            "env",
+            [
+                "env",
+                "DOCKER_BUILDKIT=0",
+                *engine.docker("build", "--network=host", *engine.without_digests(command_line[1:])),
+            ],
+        )
     if command_line[:1] == ["tag"] or command_line[:2] == ["image", "inspect"]:
         command = engine.docker(*command_line)
         os.execvp(command[0], command)
