@@ -124,3 +124,23 @@ def test_files_read_by_github_are_yaml(path: Path) -> None:
     assert isinstance(loaded, dict)
     for field in loaded.get("body", ()):
         assert field["type"] == "markdown" or field["id"], field
+
+
+def test_release_signs_what_it_publishes() -> None:
+    path = GITHUB / "workflows" / "release.yaml"
+    jobs = workflow(path)["jobs"]
+    scripts = {name: "\n".join(step.get("run", "") for step in job.get("steps", ())) for name, job in jobs.items()}
+    # Names that OpenSSF's Scorecard takes for provenance and signatures of a release's files.
+    assert "dist/provenance.intoto.jsonl" in scripts["build"]
+    assert "cosign sign-blob --yes --bundle dist/SHA256SUMS.sigstore.json" in scripts["build"]
+    assert scripts["notes"].rstrip().endswith("dist/*")
+    assert scripts["pypi"].index("pypi-attestations") < scripts["pypi"].index("uv publish")
+    for job in ("build", "pypi", "images", "chart"):
+        assert jobs[job]["permissions"]["id-token"] == "write", job
+
+
+def test_scans_cover_code_dependencies_and_images() -> None:
+    jobs = workflow(GITHUB / "workflows" / "scan.yaml")["jobs"]
+    assert {"codeql", "dependencies", "images"} <= set(jobs)
+    assert set(jobs["images"]["strategy"]["matrix"]["target"]) == {"hub", "agent"}
+    assert "python" in jobs["codeql"]["strategy"]["matrix"]["language"]
