@@ -102,7 +102,8 @@ EVERYTHING: Values = {
             "loadBalancerClass": "example.com/internal",
             "externalTrafficPolicy": "Local",
             "ipFamilyPolicy": "PreferDualStack",
-            "ipFamilies": ["IPv6", "IPv4"],
+            # Real API servers of the tests have no other.
+            "ipFamilies": ["IPv4"],
         },
     },
     "networkPolicy": {
