@@ -16,7 +16,7 @@ from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import hub_user
 from tests.integration.security.fleet import MASTER
 from tests.support.child import Child
-from tests.support.redisserver import free_port
+from tests.support.redisserver import AT_ONCE, free_port
 from tests.support.secureredis import find_tls_server
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
@@ -66,6 +66,7 @@ class Configured:
             ssl=True,
             ssl_ca_certs=str(self.ca.cert),
             decode_responses=True,
+            retry=AT_ONCE,
         )
 
     def kill(self) -> None:

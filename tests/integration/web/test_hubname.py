@@ -12,6 +12,7 @@ from dsf.kube.session import Session
 from dsf.settings import Settings
 from dsf.store.notices import ClusterNotice, Notices
 from dsf.web.hubname import HubName
+from tests.support.redisserver import AT_ONCE
 
 KUBECONFIG = """
 apiVersion: v1
@@ -55,5 +56,5 @@ def test_name_is_the_api_server_of_the_kubeconfig(redis_client: redis.Redis, tmp
 
 
 def test_name_is_empty_while_redis_is_unreadable() -> None:
-    unreachable = redis.Redis(port=1, socket_connect_timeout=1)
+    unreachable = redis.Redis(port=1, socket_connect_timeout=1, retry=AT_ONCE)
     assert HubName(Settings(), None, FleetQueries(unreachable)).read() == ""

@@ -15,7 +15,7 @@ from dsf.errors import ToolError
 from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.supervisor import Supervisor
 from tests.support.programs import find
-from tests.support.redisserver import free_port
+from tests.support.redisserver import AT_ONCE, free_port
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_embedded_redis_is_private_to_its_user(supervisor: Supervisor, tmp_path:
     assert folder.stat().st_mode & 0o077 == 0
     # The password is not in the command line, which everybody can read, and connections need it.
     assert all(password not in argument for argument in server.program().command)
-    with redis.Redis.from_url(server.address) as stranger, pytest.raises(redis.AuthenticationError):
+    with redis.Redis.from_url(server.address, retry=AT_ONCE) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
 
 

@@ -26,6 +26,7 @@ from dsf.settings import Settings
 from dsf.store.agents import AgentKeys
 from tests.integration.backends.hub import Hub
 from tests.support.controlplane import ControlPlane
+from tests.support.redisserver import AT_ONCE
 from tests.support.wait import wait_for
 
 MASTER = b"m" * 32
@@ -63,6 +64,8 @@ class World:
             port=self._address.port or 0,
             username=cluster_user(self.cluster),
             password=self._users.password(self.cluster, key_id),
+            # redis-py would retry a refused login for three seconds.
+            retry=AT_ONCE,
         )
         with contextlib.closing(client):
             try:
