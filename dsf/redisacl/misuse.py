@@ -93,15 +93,12 @@ class MisuseWatch:
         self._redis = client
         self._revoke = revoke
         self._had_large_clients = False
+        #: True if the next check should follow soon.
+        self.is_urgent = False
         # time.monotonic() before which connections stay.
         self._next_closing = 0.0
         # Kind of a problem -> sentence, and the monotonic time until which people read it.
         self._reports: dict[str, tuple[str, float]] = {}
-
-    @property
-    def is_urgent(self) -> bool:
-        """True if the next check should follow soon."""
-        return self._had_large_clients
 
     def check(self) -> None:
         """Free memory if Redis is nearly full, and close connections that hold too much.
@@ -113,7 +110,8 @@ class MisuseWatch:
             usage = self._empty_logs(usage)
         # Large results may arrive at this moment, so only the second check counts.
         had_large_clients, self._had_large_clients = self._had_large_clients, usage.has_large_clients
-        if usage.has_large_clients and not had_large_clients:
+        self.is_urgent = usage.has_large_clients and not had_large_clients
+        if self.is_urgent:
             return
         if self._is_suspicious(usage) and time.monotonic() >= self._next_closing:
             # Anybody who reaches the port may hold such connections.
