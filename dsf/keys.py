@@ -153,7 +153,7 @@ OPEN_RUNS = "dsf:runs:open"
 LOST_RUNS = "dsf:runs:lost"
 _PAIR_PREFIX = "dsf:pair:"
 _HISTORY_PREFIX = "dsf:history:"
-#: hash namespace -> bytes of the newest scores of its scorers' pairs; by the results worker.
+#: hash namespace, or `NAMESPACE/CLUSTER` -> bytes of the newest scores of its scorers' pairs; by the results worker.
 SCORE_BYTES = "dsf:scores:bytes"
 #: hash reason -> number of refused results.
 REJECTED = "dsf:rejected"

@@ -258,7 +258,7 @@ _RESULTS: Final = [
             _HISTORIES,
         ],
     ),
-    selector("hgetall hincrby", rw=[keys.SCORE_BYTES]),
+    selector("hmget hincrby hdel", rw=[keys.SCORE_BYTES]),
     selector("set", w=_MARKS),
     # Overrides only say in which interval a pair runs.
     selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
@@ -329,7 +329,7 @@ _CONTROLLER: Final = [
     *SCRIPTS,
     *_TRANSACTIONS,
     selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE, keys.SCORE_BYTES]),
-    selector("hincrby", w=[keys.SCORE_BYTES]),
+    selector("hincrby hdel", w=[keys.SCORE_BYTES]),
     selector("hget hmget hgetall hset hdel", rw=[keys.SCORERS, keys.CLUSTERS]),
     selector("hset hdel hkeys hlen", rw=[keys.SCORER_NOTICES, keys.CLUSTER_NOTICES]),
     selector("hget hset hdel hkeys", rw=[keys.CONFIG_READS]),

@@ -96,8 +96,9 @@ def without_room(result: Result, scorer: ScorerRecord, now: float) -> Ending:
     """Return the ending of a result whose score exceeds its namespace's share of Redis."""
     owner = f"namespace {scorer.namespace}" if scorer.namespace else "its namespace"
     message = (
-        f"the scores of {owner} have their share of Redis, {scorer.score_room // 1024} KiB, and this one would exceed "
-        "it: return fewer results or shorter labels, or give Redis more memory (the chart's redis.maxMemory)"
+        f"the scores of {owner} have their share of Redis, {scorer.score_room // 1024} KiB, and one cluster at most "
+        "half of it, and this one would exceed it: return fewer results or shorter labels, or give Redis more memory "
+        "(the chart's redis.maxMemory)"
     )
     return _failed(result, scorer, CycleError("publish", "too_large", message), now)
 

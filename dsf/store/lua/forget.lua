@@ -10,7 +10,11 @@ for i = first, #ARGV do
     if redis.call('HEXISTS', KEYS[1], pair) == 0 then
         local score = redis.pcall('HMGET', ARGV[1] .. pair, 'score_of', 'score_size')
         if score[1] and tonumber(score[2]) then
-            redis.pcall('HINCRBY', KEYS[2], score[1], -tonumber(score[2]))
+            for _, owner in ipairs({score[1], score[1] .. '/' .. string.match(pair, '^[^/]*')}) do
+                if redis.pcall('HINCRBY', KEYS[2], owner, -tonumber(score[2])) == 0 then
+                    redis.pcall('HDEL', KEYS[2], owner)
+                end
+            end
         end
         local count = redis.call('DEL', ARGV[1] .. pair, ARGV[2] .. pair)
         for n = 4, first - 1 do

@@ -17,7 +17,8 @@
 --       is_written         true if an object is to be written
 --       counters           field -> what is added to it when the run's books close
 --       has_expired        true if the run expired in the queue
---       namespace, room    of the scorer, and the bytes that scores of that namespace may take; 0: any number
+--       namespace, room    of the scorer, and the bytes that scores of that namespace may take; 0: any number. Those of
+--                          one cluster may take half of it
 -- Returns for each the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended', or 'no_room' for a score that exceeds the
 -- bytes of its namespace, with nothing written, or the error.
 local FIRST = 5
@@ -40,10 +41,18 @@ local entries = call('HMGET', KEYS[3], unpack(all_pairs))
 local open_runs = call('ZMSCORE', KEYS[1], unpack(members))
 local lost_runs = call('ZMSCORE', KEYS[2], unpack(members))
 local rows = call('HMGET', ROWS, unpack(all_pairs))
-local used, grown = {}, {}
-local stored = call('HGETALL', KEYS[9])
-for i = 1, #stored, 2 do
-    used[stored[i]] = tonumber(stored[i + 1])
+-- Bytes of scores by owner: a namespace, or `NAMESPACE/CLUSTER`.
+local used, grown, owners = {}, {}, {}
+
+local function part_of(namespace, pair)
+    return namespace .. '/' .. match(pair, '^[^/]*')
+end
+
+for _, result in ipairs(results) do
+    owners[#owners + 1], owners[#owners + 2] = result.namespace, part_of(result.namespace, result.pair)
+end
+for i, bytes in ipairs(call('HMGET', KEYS[9], unpack(owners))) do
+    used[owners[i]] = tonumber(bytes) or 0
 end
 
 -- Writes for all --------------------------------------------------------------------------------------------
@@ -128,8 +137,11 @@ local function ingest(result, i)
 
     local size_before, owner_before = tonumber(state[5]) or 0, state[6] or ''
     if score and run > score_run and #score > SMALL and result.room > 0 then
-        local size = owner_before == namespace and size_before or 0
-        if #score > size and (used[namespace] or 0) - size + #score > result.room then
+        local growth = #score - (owner_before == namespace and size_before or 0)
+        -- One cluster, whose credential may be stolen, leaves room for the others.
+        local is_over = used[namespace] + growth > result.room
+            or used[part_of(namespace, pair)] + growth > result.room / 2
+        if growth > 0 and is_over then
             return 'no_room'
         end
     end
@@ -224,8 +236,10 @@ local function ingest(result, i)
     if score and run > score_run then
         for owner, bytes in pairs({[owner_before] = -size_before, [namespace] = #score
                 - (owner_before == namespace and size_before or 0)}) do
-            used[owner] = (used[owner] or 0) + bytes
-            grown[owner] = (grown[owner] or 0) + bytes
+            for _, part in ipairs({owner, part_of(owner, pair)}) do
+                used[part] = (used[part] or 0) + bytes
+                grown[part] = (grown[part] or 0) + bytes
+            end
         end
     end
     -- A run that ends as an error by refusal is counted as rejected; a skipped run is not.
@@ -258,8 +272,8 @@ for i, result in ipairs(results) do
 end
 
 for owner, bytes in pairs(grown) do
-    if bytes ~= 0 then
-        redis.pcall('HINCRBY', KEYS[9], owner, bytes)
+    if bytes ~= 0 and redis.pcall('HINCRBY', KEYS[9], owner, bytes) == 0 then
+        redis.pcall('HDEL', KEYS[9], owner)
     end
 end
 if #ended > 0 then

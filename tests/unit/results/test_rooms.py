@@ -14,13 +14,14 @@ def scored(bed: Bed, scorer: str, results: int, **spec: object) -> str:
 
 
 def bytes_by_namespace(bed: Bed) -> dict[str, int]:
-    return {str(name): int(size) for name, size in bed.client.hgetall(keys.SCORE_BYTES).items() if int(size)}
+    sizes = {str(name): int(size) for name, size in bed.client.hgetall(keys.SCORE_BYTES).items()}
+    return {name: size for name, size in sizes.items() if "/" not in name}
 
 
 def test_scores_of_a_greedy_namespace_leave_room_for_others(bed: Bed) -> None:
     for number in range(10):
-        bed.add(scorer=f"greedy{number}", namespace="greedy", score_room=100 * KIB)
-    bed.add(scorer="own", namespace="hub", score_room=100 * KIB)
+        bed.add(scorer=f"greedy{number}", namespace="greedy", score_room=200 * KIB)
+    bed.add(scorer="own", namespace="hub", score_room=200 * KIB)
     outcomes = [scored(bed, f"greedy{number}", 200) for number in range(10)]
     assert outcomes.count("ok") in range(1, 10)
     assert bytes_by_namespace(bed)["greedy"] <= 100 * KIB
@@ -30,7 +31,7 @@ def test_scores_of_a_greedy_namespace_leave_room_for_others(bed: Bed) -> None:
     assert trouble is not None
     assert (trouble.stage, trouble.reason) == ("publish", "too_large")
     assert trouble.message.startswith(
-        "the scores of namespace greedy have their share of Redis, 100 KiB, and this one would exceed it: return fewer"
+        "the scores of namespace greedy have their share of Redis, 200 KiB, and one cluster at most half of it, "
     )
     state = bed.state(scorer=refused_scorer)
     assert (state.scheduled, state.count("error"), state.open) == (1, 1, 0)
@@ -40,13 +41,22 @@ def test_scores_of_a_greedy_namespace_leave_room_for_others(bed: Bed) -> None:
     assert scored(bed, refused_scorer, 1) == "ok"
 
 
+def test_scores_of_a_greedy_cluster_leave_room_for_others(bed: Bed) -> None:
+    """With a stolen credential, an attacker can send the largest scores for all scorers of a cluster."""
+    for number in range(10):
+        for cluster in ("c1", "c2"):
+            bed.add(cluster, f"scorer{number}", namespace="team", score_room=100 * KIB)
+    assert "error" in [scored(bed, f"scorer{number}", 200) for number in range(10)]
+    assert scored(bed, "scorer0", 200, cluster="c2") == "ok"
+
+
 def test_room_of_a_removed_scorer_is_free_again(bed: Bed) -> None:
-    bed.add(scorer="large", namespace="greedy", score_room=30 * KIB)
-    bed.add(scorer="next", namespace="greedy", score_room=30 * KIB)
+    bed.add(scorer="large", namespace="greedy", score_room=60 * KIB)
+    bed.add(scorer="next", namespace="greedy", score_room=60 * KIB)
     assert scored(bed, "large", 150) == "ok"
     assert scored(bed, "next", 150) == "error"
     bed.schedule.remove(["c1/large"])
-    assert bytes_by_namespace(bed) == {}
+    assert not bed.client.exists(keys.SCORE_BYTES)
     assert scored(bed, "next", 150) == "ok"
 
 
