@@ -7,7 +7,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import RemoteConfig, RemoteSource, parse_remote_config
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scoringresponse import ScoringResponse, parse_response
@@ -15,7 +17,7 @@ from dsf.api.sourcefields import DEFAULT_PROMETHEUS_PATH
 from dsf.api.types import SourceMethod, SourceType
 from dsf.api.urls import base_url, join_url
 from dsf.conformance import samples
-from dsf.conformance.report import fail
+from dsf.conformance.report import CheckEnded, fail
 from dsf.conformance.samples import RawSeries, Samples
 from dsf.conformance.target import HUB_TIMEOUT, Reply, ScoringApiTarget
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
@@ -49,6 +51,7 @@ class Case:
     prometheus: str = ""
     #: The HTTP method of these queries, which a DynamicScorer's spec sets.
     method: SourceMethod = SourceMethod.GET
+    _answers: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     _replies: dict[bytes, list[Reply]] = field(default_factory=dict)
 
     @cached_property
@@ -85,7 +88,7 @@ class Case:
     @cached_property
     def samples(self) -> Samples:
         """The series to ask about."""
-        return Samples(self.config, self.recorded)
+        return Samples(self.config, self.recorded, self._real_series())
 
     @property
     def has_series(self) -> bool:
@@ -106,11 +109,33 @@ class Case:
             if source.type in (SourceType.Prometheus, None) and source.params.query.strip()
         ]
 
-    def series_of(self, source: RemoteSource, query: str) -> int:
-        """Return the number of series that the Prometheus server has for a query now.
+    def _real_series(self) -> list[list[RawSeries]] | None:
+        """Return the Prometheus server's series of each query, if it has some of each."""
+        if not self.prometheus or self.recorded is not None or self.config is None or self.config.sources:
+            # Each of several sources would need its own.
+            return None
+        try:
+            answers = [
+                self.series_of(source, query)
+                for source in self.prometheus_sources
+                for query in split_queries(source.params.query)
+            ]
+        except CheckEnded:
+            # The point `query` says why.
+            return None
+        return answers if answers and all(answer and samples.are_series(answer) for answer in answers) else None
+
+    def series_of(self, source: RemoteSource, query: str) -> list[Any]:
+        """Return the series that the Prometheus server has for a query now; it is asked once.
 
         Raises a Verdict if it refuses it.
         """
+        key = source.model_dump_json(), query
+        if key not in self._answers:
+            self._answers[key] = self._ask_prometheus(source, query)
+        return self._answers[key]
+
+    def _ask_prometheus(self, source: RemoteSource, query: str) -> list[Any]:
         params = source.params
         step = max(params.step, 1)
         start, end = time_range(time.time(), max(params.range, 1), step)
@@ -120,7 +145,7 @@ class Case:
         if reply.error is not None:
             raise fail(f"{query}: {reply.error}", "correct the query, or the URL of --prometheus")
         try:
-            return len(json.loads(reply.body)["data"]["result"])
+            return list(json.loads(reply.body)["data"]["result"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise fail(f"{query}: the answer is not that of a range query", "correct the URL of --prometheus") from None
 

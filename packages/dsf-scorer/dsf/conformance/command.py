@@ -52,8 +52,8 @@ def check(
         Path | None,
         typer.Option(
             "--sample",
-            help="Recorded series: a scoring request or an answer of Prometheus as JSON; default: generated series "
-            "with the labels of the query.",
+            help="Recorded series: a scoring request or an answer of Prometheus as JSON; default: those of "
+            "--prometheus, else generated series with the labels of the query.",
             exists=True,
             dir_okay=False,
         ),
@@ -62,7 +62,11 @@ def check(
         str, typer.Option("--dimension", help="The scoreDimensionFormat for item names, such as '${node};${pod}'.")
     ] = "",
     prometheus: Annotated[
-        str, typer.Option("--prometheus", help="URL of a Prometheus server that runs the queries of /config.")
+        str,
+        typer.Option(
+            "--prometheus",
+            help="URL of a Prometheus server that runs the queries of /config; their series are the samples.",
+        ),
     ] = "",
     post: Annotated[
         bool, typer.Option("--post", help="Send them by POST, as a source with `method: POST` does.")

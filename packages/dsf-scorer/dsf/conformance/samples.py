@@ -5,6 +5,7 @@ The series are not random, so that two checks of one API ask the same.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -24,9 +25,17 @@ RawSeries = dict[str, Any]
 MANY: Final = 20
 #: Samples of a made-up series at most and at least.
 _MOST, _LEAST = 720, 2
+#: Most series of a server that are used.
+_MOST_REAL = 1000
 _GROUPING = re.compile(r"\bby\s*\(([^)]*)\)", re.IGNORECASE)
 #: A query that multiplies by this gives percent.
 _PERCENT = re.compile(r"(?<![\w.])100(?![\w.])")
+#: The end of a `label_replace` that sets a label to the same value on all series of a query.
+_CONSTANT = re.compile(
+    r"""(?P<q>["'`])(?P<label>\w+)(?P=q)\s*,\s*(?P=q)(?P<value>[^"'`$]+)(?P=q)\s*,
+    \s*(?P=q)(?P=q)\s*,\s*(?P=q)(?:\.\*|\(\.\*\))?(?P=q)\s*\)""",
+    re.VERBOSE,
+)
 #: Labels of a query that does not say which it keeps.
 _ANY_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod", "container")
 
@@ -49,6 +58,11 @@ def load(path: Path) -> list[RawSeries]:
     return [{"metric": item["metric"], "values": item["values"]} for item in series]
 
 
+def are_series(items: list[Any]) -> bool:
+    """True if these are series of a range query."""
+    return all(map(_is_series, items))
+
+
 def _is_series(item: Any) -> bool:
     return (
         isinstance(item, dict)
@@ -68,21 +82,37 @@ def body(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
 class Samples:
     """The series of every point."""
 
-    def __init__(self, config: RemoteConfig | None, recorded: list[RawSeries] | None = None) -> None:
+    def __init__(
+        self,
+        config: RemoteConfig | None,
+        recorded: list[RawSeries] | None = None,
+        answers: list[list[RawSeries]] | None = None,
+    ) -> None:
+        """Use the series that were recorded, else `answers` of each query of /config, else generated ones."""
         params = config.first_source.params if config is not None else None
         self._step = params.step if params is not None and params.step > 0 else 60
         length = params.range // self._step + 1 if params is not None and params.range > 0 else 61
         self._length = min(max(length, _LEAST), _MOST)
         queries = split_queries(params.query) if params is not None else ()
         self._labels = [_labels_of(query) for query in queries] or [list(_ANY_LABELS)]
+        self._constants = [_constants_of(query) for query in queries] or [{}]
+        kinds = {
+            (*sorted(labels), *constants.items())
+            for labels, constants in zip(self._labels, self._constants, strict=True)
+        }
+        #: Series that belong together: one of each query, if a label tells the queries apart.
+        self._group = len(kinds) if len(kinds) == len(self._labels) else 1
         #: The values are around half of this.
         self._unit = 100.0 if params is not None and _PERCENT.search(params.query) else 1.0
-        self._recorded = recorded
-        self.are_recorded = recorded is not None
+        self._answers = None if recorded is not None else answers
+        self._recorded = recorded if self._answers is None else _interleaved(self._answers)
+        self.are_recorded = self._recorded is not None
 
     def one(self) -> list[RawSeries]:
-        """Return a series, whole."""
-        return self.many()[:1]
+        """Return a series, whole; of several queries that a label tells apart, one of each."""
+        if self._answers is not None:
+            return _matching(self._answers)
+        return self.many()[: 1 if self.are_recorded else self._group]
 
     def many(self) -> list[RawSeries]:
         """Series that differ in each label."""
@@ -150,12 +180,31 @@ class Samples:
 
     def _series(self, index: int, length: int, unit: float | None = None) -> RawSeries:
         unit = unit or self._unit
-        labels = self._labels[index % len(self._labels)]
+        query = index % len(self._labels)
+        labels, number = self._labels[query], index // self._group
         start = 1_718_600_000 - (length - 1) * self._step
         values: list[Sample] = [
             [start + at * self._step, f"{unit * (0.5 + 0.4 * math.sin(index + at / 7)):.6f}"] for at in range(length)
         ]
-        return {"metric": {label: f"{label.strip('_')}-{index}" for label in labels}, "values": values}
+        metric = {label: f"{label.strip('_')}-{number}" for label in labels} | self._constants[query]
+        return {"metric": metric, "values": values}
+
+
+def _interleaved(answers: list[list[RawSeries]]) -> list[RawSeries]:
+    """Return the first series of all queries, alternating."""
+    rounds = itertools.zip_longest(*answers)
+    return [series for each in rounds for series in each if series is not None][:_MOST_REAL]
+
+
+def _matching(answers: list[list[RawSeries]]) -> list[RawSeries]:
+    """Return a series of each query, with the used labels of the first one where there is such a series."""
+    wanted = used(answers[0][0]["metric"])
+    return [next((series for series in answer if used(series["metric"]) == wanted), answer[0]) for answer in answers]
+
+
+def _constants_of(query: str) -> dict[str, str]:
+    """Return the labels that a query gives to all of its series."""
+    return {match["label"]: match["value"] for match in _CONSTANT.finditer(query)}
 
 
 def _labels_of(query: str) -> list[str]:

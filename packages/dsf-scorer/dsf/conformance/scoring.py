@@ -17,8 +17,8 @@ from dsf.conformance.report import fail, skip, warn
 
 _LOOKS_LIKE_PLACEHOLDER = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
 _NO_SERIES = "the source type is None: the framework sends no series"
-_NO_RESULTS = "there are no results for made-up series; give recorded ones with --sample"
-_MADE_UP = "the made-up series are to blame: give recorded ones with --sample"
+_NO_RESULTS = "there are no results for made-up series; give real ones with --prometheus or --sample"
+_MADE_UP = "the made-up series are to blame: give real ones with --prometheus or --sample"
 
 
 def query(case: Case) -> str:
@@ -31,11 +31,12 @@ def query(case: Case) -> str:
     series_counts = []
     for source in sources:
         for promql in split_queries(source.params.query):
-            count = case.series_of(source, promql)
-            if not count:
+            series = case.series_of(source, promql)
+            if not series:
                 raise warn(f"no series for {promql}", "check the names of metrics and labels, and range and step")
-            series_counts.append(f"{count} series")
-    return ", ".join(series_counts)
+            series_counts.append(f"{len(series)} series")
+    is_used = case.recorded is None and case.samples.are_recorded
+    return ", ".join(series_counts) + ("; the other points use them" if is_used else "")
 
 
 def empty(case: Case) -> str:

@@ -14,11 +14,12 @@ from dsf import http
 from dsf.api.promql import split_queries
 from dsf.up.stack import http_ready
 from tests.support.child import Child
+from tests.support.commandline import dsf
 from tests.support.document import File, steps
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
 from tests.support.redisserver import free_port
-from tests.support.scoringservices import ROOT, load
+from tests.support.scoringservices import ROOT, hub_waits, load, served
 from tests.support.wait import wait_for
 
 EXPOSITION = b"""# TYPE node_cpu_seconds_total counter
@@ -50,12 +51,40 @@ def prometheus(tmp_path: Path) -> Iterator[str]:
             process.kill()
 
 
-def test_series_of_joined_queries_have_distinct_labels(prometheus: str, tmp_path: Path) -> None:
+@pytest.fixture
+def scorer_file(tmp_path: Path) -> Path:
+    """The tutorial's scorer of several queries."""
     page = steps(ROOT / "docs" / "tutorial.md")
     (text,) = (step.text for step in page if isinstance(step, File) and step.path == "spare.py")
     file = tmp_path / "spare.py"
     file.write_text(text)
+    return file
 
+
+def check(url: str, *options: str) -> dict[str, tuple[str, str]]:
+    """Return outcome and message of each point of `dsf scorer check`."""
+    report = json.loads(dsf("scorer", "check", f"{url}/config", "-o", "json", "--skip", "large", *options).stdout)
+    return {point["point"]: (point["outcome"], point["message"]) for point in report["points"]}
+
+
+def test_check_judges_a_scorer_of_joined_queries(
+    prometheus: str, scorer_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_waits(monkeypatch, 60)
+    judged_points = ("one-series", "many-series", "labels", "range", "determinism")
+    with served(load(scorer_file).app) as url:
+        points = check(url)
+        assert {name: points[name][0] for name in judged_points} == dict.fromkeys(judged_points, "pass"), points
+        assert points["one-series"][1] == "1 result"
+        assert points["many-series"][1] == "10 results"
+        # The real series: one node, with the load of this moment.
+        wait_for(lambda: check(url, "--prometheus", prometheus)["query"][0] == "pass", 60, "two scrapes", interval=1)
+        points = check(url, "--prometheus", prometheus, "--dimension", "${node}")
+    assert points["query"] == ("pass", "1 series, 1 series; the other points use them")
+    assert (points["many-series"], points["labels"]) == (("pass", "1 result"), ("pass", "1 names such as 'n1'"))
+
+
+def test_series_of_joined_queries_have_distinct_labels(prometheus: str, scorer_file: Path) -> None:
     def labels(query: str) -> dict[str, str]:
         result = json.loads(
             http.get(
@@ -67,6 +96,6 @@ def test_series_of_joined_queries_have_distinct_labels(prometheus: str, tmp_path
         assert len(result["data"]["result"]) == 1, result
         return dict(result["data"]["result"][0]["metric"])
 
-    queries = split_queries(load(file).app.config()["source"]["params"]["query"])
+    queries = split_queries(load(scorer_file).app.config()["source"]["params"]["query"])
     label_sets = wait_for(lambda: [labels(query) for query in queries], 60, "two scrapes")
     assert label_sets == [{"node": "n1", "asked": "cpu"}, {"node": "n1", "asked": "memory"}]
