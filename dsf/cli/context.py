@@ -40,15 +40,22 @@ class KubeChoice:
 
     kubeconfig: Path | None = None
     context: str | None = None
-    #: Namespace of the DynamicScorer.
+    #: Namespace of the DynamicScorer; None for any.
     namespace: str | None = None
+    #: True if the user asked for all namespaces, which is the default.
+    all_namespaces: bool = False
 
 
 _kube_choice = KubeChoice()
 
 
 def kube_choice() -> KubeChoice:
-    """Return the values of `--kubeconfig`, `--context` and `--namespace`."""
+    """Return the values of `--kubeconfig`, `--context`, `--namespace` and `--all-namespaces`.
+
+    Raises ContextError for one namespace and all of them.
+    """
+    if _kube_choice.namespace is not None and _kube_choice.all_namespaces:
+        raise ContextError("--namespace and --all-namespaces exclude each other")
     return _kube_choice
 
 
@@ -65,6 +72,11 @@ def choose_kube_context(context: str | None) -> None:
 def choose_namespace(namespace: str | None) -> None:
     """Store the value of `--namespace`, as `select_demo` does."""
     _replace_kube_choice(namespace=namespace)
+
+
+def choose_all_namespaces(all_namespaces: bool) -> None:
+    """Store the value of `--all-namespaces`, as `select_demo` does."""
+    _replace_kube_choice(all_namespaces=all_namespaces)
 
 
 def _replace_kube_choice(**value: Any) -> None:

@@ -76,6 +76,16 @@ def _declare_fleet_options(
             help="Use the kubeconfig, and act on the DynamicScorer of this namespace. Default: DSF_NAMESPACE.",
         ),
     ] = None,
+    all_namespaces: Annotated[
+        bool,
+        typer.Option(
+            "--all-namespaces",
+            "-A",
+            callback=context.choose_all_namespaces,
+            expose_value=False,
+            help="Use the kubeconfig, and all namespaces, as without it: reads show the whole fleet.",
+        ),
+    ] = False,
 ) -> None:
     """Declare the options of commands about a fleet. The function never runs."""
 

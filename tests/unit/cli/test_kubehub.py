@@ -121,6 +121,20 @@ def test_page_that_refuses_the_viewers_token_is_reported(server: PortForwardServ
     assert "it needs this version and web.auth kubernetes" in dsf("scores").stderr
 
 
+def test_all_namespaces_is_what_reads_show(
+    server: PortForwardServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the other options of kubectl, it chooses the kubeconfig.
+    monkeypatch.setenv("DSF_REDIS_URL", "redis://127.0.0.1:1/0")
+    server.documents[("GET", f"{PROXY}/api/v1/scores")] = 200, SCORES
+    for option in ("-A", "--all-namespaces"):
+        result = dsf("scores", option, "-o", "json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["scores"] == []
+    result = dsf("scores", "-A", "-n", "team-a")
+    assert (result.exit_code, result.stderr) == (2, "error: --namespace and --all-namespaces exclude each other\n")
+
+
 def test_missing_account_of_the_viewer_suggests_another_namespace(server: PortForwardServer, kubeconfig: Path) -> None:
     server.documents[("POST", TOKEN)] = refusal(404, 'serviceaccounts "dynamic-scoring-viewer" not found')
     stderr = dsf("scores").stderr
