@@ -2,11 +2,13 @@
 
 The queue is modelled on client-go's: each key is queued at most once and processed by one thread at a time. A key added
 while being processed is processed once more afterwards. A failed key is retried after a doubling delay. A key may be
-added for later. All times are seconds.
+added for later. Namespaces take turns, so that one with thousands of changed objects does not delay the others. All
+times are seconds.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import threading
@@ -39,11 +41,17 @@ Key = TypeVar("Key")
 class WorkQueue(Generic[Key]):
     """A thread-safe queue of hashable keys."""
 
-    def __init__(self, may_begin: Callable[[Key, Set[Key]], bool] = lambda *_: True) -> None:
+    def __init__(
+        self,
+        may_begin: Callable[[Key, Set[Key]], bool] = lambda *_: True,
+        group: Callable[[Key], str] = lambda _: "",
+    ) -> None:
         """`may_begin` returns True if a ready key may be processed in parallel with these other keys; otherwise the key
-        keeps its position in the queue. The queue is locked during the call."""
+        keeps its position in the queue. The queue is locked during the call. The groups of keys take turns."""
         self._may_begin = may_begin
-        self._ready: deque[Key] = deque()
+        self._group = group
+        # Group -> its ready keys, in the order of turns. No group is empty.
+        self._ready: dict[str, deque[Key]] = {}
         # Keys that wait for processing: in `_ready` or, if in `_processing`, until `done`.
         self._dirty: set[Key] = set()
         self._processing: set[Key] = set()
@@ -58,7 +66,7 @@ class WorkQueue(Generic[Key]):
     def __len__(self) -> int:
         """Return the number of ready keys, without those scheduled for later."""
         with self._changed:
-            return len(self._ready)
+            return sum(map(len, self._ready.values()))
 
     def add(self, key: Key) -> None:
         """Process `key` as soon as a thread is free. Its scheduled time is dropped."""
@@ -106,11 +114,9 @@ class WorkQueue(Generic[Key]):
                 if self._is_shut_down:
                     return None
                 wait = self._release_due_keys()
-                for key in self._ready:
+                for key in itertools.chain.from_iterable(self._ready.values()):
                     if self._may_begin(key, self._processing):
-                        self._ready.remove(key)
-                        self._dirty.discard(key)
-                        self._processing.add(key)
+                        self._take(key)
                         return key
                 # Limit the wait: operating systems reject long ones, such as for a pause until the year 9999.
                 self._changed.wait(min(wait, 3600.0) if wait is not None else None)
@@ -120,7 +126,7 @@ class WorkQueue(Generic[Key]):
         with self._changed:
             self._processing.discard(key)
             if key in self._dirty and not self._is_shut_down:
-                self._ready.append(key)
+                self._make_ready(key)
             # Another key may have waited because `may_begin` rejected it while this key was processed.
             self._changed.notify()
 
@@ -140,8 +146,21 @@ class WorkQueue(Generic[Key]):
             return
         self._dirty.add(key)
         if key not in self._processing:
-            self._ready.append(key)
+            self._make_ready(key)
             self._changed.notify()
+
+    def _make_ready(self, key: Key) -> None:
+        self._ready.setdefault(self._group(key), deque()).append(key)
+
+    def _take(self, key: Key) -> None:
+        """Move a ready key to the keys in progress. Its group takes its next turn after all others."""
+        group = self._group(key)
+        keys = self._ready.pop(group)
+        keys.remove(key)
+        if keys:
+            self._ready[group] = keys
+        self._dirty.discard(key)
+        self._processing.add(key)
 
     def _release_due_keys(self) -> float | None:
         """Make due keys ready; return the seconds until the next key is due, None if no key is scheduled."""
@@ -172,7 +191,7 @@ class Controller:
         may_begin: Callable[[ObjectKey, Set[ObjectKey]], bool] = lambda *_: True,
     ) -> None:
         """`may_begin` as for WorkQueue."""
-        self.queue = WorkQueue(may_begin)
+        self.queue = WorkQueue(may_begin, lambda key: key.namespace)
         #: Reconciliations by result: done, requeued, error.
         self.results: Counter[str] = Counter()
         self.name = name

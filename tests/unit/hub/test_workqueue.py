@@ -166,3 +166,25 @@ def test_key_with_a_distant_delay_blocks_no_other() -> None:
     queue.add_after("other", 0.05)
     assert returned_keys.get(timeout=60) == "other"
     queue.shutdown()
+
+
+def test_groups_take_turns() -> None:
+    queue = WorkQueue[str](group=lambda key: key[0])
+    for key in ("a1", "a2", "a3", "b1", "b2", "c1"):
+        queue.add(key)
+    order = []
+    while len(queue):
+        taken = queue.get()
+        assert taken is not None
+        order.append(taken)
+        queue.done(taken)
+    assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_group_with_a_backlog_does_not_delay_others() -> None:
+    queue = WorkQueue[str](group=lambda key: key[0])
+    for number in range(1000):
+        queue.add(f"a{number}")
+    assert queue.get() == "a0"
+    queue.add("b1")
+    assert {queue.get(), queue.get()} == {"a1", "b1"}
