@@ -14,7 +14,7 @@ from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
 #: Modules of dsf that a cycle and its result enter in beat, agent and results worker together.
-MOST = 42
+MOST = 43
 #: Windows with cycles, and cycles of each. The median window counts: a new connection or one more poll is in few of
 #: them.
 _WINDOWS, _CYCLES = 5, 4
